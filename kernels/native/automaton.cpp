@@ -1,0 +1,652 @@
+#include "automaton.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <stdexcept>
+#include <unordered_set>
+
+namespace structgen {
+
+namespace {
+
+constexpr uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF, kFirstAstral = 0x10000;
+constexpr size_t kFewBytes = 6;
+
+struct SimpleEscape {
+  uint8_t letter, value;
+};
+constexpr SimpleEscape kSimpleEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
+                                           {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
+
+const ByteSet& unescaped_json() {  // bytes that stand for themselves inside a JSON string
+  static const ByteSet set = [] {
+    ByteSet bytes = ByteSet::range(0x20, 0xFF);
+    bytes.erase('"');
+    bytes.erase('\\');
+    return bytes;
+  }();
+  return set;
+}
+
+}  // namespace
+
+void ByteMap::assign(const ByteSet& set, uint32_t target) { groups_.emplace_back(set, target); }
+
+void ByteMap::seal() {
+  size_t total = 0;
+  for (const auto& [set, target] : groups_) total += set.size();
+  if (total <= kFewBytes) {
+    for (const auto& [set, target] : groups_)
+      set.for_each([&](uint8_t byte) {
+        bytes_.push_back(byte);
+        targets_.push_back(target);
+      });
+    return;
+  }
+  // Class 0 is the dead one.  There are at most 256 groups; with 256 no byte is dead.
+  classes_ = std::make_unique<std::array<uint8_t, 256>>();
+  const bool full = total == 256;
+  if (!full) targets_.push_back(kDead);
+  for (const auto& [set, target] : groups_) {
+    const auto index = static_cast<uint8_t>(targets_.size());
+    targets_.push_back(target);
+    set.for_each([&](uint8_t byte) { (*classes_)[byte] = index; });
+  }
+}
+
+size_t ByteMap::bytes() const {
+  return groups_.capacity() * sizeof(groups_[0]) + bytes_.capacity() + targets_.capacity() * 4 + (classes_ ? 256 : 0);
+}
+
+// What an expansion finds at the front of a set of terms.
+struct Expansion {
+  std::vector<std::pair<TermId, ByteSet>> forms;             // after a byte of the set, the term remains
+  std::vector<std::pair<RuleId, TermId>> calls;              // rule, what remains after its return
+  std::vector<std::pair<uint32_t, TermId>> specials;         // special token, what remains
+  bool final = false;
+};
+
+Automaton::Automaton(const ByteSet& spellable) : terms_(spellable) { forget(); }
+
+void Automaton::forget() {
+  meter_ = {};
+  states_.clear();
+  item_lists_ = {};
+  state_of_list_.clear();
+  state_of_term_.clear();
+  first_codes_.clear();
+  rule_starts_.clear();
+  edge_bytes_ = 0;
+  std::vector<TermId> none;
+  intern(none);  // kDead
+  states_[kDead].expanded = true;
+}
+
+StateId Automaton::intern(std::vector<TermId>& items) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Term& term = terms_[items[i]];
+    if (term.kind != Kind::kChoice) continue;
+    const auto nested = terms_.list(term.a);
+    const TermId first = nested[0];
+    items.insert(items.end(), nested.begin() + 1, nested.end());
+    items[i] = first;
+  }
+  std::erase_if(items, [&](TermId item) { return terms_.distance(item) == kInfinite; });
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  const uint32_t list = item_lists_.intern(items);
+  if (list < state_of_list_.size()) return state_of_list_[list];
+  meter_.charge("automaton states");
+  State& state = states_.emplace_back();
+  state.items = list;
+  for (TermId item : items) state.distance = std::min(state.distance, terms_.distance(item));
+  const auto id = static_cast<StateId>(states_.size() - 1);
+  state_of_list_.push_back(id);
+  return id;
+}
+
+StateId Automaton::state_of(TermId term) {
+  const auto found = state_of_term_.find(term);
+  if (found != state_of_term_.end()) return found->second;
+  std::vector<TermId> items{term};
+  const StateId id = intern(items);
+  state_of_term_.emplace(term, id);
+  return id;
+}
+
+StateId Automaton::union_of(StateId a, StateId b) {
+  if (a == b) return a;
+  const auto first = items(a), second = items(b);
+  std::vector<TermId> all(first.begin(), first.end());
+  all.insert(all.end(), second.begin(), second.end());
+  return intern(all);
+}
+
+StateId Automaton::rule_start(RuleId rule) {
+  if (rule_starts_.size() < terms_.rule_count()) rule_starts_.resize(terms_.rule_count(), kNone);
+  if (rule_starts_[rule] == kNone) {
+    const StateId start = state_of(terms_.rule_body(rule));
+    rule_starts_[rule] = start;
+  }
+  return rule_starts_[rule];
+}
+
+uint32_t Automaton::height(RuleId rule) {
+  constexpr uint32_t kOpen = kNone - 1;
+  heights_.resize(std::max(heights_.size(), terms_.rule_count()), kNone);
+  if (heights_[rule] != kNone) return heights_[rule];
+  std::vector<std::pair<RuleId, size_t>> stack{{rule, 0}};
+  heights_[rule] = kOpen;
+  try {
+    while (!stack.empty()) {
+      const RuleId current = stack.back().first;
+      const State& start = expanded(rule_start(current));
+      if (stack.back().second < start.calls.size()) {
+        const RuleId callee = start.calls[stack.back().second++].first;
+        if (heights_[callee] == kOpen)
+          throw std::logic_error("left recursion through rule '" + terms_.rule_name(callee) + "' reached the engine");
+        if (heights_[callee] == kNone) {
+          heights_[callee] = kOpen;
+          stack.emplace_back(callee, 0);
+        }
+      } else {
+        uint32_t best = 0;
+        for (const auto& [callee, after] : start.calls) best = std::max(best, heights_[callee] + 1);
+        heights_[current] = best;
+        stack.pop_back();
+      }
+    }
+  } catch (...) {  // a limit: nothing half known may stay
+    for (const auto& [open, next] : stack) heights_[open] = kNone;
+    throw;
+  }
+  return heights_[rule];
+}
+
+TermId Automaton::as_term(StateId id) {
+  const auto held = items(id);
+  return terms_.choice(std::vector<TermId>(held.begin(), held.end()));
+}
+
+bool Automaton::is_nullable(TermId root) const {
+  // Boolean terms may be unsettled here, so their parts decide.  Their nesting is bounded by the lowering.
+  const Term& term = terms_[root];
+  if (term.kind == Kind::kAnd) {
+    for (TermId item : terms_.list(term.a))
+      if (!is_nullable(item)) return false;
+    return true;
+  }
+  if (term.kind == Kind::kNot) return !is_nullable(term.a);
+  return terms_.distance(root) == 0;
+}
+
+// Partial derivatives of one term.  Work items are terms, or guarded pairs (term, after): the concatenation of both
+// of which `term` must consume something.  Guards keep a repeated nullable item from counting down without reading.
+void Automaton::collect(TermId root, Expansion& out) {
+  const uint32_t epoch = ++epoch_;
+  struct Work {
+    TermId term;
+    TermId after;
+    bool guarded;
+  };
+  std::vector<Work> work{{root, kEpsilonTerm, false}};
+  std::unordered_set<uint64_t> seen_guarded;
+  while (!work.empty()) {
+    const Work item = work.back();
+    work.pop_back();
+    const auto [id, after, guarded] = item;
+    if (terms_.distance(id) == kInfinite) continue;
+    if (guarded) {
+      if (!seen_guarded.insert(uint64_t{id} << 32 | after).second) continue;
+    } else {
+      if (mark_.size() <= id) mark_.resize(std::max<size_t>(terms_.size(), id + 1), 0);
+      if (mark_[id] == epoch) continue;
+      mark_[id] = epoch;
+    }
+    const Term whole = terms_[id];
+    const bool is_sequence = whole.kind == Kind::kSequence;
+    const TermId head = is_sequence ? whole.a : id;
+    const TermId tail = is_sequence ? whole.b : kEpsilonTerm;
+    const Term term = terms_[head];
+    const auto again = [&, after = after, guarded = guarded](TermId next) { work.push_back({next, after, guarded}); };
+    const auto skip_head = [&, after = after, guarded = guarded] {
+      if (tail != kEpsilonTerm) work.push_back({tail, after, guarded});
+      else if (!guarded) out.final = true;
+    };
+    const auto rest = [&, after = after](TermId first) { return terms_.sequence(first, terms_.sequence(tail, after)); };
+    const auto emit = [&](const ByteSet& set, TermId first) {
+      if (!set.empty()) out.forms.emplace_back(rest(first), set);
+    };
+    const auto only = [](uint8_t byte) {
+      ByteSet set;
+      set.insert(byte);
+      return set;
+    };
+    switch (term.kind) {
+      case Kind::kEmpty: break;
+      case Kind::kEpsilon: skip_head(); break;
+      case Kind::kLiteral:
+        emit(only(static_cast<uint8_t>(terms_.blob(term.a)[term.b])), terms_.literal_rest(term.a, term.b + 1));
+        break;
+      case Kind::kBytes: emit(terms_.byte_set(term.a), kEpsilonTerm); break;
+      case Kind::kSequence:  // (a b) tail: one step of re-association
+        again(terms_.sequence(term.a, terms_.sequence(term.b, tail)));
+        break;
+      case Kind::kChoice: {
+        const auto list = terms_.list(term.a);
+        const std::vector<TermId> items(list.begin(), list.end());
+        for (TermId choice : items) again(terms_.sequence(choice, tail));
+        break;
+      }
+      case Kind::kRepeat: {
+        const bool nullable = terms_.distance(term.a) == 0;
+        const uint32_t min = nullable ? 0 : term.b;
+        const TermId fewer = terms_.repeat(term.a, min == 0 ? 0 : min - 1, term.c == kNone ? kNone : term.c - 1);
+        if (nullable) work.push_back({term.a, rest(fewer), true});
+        else again(terms_.sequence(term.a, terms_.sequence(fewer, tail)));
+        if (min == 0) skip_head();
+        break;
+      }
+      case Kind::kCall:
+        out.calls.emplace_back(term.a, rest(kEpsilonTerm));
+        if (terms_.rule_distance(term.a) == 0) skip_head();
+        break;
+      case Kind::kSpecial: out.specials.emplace_back(term.a, rest(kEpsilonTerm)); break;
+      case Kind::kAnd:
+      case Kind::kNot:
+        for (const auto& [set, target] : derivatives(head)) {
+          settle(target, Weight::kPlain);
+          if (terms_.distance(target) != kInfinite) emit(set, target);
+        }
+        if (is_nullable(head)) skip_head();
+        break;
+      case Kind::kJson: {
+        const State& inner = expanded(state_of(term.a));
+        inner.next.for_each([&](const ByteSet& set, StateId target) {
+          const ByteSet raw = set & unescaped_json() & terms_.spellable();
+          if (!raw.empty()) emit(raw, json(as_term(target)));
+        });
+        if (const TermId escape = json_escape(term.a); terms_.distance(escape) != kInfinite) emit(only('\\'), escape);
+        if (inner.final) skip_head();
+        break;
+      }
+      case Kind::kJsonEscape: {
+        const State& inner = expanded(state_of(term.a));
+        for (const SimpleEscape& escape : kSimpleEscapes)
+          if (const StateId target = inner.next[escape.value]; target != kDead) emit(only(escape.letter), json(as_term(target)));
+        emit(only('u'), unicode_escape(term.a));
+        break;
+      }
+    }
+  }
+}
+
+void Automaton::expand(StateId id) {
+  if (states_[id].expanded) return;
+  Expansion found;
+  {
+    const auto held = items(id);
+    const std::vector<TermId> copy(held.begin(), held.end());
+    for (TermId item : copy) collect(item, found);
+  }
+  std::vector<Form> forms;
+  forms.reserve(found.forms.size());
+  for (auto& [target, set] : found.forms)
+    if (terms_.distance(target) != kInfinite && !set.empty()) forms.push_back({target, set});
+  ByteMap next;
+  ByteSet live;
+  partition(forms, next, live);
+  const auto merged = [&](auto& pairs) {  // one state for all that remains after the same symbol
+    std::vector<std::pair<uint32_t, StateId>> result;
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    for (size_t i = 0; i < pairs.size();) {
+      std::vector<TermId> rest;
+      const uint32_t symbol = pairs[i].first;
+      for (; i < pairs.size() && pairs[i].first == symbol; ++i) rest.push_back(pairs[i].second);
+      const StateId after = intern(rest);
+      if (after != kDead) result.emplace_back(symbol, after);
+    }
+    return result;
+  };
+  std::erase_if(found.calls, [&](const auto& call) { return terms_.rule_distance(call.first) == kInfinite; });
+  auto calls = merged(found.calls);
+  auto specials = merged(found.specials);
+  State& state = states_[id];
+  state.final = found.final;
+  state.next = std::move(next);
+  state.live = live;
+  state.calls = std::move(calls);
+  state.specials = std::move(specials);
+  state.only_final = state.final && state.live.empty() && state.calls.empty() && state.specials.empty();
+  state.expanded = true;
+  edge_bytes_ += state.next.bytes() + (state.calls.capacity() + state.specials.capacity()) * 8;
+}
+
+void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live) {
+  std::sort(forms.begin(), forms.end(), [](const Form& a, const Form& b) { return a.target < b.target; });
+  size_t kept = 0;
+  for (const Form& form : forms) {
+    live |= form.set;
+    if (kept && forms[kept - 1].target == form.target) forms[kept - 1].set |= form.set;
+    else forms[kept++] = form;
+  }
+  forms.resize(kept);
+  if (forms.size() == 1) {
+    std::vector<TermId> target{forms[0].target};
+    next.assign(forms[0].set, intern(target));
+    next.seal();
+    return;
+  }
+  // Wide sets refine a partition of the bytes; single bytes, of which an enum has thousands, are only filed.
+  std::vector<Form> wide;
+  std::vector<std::vector<TermId>> single(256);
+  for (const Form& form : forms) {
+    if (form.set.size() == 1) single[form.set.first()].push_back(form.target);
+    else wide.push_back(form);
+  }
+  std::array<uint32_t, 256> class_of{};
+  uint32_t classes = 1;
+  for (const Form& form : wide) {
+    std::vector<uint32_t> inside(classes, kNone);
+    const uint32_t before = classes;
+    std::vector<uint32_t> left(before, 0);
+    live.for_each([&](uint8_t byte) { left[class_of[byte]] += !form.set.contains(byte); });
+    live.for_each([&](uint8_t byte) {
+      if (!form.set.contains(byte)) return;
+      uint32_t& renamed = inside[class_of[byte]];
+      if (left[class_of[byte]] == 0) return;  // the whole class lies inside
+      if (renamed == kNone) renamed = classes++;
+      class_of[byte] = renamed;
+    });
+  }
+  std::vector<ByteSet> members(classes);
+  live.for_each([&](uint8_t byte) {
+    if (single[byte].empty()) members[class_of[byte]].insert(byte);
+  });
+  const auto targets_of = [&](uint8_t byte) {
+    std::vector<TermId> targets = single[byte];
+    for (const Form& form : wide)
+      if (form.set.contains(byte)) targets.push_back(form.target);
+    return targets;
+  };
+  for (const ByteSet& set : members) {
+    if (set.empty()) continue;
+    std::vector<TermId> targets = targets_of(set.first());
+    next.assign(set, intern(targets));
+  }
+  live.for_each([&](uint8_t byte) {
+    if (single[byte].empty()) return;
+    ByteSet set;
+    set.insert(byte);
+    std::vector<TermId> targets = targets_of(byte);
+    next.assign(set, intern(targets));
+  });
+  next.seal();
+}
+
+// Derivatives of a boolean term by classes of bytes; the targets may be unsettled.
+std::vector<std::pair<ByteSet, TermId>> Automaton::derivatives(TermId root) {
+  const Term term = terms_[root];
+  const auto edges_of = [&](TermId part) {
+    std::vector<std::pair<ByteSet, TermId>> edges;
+    if (terms_[part].kind == Kind::kAnd || terms_[part].kind == Kind::kNot) return derivatives(part);
+    std::vector<std::pair<ByteSet, StateId>> raw;
+    expanded(state_of(part)).next.for_each([&](const ByteSet& set, StateId target) { raw.emplace_back(set, target); });
+    for (const auto& [set, target] : raw) edges.emplace_back(set, as_term(target));
+    return edges;
+  };
+  std::vector<std::pair<ByteSet, TermId>> result;
+  if (term.kind == Kind::kNot) {
+    ByteSet rest = ByteSet::all();
+    for (const auto& [set, target] : edges_of(term.a)) {
+      result.emplace_back(set, terms_.negation(target));
+      rest &= ~set;
+    }
+    if (!rest.empty()) result.emplace_back(rest, terms_.everything());
+  } else {
+    const auto list = terms_.list(term.a);
+    const std::vector<TermId> items(list.begin(), list.end());
+    std::vector<std::pair<ByteSet, std::vector<TermId>>> product{{ByteSet::all(), {}}};
+    for (TermId item : items) {
+      std::vector<std::pair<ByteSet, std::vector<TermId>>> finer;
+      const auto edges = edges_of(item);
+      for (const auto& [set, parts] : product) {
+        for (const auto& [edge, target] : edges) {
+          const ByteSet both = set & edge;
+          if (both.empty() || target == kEmptyTerm) continue;
+          finer.emplace_back(both, parts);
+          finer.back().second.push_back(target);
+        }
+      }
+      product = std::move(finer);
+    }
+    for (auto& [set, parts] : product) result.emplace_back(set, terms_.conjunction(std::move(parts)));
+  }
+  // One edge for each target keeps the search below small.
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  size_t kept = 0;
+  for (const auto& edge : result) {
+    if (edge.second == kEmptyTerm) continue;
+    if (kept && result[kept - 1].second == edge.second) result[kept - 1].first |= edge.first;
+    else result[kept++] = edge;
+  }
+  result.resize(kept);
+  return result;
+}
+
+Distance Automaton::settled_json_distance(TermId value) {
+  for (;;) {
+    TermId missing = kNone;
+    if (const auto distance = terms_.json_distance(value, missing)) return *distance;
+    solve_boolean(missing, Weight::kJson);
+  }
+}
+
+void Automaton::settle(TermId term, Weight weight) {
+  const bool known = weight == Weight::kPlain ? terms_.distance(term) != kUnsolved : terms_.json_known(term);
+  if (known) return;
+  if (terms_[term].kind == Kind::kAnd || terms_[term].kind == Kind::kNot) solve_boolean(term, weight);
+}
+
+// Dijkstra forward over derivatives until the empty string or a settled term is met.  What was visited is dead if
+// nothing is met; otherwise the shortest path is settled, so that following it costs nothing later.
+void Automaton::solve_boolean(TermId root, Weight weight) {
+  struct Visit {
+    Distance distance;
+    TermId parent;
+  };
+  std::unordered_map<TermId, Visit> visited;
+  struct Entry {
+    Distance distance;
+    bool goal;
+    TermId term;
+    TermId parent;
+    bool operator>(const Entry& other) const { return distance > other.distance; }
+  };
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  const auto known = [&](TermId term) {
+    return weight == Weight::kPlain ? terms_.distance(term) : (terms_.json_known(term) ? settled_json_distance(term) : kUnsolved);
+  };
+  const auto record = [&](TermId term, Distance distance) {
+    if (weight == Weight::kPlain) terms_.set_distance(term, distance);
+    else terms_.set_json_distance(term, distance);
+  };
+  queue.push({0, false, root, kNone});
+  uint64_t explored = 0;
+  while (!queue.empty()) {
+    const Entry entry = queue.top();
+    queue.pop();
+    if (entry.goal) {
+      for (TermId term = entry.term; term != kNone; term = visited.at(term).parent)
+        if (known(term) == kUnsolved) record(term, entry.distance - visited.at(term).distance);
+      return;
+    }
+    if (!visited.emplace(entry.term, Visit{entry.distance, entry.parent}).second) continue;
+    const Kind kind = terms_[entry.term].kind;
+    Distance rest = known(entry.term);
+    if (rest == kUnsolved && kind != Kind::kAnd && kind != Kind::kNot) rest = settled_json_distance(entry.term);
+    if (rest == kUnsolved && is_nullable(entry.term)) rest = 0;
+    if (rest != kUnsolved) {
+      if (rest < kInfinite) queue.push({add(entry.distance, rest), true, entry.term, entry.parent});
+      continue;
+    }
+    if (++explored > regular_limit_)
+      throw LimitError("regular_states", regular_limit_, "deciding whether an intersection or complement is empty");
+    for (const auto& [set, target] : derivatives(entry.term)) {
+      if (visited.contains(target)) continue;
+      Distance step = 1;
+      if (weight == Weight::kJson) {
+        step = kInfinite;
+        set.for_each([&](uint8_t byte) { step = std::min(step, terms_.json_weight(byte)); });
+      }
+      queue.push({add(entry.distance, step), false, target, entry.term});
+    }
+  }
+  for (const auto& [term, visit] : visited)
+    if (known(term) == kUnsolved) record(term, kInfinite);
+}
+
+TermId Automaton::conjunction(std::vector<TermId> items) {
+  const TermId term = terms_.conjunction(std::move(items));
+  settle(term, Weight::kPlain);
+  return terms_.distance(term) == kInfinite ? kEmptyTerm : term;
+}
+
+TermId Automaton::negation(TermId item) {
+  const TermId term = terms_.negation(item);
+  settle(term, Weight::kPlain);
+  return terms_.distance(term) == kInfinite ? kEmptyTerm : term;
+}
+
+TermId Automaton::json(TermId value) {
+  const TermId term = terms_.json(value);
+  if (terms_.distance(term) == kUnsolved) terms_.set_distance(term, settled_json_distance(value));
+  return terms_.distance(term) == kInfinite ? kEmptyTerm : term;
+}
+
+TermId Automaton::json_escape(TermId value) {
+  const TermId term = terms_.json_escape(value);
+  if (terms_.distance(term) != kUnsolved) return term;
+  Distance best = kInfinite;
+  for (const Code& code : std::vector<Code>(first_codes(value))) {
+    if (code.low > kLastSurrogate || code.high < kFirstSurrogate || code.low < kFirstSurrogate || code.high > kLastSurrogate) {
+      const Distance rest = terms_.distance(json(code.rest));
+      if (code.low < kFirstAstral) best = std::min(best, add(rest, 5));
+      else best = std::min(best, add(rest, 11));
+      for (const SimpleEscape& escape : kSimpleEscapes)
+        if (code.low <= escape.value && escape.value <= code.high) best = std::min(best, add(rest, 1));
+    }
+  }
+  terms_.set_distance(term, best);
+  return term;
+}
+
+// The first characters of a term, as ranges of code points in increasing order, with what remains after each.
+const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
+  if (const auto found = first_codes_.find(term); found != first_codes_.end()) return found->second;
+  std::vector<Code> codes;
+  const auto append = [](std::vector<Code>& to, uint32_t low, uint32_t high, TermId rest) {
+    if (!to.empty() && to.back().rest == rest && to.back().high + 1 == low) to.back().high = high;
+    else to.push_back({low, high, rest});
+  };
+  std::map<std::pair<StateId, unsigned>, std::vector<Code>> tails;
+  // Codes spelled by `count` continuation bytes from `state`; count is at most 3.
+  const auto tail = [&](auto&& self, StateId state, unsigned count) -> const std::vector<Code>& {
+    const auto key = std::pair{state, count};
+    if (const auto found = tails.find(key); found != tails.end()) return found->second;
+    std::vector<Code> result;
+    const uint32_t width = uint32_t{1} << (6 * (count - 1));
+    for (uint32_t digit = 0; digit < 64; ++digit) {
+      const StateId target = expanded(state).next[static_cast<uint8_t>(0x80 | digit)];
+      if (target == kDead) continue;
+      if (count == 1) {
+        append(result, digit, digit, as_term(target));
+      } else {
+        for (const Code& code : self(self, target, count - 1))
+          append(result, digit * width + code.low, digit * width + code.high, code.rest);
+      }
+    }
+    return tails.emplace(key, std::move(result)).first->second;
+  };
+  const StateId start = state_of(term);
+  expanded(start);
+  for (uint32_t byte = 0; byte < 0x80; ++byte)
+    if (const StateId target = states_[start].next[static_cast<uint8_t>(byte)]; target != kDead)
+      append(codes, byte, byte, as_term(target));
+  for (uint32_t byte = 0xC2; byte <= 0xF4; ++byte) {
+    const StateId target = states_[start].next[static_cast<uint8_t>(byte)];
+    if (target == kDead) continue;
+    const unsigned count = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+    const uint32_t base = (byte & (0x3Fu >> count)) << (6 * count);
+    for (const Code& code : tail(tail, target, count)) {
+      if (base + code.low < (count == 1 ? 0x80u : count == 2 ? 0x800u : kFirstAstral)) continue;  // overlong
+      append(codes, base + code.low, base + code.high, code.rest);
+    }
+  }
+  return first_codes_.emplace(term, std::move(codes)).first->second;
+}
+
+std::optional<std::vector<CodePoints>> Automaton::as_char_class(TermId term) {
+  if (terms_.distance(term) == 0 || !expanded(state_of(term)).calls.empty() || !expanded(state_of(term)).specials.empty())
+    return std::nullopt;
+  std::vector<CodePoints> ranges;
+  for (const Code& code : first_codes(term)) {
+    if (code.rest != kEpsilonTerm) return std::nullopt;
+    ranges.emplace_back(code.low, code.high);
+  }
+  return ranges;
+}
+
+// What may follow the `\u` of an escape: four hex digits of a character, or a surrogate pair.
+TermId Automaton::unicode_escape(TermId value) {
+  std::vector<TermStore::Target> targets;
+  std::map<uint32_t, std::vector<TermStore::Target>> partial;  // high surrogate -> low surrogates
+  const std::vector<Code> codes = first_codes(value);
+  const TermId prefix = terms_.literal("\\u");
+  const auto pair_of = [&](std::span<const TermStore::Target> low) {
+    return terms_.sequence(prefix, terms_.hex(4, low));
+  };
+  const auto add_range = [&](uint32_t low, uint32_t high, TermId rest) {
+    if (low > high) return;
+    if (high < kFirstAstral) {
+      targets.push_back({low, high, rest});
+      return;
+    }
+    for (uint32_t code = low; code <= high;) {
+      const uint32_t offset = code - kFirstAstral, lead = kFirstSurrogate + (offset >> 10);
+      const uint32_t block_end = std::min(high, code | 0x3FF);
+      if ((offset & 0x3FF) == 0 && block_end == (code | 0x3FF)) {  // a run of full blocks
+        const uint32_t blocks = (high + 1 - code) >> 10;
+        const TermStore::Target all[] = {{0xDC00, 0xDFFF, rest}};
+        targets.push_back({lead, lead + blocks - 1, pair_of(all)});
+        code += blocks << 10;
+      } else {
+        partial[lead].push_back({0xDC00 + (offset & 0x3FF), 0xDC00 + ((block_end - kFirstAstral) & 0x3FF), rest});
+        code = block_end + 1;
+      }
+    }
+  };
+  for (const Code& code : codes) {
+    const TermId rest = json(code.rest);
+    if (rest == kEmptyTerm) continue;
+    // Raw byte classes may spell surrogates, which are no characters.
+    if (code.low < kFirstSurrogate) add_range(code.low, std::min(code.high, kFirstSurrogate - 1), rest);
+    if (code.high > kLastSurrogate) {
+      const uint32_t low = std::max(code.low, kLastSurrogate + 1);
+      if (low < kFirstAstral) add_range(low, std::min(code.high, kFirstAstral - 1), rest);
+      if (code.high >= kFirstAstral) add_range(std::max(low, kFirstAstral), code.high, rest);
+    }
+  }
+  for (const auto& [lead, low] : partial) targets.push_back({lead, lead, pair_of(low)});
+  std::sort(targets.begin(), targets.end(), [](const auto& a, const auto& b) { return a.low < b.low; });
+  return terms_.hex(4, targets);
+}
+
+size_t Automaton::bytes_used() const {
+  return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + item_lists_.bytes() +
+         state_of_term_.size() * 24 + mark_.capacity() * 4 + first_codes_.size() * 64;
+}
+
+}  // namespace structgen

@@ -1,0 +1,141 @@
+// The lazily derived automaton: states are sets of terms, made when they are first reached.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "byte_set.h"
+#include "intern.h"
+#include "limits.h"
+#include "term.h"
+
+namespace structgen {
+
+constexpr StateId kDead = 0;  // the empty set of terms
+
+// Edges by byte: a few pairs, or classes of bytes when there are many.
+class ByteMap {
+ public:
+  uint32_t operator[](uint8_t byte) const {
+    if (classes_) return targets_[(*classes_)[byte]];
+    for (size_t i = 0; i < bytes_.size(); ++i)
+      if (bytes_[i] == byte) return targets_[i];
+    return kDead;
+  }
+  // Every byte of `set` goes to `target`; sets of successive calls are disjoint.
+  void assign(const ByteSet& set, uint32_t target);
+  void seal();
+  // The distinct targets with the bytes that lead there.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& [set, target] : groups_) visit(set, target);
+  }
+  size_t bytes() const;
+
+ private:
+  std::vector<std::pair<ByteSet, uint32_t>> groups_;
+  std::vector<uint8_t> bytes_;
+  std::vector<uint32_t> targets_;
+  std::unique_ptr<std::array<uint8_t, 256>> classes_;
+};
+
+struct State {
+  uint32_t items = 0;  // list of term ids, sorted
+  Distance distance = kInfinite;
+  bool expanded = false;
+  bool final = false;  // contains the empty string
+  bool only_final = false;  // contains nothing else
+  ByteSet live;
+  ByteMap next;
+  std::vector<std::pair<RuleId, StateId>> calls;       // rule called, state after its return
+  std::vector<std::pair<uint32_t, StateId>> specials;  // special token, state after it
+};
+
+// Counts what is made on behalf of one caller, so that a limit is a limit of that caller.
+struct Meter {
+  uint64_t used = 0;
+  uint64_t maximum = UINT64_MAX;
+  void charge(const char* what) {
+    if (++used > maximum) throw LimitError("states", maximum, what);
+  }
+};
+
+struct Expansion;
+
+class Automaton {
+ public:
+  explicit Automaton(const ByteSet& spellable);
+
+  TermStore& terms() { return terms_; }
+  const TermStore& terms() const { return terms_; }
+  Meter& meter() { return meter_; }
+  void set_regular_limit(uint64_t limit) { regular_limit_ = limit; }
+
+  StateId state_of(TermId term);
+  StateId union_of(StateId a, StateId b);
+  const State& operator[](StateId id) const { return states_[id]; }
+  const State& expanded(StateId id) {
+    State& state = states_[id];
+    if (!state.expanded) expand(id);
+    return state;
+  }
+  StateId rule_start(RuleId rule);
+  // Longest chain of rules that call each other before consuming anything; callers are higher than callees.
+  uint32_t height(RuleId rule);
+  std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
+  void forget();  // all states; terms and rules stay
+  size_t size() const { return states_.size(); }
+  size_t bytes_used() const;
+
+  // JSON terms and boolean terms need derivatives for their distance; these settle it and return the term.
+  TermId json(TermId value);
+  TermId json_escape(TermId value);
+  TermId conjunction(std::vector<TermId> items);
+  TermId negation(TermId item);
+  bool is_nullable(TermId term) const;
+  // The code points of a term whose members are single characters; nothing for other terms.
+  std::optional<std::vector<CodePoints>> as_char_class(TermId term);
+
+ private:
+  struct Form {
+    TermId target;
+    ByteSet set;
+  };
+  struct Code {  // first characters of a term: code points and what remains after them
+    uint32_t low, high;
+    TermId rest;
+  };
+
+  StateId intern(std::vector<TermId>& items);
+  void expand(StateId id);
+  void collect(TermId root, Expansion& out);
+  void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
+  TermId as_term(StateId id);
+  const std::vector<Code>& first_codes(TermId term);
+  TermId unicode_escape(TermId value);
+  void settle(TermId term, Weight weight);
+  Distance settled_json_distance(TermId value);
+  void solve_boolean(TermId term, Weight weight);
+  std::vector<std::pair<ByteSet, TermId>> derivatives(TermId term);
+
+  TermStore terms_;
+  Meter meter_;
+  uint64_t regular_limit_ = 200'000;
+  std::deque<State> states_;
+  ListPool<TermId> item_lists_;
+  std::vector<StateId> state_of_list_;
+  std::unordered_map<TermId, StateId> state_of_term_;
+  std::unordered_map<TermId, std::vector<Code>> first_codes_;
+  std::vector<StateId> rule_starts_;
+  std::vector<uint32_t> heights_;
+  std::vector<uint32_t> mark_;  // terms seen in the current expansion
+  uint32_t epoch_ = 0;
+  size_t edge_bytes_ = 0;
+};
+
+}  // namespace structgen

@@ -1,0 +1,296 @@
+// The Python face of the engine: thin, typed, and free of policy.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <shared_mutex>
+
+#include "matcher.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace structgen;
+
+namespace {
+
+using Bitmask = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::string_view view(const nb::bytes& data) { return {static_cast<const char*>(data.data()), data.size()}; }
+nb::bytes to_bytes(std::string_view data) { return nb::bytes(data.data(), data.size()); }
+
+uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) {
+  const size_t words = constraint.engine().words();
+  if (mask.shape(1) != words)
+    throw nb::value_error(("bitmask: rows have " + std::to_string(mask.shape(1)) + " words; the vocabulary needs ceil(V / 32) = " +
+                           std::to_string(words)).c_str());
+  if (row >= mask.shape(0))
+    throw nb::index_error(("bitmask: row " + std::to_string(row) + " of " + std::to_string(mask.shape(0))).c_str());
+  return reinterpret_cast<uint32_t*>(mask.data()) + row * words;
+}
+
+// Terms are made under the engine's lock, for grammars on one vocabulary share the store.
+class Builder {
+ public:
+  Builder(std::shared_ptr<Engine> engine, const Limits& limits) : engine_(std::move(engine)), lock_(engine_->mutex()) {
+    automaton().meter() = {0, limits.states};
+    automaton().set_regular_limit(limits.regular_states);
+  }
+  void close() {
+    if (lock_.owns_lock()) lock_.unlock();
+  }
+  Automaton& automaton() { return engine_->machine().automaton(); }
+  TermStore& terms() { return automaton().terms(); }
+  std::shared_ptr<Engine> engine() const { return engine_; }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::unique_lock<std::shared_mutex> lock_;
+};
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Automaton engine of structgen: vocabulary trie, lazily derived automata, matcher and masks.";
+
+  static nb::object limit_error;  // called as limit_error(name, maximum, evidence); set by the Python face
+  m.def("set_limit_error", [](nb::object type) { limit_error = std::move(type); }, "type"_a);
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { limit_error.reset(); }));
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const LimitError& error) {
+      if (!limit_error.is_valid()) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return;
+      }
+      try {
+        nb::object value = limit_error(error.limit, error.maximum, error.evidence);
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())), value.ptr());
+      } catch (nb::python_error& raised) {
+        raised.restore();
+      }
+    }
+  });
+
+  nb::class_<Limits>(m, "Limits")
+      .def(nb::init<>())
+      .def_rw("states", &Limits::states)
+      .def_rw("regular_states", &Limits::regular_states)
+      .def_rw("distance_steps", &Limits::distance_steps)
+      .def_rw("cache_bytes", &Limits::cache_bytes);
+
+  nb::class_<TokenTrie>(m, "TokenTrie")
+      .def("__init__",
+           [](TokenTrie* self, nb::sequence tokens) {
+             std::vector<std::string> texts;
+             texts.reserve(nb::len(tokens));
+             for (nb::handle token : tokens) texts.emplace_back(view(nb::cast<nb::bytes>(token)));
+             nb::gil_scoped_release release;
+             new (self) TokenTrie(texts);
+           },
+           "tokens"_a)
+      .def("to_bytes", [](const TokenTrie& self) { return to_bytes(self.serialize()); })
+      .def_static("from_bytes", [](nb::bytes data) { return std::make_shared<TokenTrie>(TokenTrie::deserialize(view(data))); }, "data"_a)
+      .def("__len__", &TokenTrie::size)
+      .def_prop_ro("node_count", [](const TokenTrie& self) { return self.trie().size(); })
+      .def_prop_ro("max_token_bytes", [](const TokenTrie& self) { return self.trie().max_depth; })
+      .def_prop_ro("memory_bytes", [](const TokenTrie& self) { return self.trie().bytes(); });
+
+  nb::class_<Engine>(m, "Engine")
+      .def("__init__",
+           [](Engine* self, std::shared_ptr<TokenTrie> tokens, uint32_t vocabulary_size) {
+             if (vocabulary_size < tokens->size()) throw nb::value_error("engine: vocabulary size is below the number of tokens");
+             new (self) Engine(std::move(tokens), vocabulary_size);
+           },
+           "tokens"_a, "vocabulary_size"_a)
+      .def_prop_ro("byte_complete", &Engine::byte_complete)
+      .def_prop_ro("memory_bytes",
+                   [](Engine& self) {
+                     nb::gil_scoped_release release;
+                     const std::shared_lock lock(self.mutex());
+                     return self.bytes_used();
+                   })
+      .def_prop_ro("statistics", [](Engine& self) {
+        std::shared_lock lock(self.mutex(), std::defer_lock);
+        {
+          nb::gil_scoped_release release;
+          lock.lock();
+        }
+        nb::dict result;
+        result["terms"] = self.machine().automaton().terms().size();
+        result["states"] = self.machine().automaton().size();
+        result["frames"] = self.machine().frame_count();
+        result["nodes"] = self.machine().size();
+        result["rows"] = self.row_count();
+        result["tries"] = self.trie_count();
+        result["cache_bytes"] = self.cache_bytes();
+        result["bytes"] = self.bytes_used();
+        return result;
+      });
+
+  nb::class_<Builder>(m, "Builder", "Makes the terms of one grammar; holds the engine's lock until close().")
+      .def("__init__",
+           [](Builder* self, std::shared_ptr<Engine> engine, const Limits& limits) {
+             nb::gil_scoped_release release;  // another thread may hold the lock and wait for the GIL
+             new (self) Builder(std::move(engine), limits);
+           },
+           "engine"_a, "limits"_a)
+      .def("close", &Builder::close)
+      .def("empty", [](Builder&) { return kEmptyTerm; })
+      .def("epsilon", [](Builder&) { return kEpsilonTerm; })
+      .def("literal",
+           [](Builder& self, nb::bytes data, bool decoded) {
+             self.terms().restrict(!decoded);
+             const TermId term = self.terms().literal(view(data));
+             self.terms().restrict(false);
+             return term;
+           },
+           "data"_a, "decoded"_a = false)
+      .def("byte_class",
+           [](Builder& self, const std::vector<std::pair<uint32_t, uint32_t>>& ranges, bool decoded) {
+             ByteSet set;
+             for (const auto& [low, high] : ranges) {
+               if (low > high || high > 255) throw nb::value_error("byte class: range is not within 0..255");
+               set |= ByteSet::range(low, high);
+             }
+             self.terms().restrict(!decoded);
+             const TermId term = self.terms().bytes(set);
+             self.terms().restrict(false);
+             return term;
+           },
+           "ranges"_a, "decoded"_a = false)
+      .def("char_class",
+           [](Builder& self, const std::vector<CodePoints>& ranges, bool decoded) {
+             self.terms().restrict(!decoded);
+             const TermId term = self.terms().chars(ranges);
+             self.terms().restrict(false);
+             return term;
+           },
+           "ranges"_a, "decoded"_a = false)
+      .def("take_unspellable", [](Builder& self) { return self.terms().take_unspellable(); })
+      .def("sequence", [](Builder& self, TermId head, TermId tail) { return self.terms().sequence(head, tail); }, "head"_a, "tail"_a)
+      .def("choice", [](Builder& self, std::vector<TermId> items) { return self.terms().choice(std::move(items)); }, "items"_a)
+      .def("repeat",
+           [](Builder& self, TermId item, uint32_t min, std::optional<uint32_t> max) {
+             return self.terms().repeat(item, min, max.value_or(kNone));
+           },
+           "item"_a, "min"_a, "max"_a.none())
+      .def("special", [](Builder& self, uint32_t token) { return self.terms().special(token); }, "token"_a)
+      .def("call", [](Builder& self, RuleId rule) { return self.terms().call(rule); }, "rule"_a)
+      .def("conjunction", [](Builder& self, std::vector<TermId> items) { return self.automaton().conjunction(std::move(items)); }, "items"_a)
+      .def("negation", [](Builder& self, TermId item) { return self.automaton().negation(item); }, "item"_a)
+      .def("json", [](Builder& self, TermId value) { return self.automaton().json(value); }, "value"_a)
+      .def("add_rule", [](Builder& self, std::string name) { return self.terms().add_rule(std::move(name)); }, "name"_a)
+      .def("set_rule", [](Builder& self, RuleId rule, TermId body) { self.terms().set_rule(rule, body); }, "rule"_a, "body"_a)
+      .def("solve_rules", [](Builder& self) { self.terms().solve_rules(); })
+      .def("left_recursive", [](Builder& self) { return self.terms().left_recursive(); })
+      .def("distance",
+           [](Builder& self, TermId term) -> std::optional<uint32_t> {
+             const Distance distance = self.terms().distance(term);
+             return distance >= kInfinite ? std::nullopt : std::optional<uint32_t>(distance);
+           },
+           "term"_a);
+
+  nb::class_<Constraint>(m, "Constraint")
+      .def("__init__",
+           [](Constraint* self, std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits) {
+             nb::gil_scoped_release release;
+             new (self) Constraint(std::move(engine), start, std::move(eos), limits);
+           },
+           "engine"_a, "start"_a, "eos"_a, "limits"_a)
+      .def_prop_ro("states_used", &Constraint::states_used);
+
+  nb::class_<Matcher>(m, "Matcher")
+      .def("__init__",
+           [](Matcher* self, std::shared_ptr<const Constraint> constraint) {
+             nb::gil_scoped_release release;
+             new (self) Matcher(std::move(constraint));
+           },
+           "constraint"_a)
+      .def(nb::init<const Matcher&>(), "other"_a)
+      .def("fill_mask",
+           [](Matcher& self, const Bitmask& bitmask, size_t row) {
+             uint32_t* words = row_of(bitmask, row, self.constraint());
+             nb::gil_scoped_release release;
+             self.fill_mask(words);
+           },
+           "bitmask"_a.noconvert(), "row"_a = 0)
+      .def("fill_mask_within",
+           [](Matcher& self, const Bitmask& bitmask, size_t row, uint32_t budget) {
+             uint32_t* words = row_of(bitmask, row, self.constraint());
+             nb::gil_scoped_release release;
+             self.fill_mask_within(words, budget);
+           },
+           "bitmask"_a.noconvert(), "row"_a, "budget"_a)
+      .def("needs_budget_mask", &Matcher::needs_budget_mask, "budget"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("accept", &Matcher::accept, "token_id"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("accept_bytes",
+           [](Matcher& self, nb::bytes data) {
+             const std::string_view text = view(data);
+             nb::gil_scoped_release release;
+             return self.accept_bytes(text);
+           },
+           "data"_a)
+      .def("validate",
+           [](Matcher& self, const std::vector<uint32_t>& tokens) {
+             nb::gil_scoped_release release;
+             return self.validate(tokens);
+           },
+           "token_ids"_a)
+      .def("rollback", &Matcher::rollback, "count"_a)
+      .def("reset", &Matcher::reset)
+      .def("forced_bytes",
+           [](Matcher& self) {
+             std::string forced;
+             {
+               nb::gil_scoped_release release;
+               forced = self.forced_bytes();
+             }
+             return to_bytes(forced);
+           })
+      .def("uncertain_from",
+           [](Matcher& self, nb::bytes forced, const std::vector<size_t>& starts) {
+             for (size_t start : starts)
+               if (start > forced.size()) throw nb::value_error("uncertain_from: a start lies beyond the text");
+             const std::string_view text = view(forced);
+             nb::gil_scoped_release release;
+             return self.uncertain_from(text, starts);
+           },
+           "forced"_a, "starts"_a)
+      .def("min_tokens",
+           [](Matcher& self) -> std::optional<uint32_t> {
+             nb::gil_scoped_release release;
+             const uint32_t count = self.min_tokens();
+             return count == kNone ? std::nullopt : std::optional<uint32_t>(count);
+           })
+      .def("shortest_completion", &Matcher::shortest_completion, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("is_accepting", &Matcher::is_accepting)
+      .def_prop_ro("is_terminated", &Matcher::is_terminated)
+      .def_prop_ro("history_length", &Matcher::history)
+      .def_prop_ro("state_id", &Matcher::state_id, nb::call_guard<nb::gil_scoped_release>())
+      .def("live_bytes",
+           [](Matcher& self) {
+             std::string live;
+             {
+               nb::gil_scoped_release release;
+               live = self.live_bytes();
+             }
+             return to_bytes(live);
+           })
+      .def("live_specials", &Matcher::live_specials, nb::call_guard<nb::gil_scoped_release>())
+      .def("rule_path", &Matcher::rule_path, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def("fill_masks",
+        [](const std::vector<Matcher*>& matchers, const Bitmask& bitmask) {
+          std::vector<uint32_t*> rows(matchers.size());
+          for (size_t i = 0; i < matchers.size(); ++i) rows[i] = row_of(bitmask, i, matchers[i]->constraint());
+          nb::gil_scoped_release release;
+          fill_masks(matchers, rows);
+        },
+        "matchers"_a, "bitmask"_a.noconvert());
+}

@@ -1,0 +1,137 @@
+// One vocabulary coupled with one machine: mask rows, residual tries, and distances in tokens.
+//
+// A mask is made of rows.  row(trie, state) answers, for a state's own automaton and the rules it calls, which
+// tokens of the trie end inside, and which suffixes of tokens are left over where it can end (the residual trie).
+// Rows depend on neither the stack nor the text, so they are computed once and shared by all grammars.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "limits.h"
+#include "machine.h"
+#include "trie.h"
+
+namespace structgen {
+
+using TrieId = uint32_t;
+constexpr TrieId kVocabularyTrie = 0;
+
+struct Row {
+  bool dense = false;
+  std::vector<uint32_t> data;   // words of a bitmask, or token ids
+  TrieId residual = kNone;      // what is left of tokens after the state's own automaton ended
+};
+
+class Engine {
+ public:
+  Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size);
+
+  Machine& machine() { return machine_; }
+  const Machine& machine() const { return machine_; }
+  const TokenTrie& tokens() const { return *tokens_; }
+  uint32_t vocabulary_size() const { return vocabulary_size_; }
+  uint32_t words() const { return (vocabulary_size_ + 31) / 32; }
+  // Every byte that tokens hold has a token of its own, and so have those that spell ASCII text and the tails of
+  // characters.  Then what spellable bytes can complete, tokens can.  (SmolLM2, for one, lacks 21 bytes that well
+  // formed text hardly needs.)
+  bool byte_complete() const { return byte_complete_; }
+  std::shared_mutex& mutex() { return mutex_; }
+
+  // The mask of a node without EOS bits.  try_fill makes nothing and fails if something is not known yet.
+  bool try_fill(NodeId node, uint32_t* words) const;
+  void fill(NodeId node, uint32_t* words, uint64_t fuel);
+  // The mask of the tokens after which at most `budget` further tokens complete the text.
+  void fill_within(NodeId node, uint32_t* words, uint32_t budget, uint64_t fuel);
+  // An upper bound on the tokens that are missing after any allowed token.  For byte-complete vocabularies.
+  uint32_t reach(NodeId node);
+
+  NodeId step_token(NodeId node, uint32_t token);
+  NodeId known_step_token(NodeId node, uint32_t token) const;
+
+  // Fewest tokens that complete the text from `node`.  Exact while `fuel` lasts (A* over nodes), else the fewest
+  // tokens that spell the shortest completion in bytes; kNone if no tokens complete it.
+  uint32_t min_tokens(NodeId node, uint64_t& fuel);
+  bool completable(NodeId node, uint64_t fuel);
+  // A shortest completion: bytes, with special tokens as negative numbers -1 - id.
+  std::vector<int64_t> shortest_completion(NodeId node);
+
+  // Whether a token that begins with all of `text` and goes on may continue, `end` being the node after `text`.
+  bool may_go_beyond(NodeId end, std::string_view text);
+
+  // Drops all states, nodes and rows: every node id is void then, which the epoch tells.  Terms and rules stay.
+  void forget();
+  uint64_t epoch() const { return epoch_; }
+  void trim(size_t cache_bytes);
+  size_t cache_bytes() const { return cache_bytes_; }
+  size_t bytes_used() const { return machine_.bytes_used() + cache_bytes_; }
+  size_t row_count() const { return rows_.size(); }
+  size_t trie_count() const { return tries_.size(); }
+
+ private:
+  template <class GetRow, class GetState, class Visit>
+  bool traverse(NodeId node, GetRow&& get_row, GetState&& get_state, Visit&& visit) const;
+  static uint64_t row_key(TrieId trie, StateId state) { return uint64_t{trie} << 32 | state; }
+  const Row* find_row(TrieId trie, StateId state) const;
+  const Row* row(TrieId trie, StateId state);
+  Row compute_row(TrieId trie, StateId state);
+  // What a node lets pass without a closer look: any text of bytes in `groups` of at most `count` bytes keeps it
+  // alive and cannot end its own automaton.  True of the inside of strings, also of counted ones.
+  struct Absorption {
+    uint16_t groups = 0;
+    uint32_t count = 0;
+    bool may_end = false;  // nothing more of the class is required: all such texts share one shortest completion
+  };
+  const Absorption& absorption(NodeId node);
+  Absorption compute_absorption(NodeId node);
+  TrieId intern_trie(Trie trie);
+  template <class Visit>
+  void for_each_successor(NodeId node, Visit&& visit);
+  // The first symbol of the shortest completion of a node, and the node after it.
+  struct PathStep {
+    int64_t symbol;  // a byte, or -1 - id of a special token
+    NodeId next;     // kNone: there is no completion
+  };
+  const PathStep& path_step(NodeId node);
+  uint32_t plan(NodeId node);
+  uint32_t frame_plan(FrameId frame);
+  uint32_t row_reach(TrieId trie, StateId state);
+  uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete);
+  bool within(NodeId node, uint32_t limit, uint64_t& fuel);
+
+  std::shared_ptr<const TokenTrie> tokens_;
+  uint32_t vocabulary_size_;
+  ByteSet alone_;  // bytes that are tokens
+  bool byte_complete_;
+  Machine machine_;
+  std::deque<Trie> tries_;  // [0] is unused: the vocabulary's own trie stands for it
+  IdTable trie_table_;
+  std::unordered_map<uint64_t, Row> rows_;
+  size_t cache_bytes_ = 0;
+  std::unordered_map<uint64_t, uint32_t> reaches_;      // by trie and state, as rows are
+  std::unordered_map<FrameId, uint32_t> frame_plans_;
+  std::unordered_map<NodeId, uint32_t> exact_;    // fewest tokens, proven
+  std::unordered_set<NodeId> unproven_;                 // nodes whose search ran out of fuel
+  std::unordered_map<NodeId, PathStep> path_steps_;
+  std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
+  std::unordered_map<NodeId, Absorption> absorptions_;
+  std::unordered_map<TermId, uint16_t> char_groups_;
+  uint64_t epoch_ = 0;
+  std::shared_mutex mutex_;
+
+  uint16_t char_groups(TermId item);
+  const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : tries_[id]; }
+};
+
+}  // namespace structgen

@@ -1,0 +1,212 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+namespace structgen {
+
+namespace {
+
+constexpr size_t kFewTransitions = 8;
+
+void sort_unique(std::vector<Config>& configs) {
+  std::sort(configs.begin(), configs.end());
+  configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
+}
+
+}  // namespace
+
+Machine::Machine(const ByteSet& spellable) : automaton_(spellable) { forget(); }
+
+void Machine::forget() {
+  automaton_.forget();
+  lists_ = {};
+  frames_.clear();
+  nodes_.clear();
+  edge_bytes_ = 0;
+  std::vector<Config> none;
+  const uint32_t empty = lists_.intern(none);
+  frames_.push_back({empty, kNone, 0});
+  frame_of_list_.assign(1, kRoot);
+  nodes_.emplace_back();
+  node_of_list_.assign(1, kDeadNode);
+}
+
+FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule) {
+  sort_unique(entries);
+  const uint32_t list = lists_.intern(entries);
+  if (frame_of_list_.size() <= list) frame_of_list_.resize(list + 1, kNone);
+  if (frame_of_list_[list] != kNone) return frame_of_list_[list];
+  automaton_.meter().charge("call frames");
+  Distance distance = kInfinite;
+  for (const auto& [state, below] : entries)
+    distance = std::min(distance, add(automaton_[state].distance, frames_[below].distance));
+  frames_.push_back({list, rule, distance});
+  frame_of_list_[list] = static_cast<FrameId>(frames_.size() - 1);
+  return frame_of_list_[list];
+}
+
+// Enters every rule that the configurations call without consuming anything.  Callers come before callees, so a
+// callee's frame is complete when it is made: one frame a rule and position, however many calls lead there.
+std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
+  std::vector<Config> result(configs.begin(), configs.end());
+  std::map<std::pair<uint32_t, RuleId>, std::vector<Config>> pending;  // (height, rule) -> returns
+  const auto add_calls = [&](StateId state, FrameId frame) {
+    for (const auto& [rule, after] : automaton_.expanded(state).calls) {
+      std::vector<Config>& returns = pending[{automaton_.height(rule), rule}];
+      if (frame != kRoot && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
+        const auto below = entries(frame);
+        returns.insert(returns.end(), below.begin(), below.end());
+      } else {
+        returns.emplace_back(after, frame);
+      }
+    }
+  };
+  for (const auto& [state, frame] : configs) add_calls(state, frame);
+  while (!pending.empty()) {
+    const auto highest = std::prev(pending.end());
+    const RuleId rule = highest->first.second;
+    std::vector<Config> returns = std::move(highest->second);
+    pending.erase(highest);
+    const FrameId frame = intern_frame(returns, rule);
+    const StateId start = automaton_.rule_start(rule);
+    result.emplace_back(start, frame);
+    add_calls(start, frame);
+  }
+  return result;
+}
+
+// Pops finished rules, merges configurations with the same frame, and gives the set its node.
+NodeId Machine::intern(std::vector<Config>& configs) {
+  sort_unique(configs);
+  bool finished = false;
+  for (const auto& [state, frame] : configs) finished |= automaton_.expanded(state).final && frame != kRoot;
+  if (finished) {
+    std::vector<Config> work = configs;
+    std::unordered_set<uint64_t> seen;
+    for (const auto& [state, frame] : configs) seen.insert(uint64_t{state} << 32 | frame);
+    while (!work.empty()) {
+      const auto [state, frame] = work.back();
+      work.pop_back();
+      if (frame == kRoot || !automaton_.expanded(state).final) continue;
+      for (const Config& entry : entries(frame)) {
+        if (!seen.insert(uint64_t{entry.first} << 32 | entry.second).second) continue;
+        configs.push_back(entry);
+        work.push_back(entry);
+      }
+    }
+    std::erase_if(configs, [&](const Config& config) {
+      return config.second != kRoot && automaton_[config.first].only_final;
+    });
+  }
+  std::sort(configs.begin(), configs.end(), [](const Config& a, const Config& b) {
+    return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+  });
+  size_t kept = 0;
+  for (const Config& config : configs) {
+    if (kept && configs[kept - 1].second == config.second)
+      configs[kept - 1].first = automaton_.union_of(configs[kept - 1].first, config.first);
+    else
+      configs[kept++] = config;
+  }
+  configs.resize(kept);
+  const uint32_t list = lists_.intern(configs);
+  if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
+  if (node_of_list_[list] != kNone) return node_of_list_[list];
+  automaton_.meter().charge("automaton configurations");
+
+  const std::vector<Config> closed = enter_calls(configs);
+  const uint32_t closure = lists_.intern(closed);
+  Node& node = nodes_.emplace_back();
+  node.configs = list;
+  node.closure = closure;
+  node.only_accepting = true;
+  for (const auto& [state, frame] : closed) {
+    const State& held = automaton_.expanded(state);
+    node.live |= held.live;
+    node.has_specials |= !held.specials.empty();
+    node.accepting |= held.final && frame == kRoot;
+  }
+  for (const auto& [state, frame] : configs)
+    node.distance = std::min(node.distance, add(automaton_[state].distance, frames_[frame].distance));
+  node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
+  if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
+  node_of_list_[list] = static_cast<NodeId>(nodes_.size() - 1);
+  return node_of_list_[list];
+}
+
+NodeId Machine::start(TermId term) { return local(automaton_.state_of(term)); }
+
+NodeId Machine::local(StateId state) {
+  if (state == kDead) return kDeadNode;
+  std::vector<Config> configs{{state, kRoot}};
+  return intern(configs);
+}
+
+NodeId Machine::known_step(NodeId id, uint8_t byte) const {
+  const Node& node = nodes_[id];
+  if (!node.live.contains(byte)) return kDeadNode;
+  if (node.many) return (*node.many)[byte];
+  for (const auto& [known, target] : node.few)
+    if (known == byte) return target;
+  return kNone;
+}
+
+NodeId Machine::step(NodeId id, uint8_t byte) {
+  const NodeId known = known_step(id, byte);
+  if (known != kNone) return known;
+  std::vector<Config> moved;
+  for (const auto& [state, frame] : closure(id)) {
+    const StateId target = automaton_[state].next[byte];
+    if (target != kDead) moved.emplace_back(target, frame);
+  }
+  const NodeId target = intern(moved);
+  remember(id, byte, target);
+  return target;
+}
+
+NodeId Machine::step_special(NodeId id, uint32_t token) {
+  if (!nodes_[id].has_specials) return kDeadNode;
+  std::vector<Config> moved;
+  for (const auto& [state, frame] : closure(id))
+    for (const auto& [symbol, after] : automaton_[state].specials)
+      if (symbol == token) moved.emplace_back(after, frame);
+  return moved.empty() ? kDeadNode : intern(moved);
+}
+
+std::vector<uint32_t> Machine::specials(NodeId id) const {
+  std::vector<uint32_t> found;
+  if (!nodes_[id].has_specials) return found;
+  for (const auto& [state, frame] : closure(id))
+    for (const auto& [symbol, after] : automaton_[state].specials) found.push_back(symbol);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
+  Node& node = nodes_[id];
+  if (node.many) {
+    (*node.many)[byte] = target;
+    return;
+  }
+  if (node.few.size() < kFewTransitions) {
+    node.few.emplace_back(byte, target);
+    edge_bytes_ += sizeof(node.few[0]);
+    return;
+  }
+  node.many = std::make_unique<std::array<NodeId, 256>>();
+  node.many->fill(kNone);
+  for (const auto& [known, to] : node.few) (*node.many)[known] = to;
+  (*node.many)[byte] = target;
+  node.few = {};
+  edge_bytes_ += sizeof(*node.many);
+}
+
+size_t Machine::bytes_used() const {
+  return automaton_.bytes_used() + lists_.bytes() + frames_.size() * sizeof(Frame) + nodes_.size() * sizeof(Node) +
+         (frame_of_list_.capacity() + node_of_list_.capacity()) * 4 + edge_bytes_;
+}
+
+}  // namespace structgen

@@ -1,0 +1,89 @@
+// The pushdown part: configurations of the whole automaton, hash-consed into nodes.
+//
+// A configuration is a state with a frame; a frame is a set of (state after return, frame below), so it stands for
+// all call stacks that led to the same call at once (the graph-structured stack of Tomita's parser, made canonical
+// by content).  A node is a set of configurations with at most one state a frame.  Ambiguity therefore stays
+// polynomial, and two texts with the same future have the same node id whenever their sets agree.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "automaton.h"
+
+namespace structgen {
+
+using FrameId = uint32_t;
+using NodeId = uint32_t;
+
+constexpr FrameId kRoot = 0;    // below the outermost rule: popping it ends the text
+constexpr NodeId kDeadNode = 0;
+
+using Config = std::pair<StateId, FrameId>;
+
+struct Frame {
+  uint32_t entries = 0;  // list of (state after return, frame below)
+  RuleId rule = kNone;   // the rule called when the frame was first made, for explanations
+  Distance distance = 0; // shortest completion after the call returns
+};
+
+struct Node {
+  uint32_t configs = 0;  // list, sorted by frame
+  uint32_t closure = 0;  // list: the configurations with all rules that they call entered
+  ByteSet live;
+  Distance distance = kInfinite;
+  bool accepting = false;    // the text may end here
+  bool only_accepting = false;  // ... and nothing may follow
+  bool has_specials = false;
+  std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
+  std::unique_ptr<std::array<NodeId, 256>> many;         // the same when there are more; kNone is unknown
+};
+
+class Machine {
+ public:
+  explicit Machine(const ByteSet& spellable);
+
+  Automaton& automaton() { return automaton_; }
+  const Automaton& automaton() const { return automaton_; }
+
+  NodeId start(TermId term);
+  // The node at which the walk of one configuration's own automaton begins: `state` over the root frame.
+  NodeId local(StateId state);
+  NodeId step(NodeId node, uint8_t byte);
+  // The same without making anything: kNone where the transition is not known yet.
+  NodeId known_step(NodeId node, uint8_t byte) const;
+  NodeId step_special(NodeId node, uint32_t token);
+  std::vector<uint32_t> specials(NodeId node) const;
+
+  const Node& operator[](NodeId id) const { return nodes_[id]; }
+  std::span<const Config> configs(NodeId id) const { return lists_[nodes_[id].configs]; }
+  std::span<const Config> closure(NodeId id) const { return lists_[nodes_[id].closure]; }
+  std::span<const Config> entries(FrameId id) const { return lists_[frames_[id].entries]; }
+  const Frame& frame(FrameId id) const { return frames_[id]; }
+
+  void forget();  // all states, frames and nodes
+
+  size_t size() const { return nodes_.size(); }
+  size_t frame_count() const { return frames_.size(); }
+  size_t bytes_used() const;
+
+ private:
+  NodeId intern(std::vector<Config>& configs);
+  FrameId intern_frame(std::vector<Config>& entries, RuleId rule);
+  std::vector<Config> enter_calls(std::span<const Config> configs);
+  void remember(NodeId node, uint8_t byte, NodeId target);
+
+  Automaton automaton_;
+  ListPool<Config> lists_;
+  std::deque<Frame> frames_;
+  std::deque<Node> nodes_;
+  std::vector<FrameId> frame_of_list_;
+  std::vector<NodeId> node_of_list_;
+  size_t edge_bytes_ = 0;
+};
+
+}  // namespace structgen

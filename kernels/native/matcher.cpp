@@ -1,0 +1,258 @@
+#include "matcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "thread_pool.h"
+
+namespace structgen {
+
+namespace {
+
+constexpr uint64_t kUnset = UINT64_MAX;  // no epoch of any engine
+// A mask may spend this part of the steps that the search for the shortest member may.
+constexpr uint64_t kMaskShare = 50;
+
+}  // namespace
+
+Constraint::Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits)
+    : engine_(std::move(engine)), term_(start), eos_(std::move(eos)), limits_(limits) {
+  exclusively([&](Engine&) { return this->start(); });  // limits that the first state meets are met here
+}
+
+bool Constraint::is_eos(uint32_t token) const { return std::find(eos_.begin(), eos_.end(), token) != eos_.end(); }
+
+NodeId Constraint::start() const { return engine_->machine().start(term_); }
+
+void Constraint::prepare() const {
+  if (epoch_ != engine_->epoch()) {
+    epoch_ = engine_->epoch();
+    used_ = 0;
+  }
+  engine_->machine().automaton().meter() = {used_, limits_.states};
+  engine_->machine().automaton().set_regular_limit(limits_.regular_states);
+}
+
+Matcher::Matcher(std::shared_ptr<const Constraint> constraint) : constraint_(std::move(constraint)), epoch_(kUnset) {
+  constraint_->exclusively([&](Engine& engine) { sync(engine); });
+}
+
+// Takes node ids anew after the engine has forgotten its states: what was accepted is accepted once more.
+void Matcher::sync(Engine& engine) {
+  if (epoch_ == engine.epoch()) return;
+  NodeId node = constraint_->start();
+  const bool ended = terminated_;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Step& taken = steps_[i];
+    taken.before = node;
+    if (ended && i + 1 == steps_.size()) break;
+    if (taken.token != kNone) {
+      node = step(engine, node, taken.token);
+    } else {
+      for (char byte : taken.text) node = engine.machine().step(node, static_cast<uint8_t>(byte));
+    }
+  }
+  enter(engine, node);
+  epoch_ = engine.epoch();
+}
+
+void Matcher::enter(Engine& engine, NodeId node) {
+  node_ = node;
+  accepting_ = engine.machine()[node].accepting;
+}
+
+// The node after a token that is no EOS, or the dead node.
+NodeId Matcher::step(Engine& engine, NodeId node, uint32_t token) const {
+  if (token >= engine.tokens().size()) return kDeadNode;
+  if (engine.tokens().token(token).empty()) return engine.machine().step_special(node, token);
+  const NodeId next = engine.step_token(node, token);
+  if (next != kDeadNode && !engine.completable(next, constraint_->limits().distance_steps)) return kDeadNode;
+  return next;
+}
+
+bool Matcher::accept(uint32_t token) {
+  if (terminated_) return false;
+  if (constraint_->is_eos(token)) {
+    if (!accepting_) return false;
+    steps_.push_back({node_, true, token, {}});
+    terminated_ = true;
+    return true;
+  }
+  Engine& engine = constraint_->engine();
+  if (token >= engine.tokens().size()) return false;
+  {
+    const std::shared_lock lock(engine.mutex());  // transitions that are known need no exclusive access
+    if (epoch_ == engine.epoch() && engine.byte_complete() && !engine.tokens().token(token).empty()) {
+      const NodeId next = engine.known_step_token(node_, token);
+      if (next == kDeadNode) return false;
+      if (next != kNone) {
+        steps_.push_back({node_, accepting_, token, {}});
+        enter(engine, next);
+        return true;
+      }
+    }
+  }
+  return run([&](Engine& held) {
+    const NodeId next = step(held, node_, token);
+    if (next == kDeadNode) return false;
+    steps_.push_back({node_, accepting_, token, {}});
+    enter(held, next);
+    return true;
+  });
+}
+
+size_t Matcher::accept_bytes(std::string_view data) {
+  if (terminated_ || data.empty()) return 0;
+  return run([&](Engine& engine) {
+    NodeId node = node_;
+    size_t count = 0;
+    for (; count < data.size(); ++count) {
+      const NodeId next = engine.machine().step(node, static_cast<uint8_t>(data[count]));
+      if (next == kDeadNode) break;
+      node = next;
+    }
+    if (count > 0) {
+      steps_.push_back({node_, accepting_, kNone, std::string(data.substr(0, count))});
+      enter(engine, node);
+    }
+    return count;
+  });
+}
+
+size_t Matcher::validate(std::span<const uint32_t> tokens) {
+  if (terminated_) return 0;
+  return run([&](Engine& engine) {
+    NodeId node = node_;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (constraint_->is_eos(tokens[i])) return i + engine.machine()[node].accepting;
+      node = step(engine, node, tokens[i]);
+      if (node == kDeadNode) return i;
+    }
+    return tokens.size();
+  });
+}
+
+void Matcher::rollback(size_t count) {
+  if (count > steps_.size()) throw std::invalid_argument("more steps than were taken");
+  if (count == 0) return;
+  const Step& first = steps_[steps_.size() - count];
+  node_ = first.before;  // sync() mends it, should the engine have forgotten it
+  accepting_ = first.was_accepting;
+  terminated_ = false;
+  steps_.resize(steps_.size() - count);
+}
+
+void Matcher::reset() { rollback(steps_.size()); }
+
+void Matcher::set_eos(uint32_t* words) const {
+  if (is_accepting())
+    for (uint32_t token : constraint_->eos()) words[token >> 5] |= uint32_t{1} << (token & 31);
+}
+
+void Matcher::fill_mask(uint32_t* words) {
+  Engine& engine = constraint_->engine();
+  if (terminated_) {
+    std::memset(words, 0, size_t{engine.words()} * 4);
+    return;
+  }
+  bool done = false;
+  {
+    const std::shared_lock lock(engine.mutex());
+    done = epoch_ == engine.epoch() && engine.try_fill(node_, words);
+  }
+  if (!done) run([&](Engine& held) { held.fill(node_, words, constraint_->limits().distance_steps); });
+  set_eos(words);
+}
+
+void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
+  if (terminated_ || budget == 0)
+    std::memset(words, 0, size_t{constraint_->engine().words()} * 4);
+  else
+    run([&](Engine& held) { held.fill_within(node_, words, budget - 1, constraint_->limits().distance_steps / kMaskShare); });
+  set_eos(words);
+}
+
+bool Matcher::needs_budget_mask(uint32_t budget) {
+  if (terminated_) return false;
+  if (!constraint_->engine().byte_complete() || budget == 0) return true;
+  return run([&](Engine& held) { return held.reach(node_) > budget - 1; });
+}
+
+std::string Matcher::forced_bytes() {
+  if (terminated_) return {};
+  return run([&](Engine& engine) {
+    std::string forced;
+    Machine& machine = engine.machine();
+    for (NodeId node = node_; !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
+      const uint8_t byte = machine[node].live.first();
+      forced.push_back(static_cast<char>(byte));
+      node = machine.step(node, byte);
+    }
+    return forced;
+  });
+}
+
+size_t Matcher::uncertain_from(std::string_view forced, std::span<const size_t> starts) {
+  return run([&](Engine& engine) {
+    NodeId end = node_;
+    for (char byte : forced) end = engine.machine().step(end, static_cast<uint8_t>(byte));
+    for (size_t i = 0; i < starts.size(); ++i)
+      if (engine.may_go_beyond(end, forced.substr(starts[i]))) return i;
+    return starts.size();
+  });
+}
+
+uint32_t Matcher::min_tokens() {
+  if (terminated_) return 0;
+  return run([&](Engine& engine) {
+    uint64_t fuel = constraint_->limits().distance_steps;
+    return engine.min_tokens(node_, fuel);
+  });
+}
+
+std::vector<int64_t> Matcher::shortest_completion() {
+  if (terminated_) return {};
+  return run([&](Engine& engine) { return engine.shortest_completion(node_); });
+}
+
+NodeId Matcher::state_id() {
+  return run([&](Engine&) { return node_; });
+}
+
+std::string Matcher::live_bytes() {
+  if (terminated_) return {};
+  return run([&](Engine& engine) {
+    std::string bytes;
+    engine.machine()[node_].live.for_each([&](uint8_t byte) { bytes.push_back(static_cast<char>(byte)); });
+    return bytes;
+  });
+}
+
+std::vector<uint32_t> Matcher::live_specials() {
+  if (terminated_) return {};
+  return run([&](Engine& engine) { return engine.machine().specials(node_); });
+}
+
+// Names of the rules that are open, outermost first, along one of the possible stacks.
+std::vector<std::string> Matcher::rule_path() {
+  return run([&](Engine& engine) {
+    std::vector<std::string> path;
+    const Machine& machine = engine.machine();
+    const auto configs = machine.configs(node_);
+    if (configs.empty()) return path;
+    for (FrameId frame = configs.back().second; frame != kRoot; frame = machine.entries(frame).front().second) {
+      const RuleId rule = machine.frame(frame).rule;
+      if (rule != kNone) path.push_back(machine.automaton().terms().rule_name(rule));
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+  });
+}
+
+void fill_masks(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows) {
+  parallel_for(matchers.size(), [&](size_t i) { matchers[i]->fill_mask(rows[i]); });
+}
+
+}  // namespace structgen

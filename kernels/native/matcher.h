@@ -1,0 +1,124 @@
+// The immutable constraint and the moving state of one sequence over it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine.h"
+
+namespace structgen {
+
+class Constraint {
+ public:
+  Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits);
+
+  Engine& engine() const { return *engine_; }
+  const std::vector<uint32_t>& eos() const { return eos_; }
+  bool is_eos(uint32_t token) const;
+  const Limits& limits() const { return limits_; }
+  uint64_t states_used() const { return used_; }
+
+  // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
+  // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore
+  // be taken from sync(), inside `work`.
+  template <class Work>
+  auto exclusively(Work&& work) const {
+    const std::unique_lock lock(engine_->mutex());
+    engine_->trim(limits_.cache_bytes);
+    prepare();
+    const bool fresh = used_ == 0;
+    try {
+      const Charge charge(*this);
+      return work(*engine_);
+    } catch (const LimitError& error) {
+      if (fresh || error.limit != "states") throw;
+    }
+    engine_->forget();
+    prepare();
+    const Charge charge(*this);
+    return work(*engine_);
+  }
+
+  // The first node; call it with exclusive access.
+  NodeId start() const;
+
+ private:
+  struct Charge {
+    explicit Charge(const Constraint& constraint) : self(constraint) {}
+    ~Charge() { self.used_ = self.engine_->machine().automaton().meter().used; }
+    const Constraint& self;
+  };
+  void prepare() const;
+
+  std::shared_ptr<Engine> engine_;
+  TermId term_;
+  std::vector<uint32_t> eos_;
+  Limits limits_;
+  // Guarded by the engine's mutex:
+  mutable uint64_t used_ = 0;
+  mutable uint64_t epoch_ = 0;
+};
+
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const Constraint> constraint);
+
+  const Constraint& constraint() const { return *constraint_; }
+  bool accept(uint32_t token);
+  size_t accept_bytes(std::string_view data);
+  size_t validate(std::span<const uint32_t> tokens);
+  void rollback(size_t count);  // throws std::invalid_argument
+  void reset();
+  void fill_mask(uint32_t* words);
+  void fill_mask_within(uint32_t* words, uint32_t budget);
+  bool needs_budget_mask(uint32_t budget);
+  std::string forced_bytes();
+  // The first of `starts`, offsets into `forced`, from which some token that may come there covers the rest of
+  // `forced` and goes on; starts.size() if there is none.  `forced` must be allowed.
+  size_t uncertain_from(std::string_view forced, std::span<const size_t> starts);
+  uint32_t min_tokens();
+  std::vector<int64_t> shortest_completion();
+  bool is_accepting() const { return accepting_ && !terminated_; }
+  bool is_terminated() const { return terminated_; }
+  size_t history() const { return steps_.size(); }
+  NodeId state_id();  // equal for equal futures, until the engine forgets
+  std::string live_bytes();
+  std::vector<uint32_t> live_specials();
+  std::vector<std::string> rule_path();
+
+ private:
+  struct Step {
+    NodeId before;
+    bool was_accepting;
+    uint32_t token;    // kNone: text without token boundaries
+    std::string text;  // that text
+  };
+  template <class Work>
+  auto run(Work&& work) {
+    return constraint_->exclusively([&](Engine& engine) {
+      sync(engine);
+      return work(engine);
+    });
+  }
+  void sync(Engine& engine);
+  NodeId step(Engine& engine, NodeId node, uint32_t token) const;
+  void enter(Engine& engine, NodeId node);
+  void set_eos(uint32_t* words) const;
+
+  std::shared_ptr<const Constraint> constraint_;
+  NodeId node_ = kDeadNode;
+  uint64_t epoch_ = 0;  // of the engine when the node ids were taken
+  bool accepting_ = false;
+  bool terminated_ = false;
+  std::vector<Step> steps_;
+};
+
+// Fills row i of `rows` for matcher i, on as many threads as the machine has.
+void fill_masks(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
+
+}  // namespace structgen

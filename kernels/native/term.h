@@ -1,0 +1,165 @@
+// Hash-consed terms: the grammar as the engine holds it.
+//
+// A term denotes a set of byte strings (with special tokens as symbols of their own).  The automaton is never built
+// ahead: its states are sets of terms and its edges partial derivatives (Antimirov 1996; with the boolean operators
+// as in Owens, Reppy and Turon 2009), made when they are first asked for.  Equal contents get equal ids, in all
+// grammars of a vocabulary, so whatever two grammars have in common is derived once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "byte_set.h"
+#include "intern.h"
+#include "limits.h"
+
+namespace structgen {
+
+using TermId = uint32_t;
+using RuleId = uint32_t;
+using StateId = uint32_t;
+
+// Lengths of shortest completions.  Every symbol weighs at least 1, so 0 means "contains the empty string".
+using Distance = uint32_t;
+constexpr Distance kInfinite = UINT32_MAX / 2;  // the language is empty
+constexpr Distance kUnsolved = UINT32_MAX;      // depends on rules that are not solved yet
+constexpr Distance kFar = kInfinite - 1;        // longer than can be counted, but finite
+
+inline Distance add(Distance a, Distance b) {
+  if (a >= kInfinite || b >= kInfinite) return kInfinite;
+  return a + b >= kFar ? kFar : a + b;
+}
+
+enum class Kind : uint8_t {
+  kEmpty,       // no string
+  kEpsilon,     // the empty string
+  kLiteral,     // a: blob, b: offset
+  kBytes,       // a: byte set
+  kSequence,    // a then b
+  kChoice,      // a: list of at least two terms
+  kRepeat,      // a repeated from b to c times; c = kNone is unbounded
+  kCall,        // a: rule
+  kSpecial,     // a: token id
+  kAnd,         // a: list
+  kNot,         // a
+  kJson,        // what remains of the inside of a JSON string whose decoded remainder is in a
+  kJsonEscape,  // the same after a backslash
+};
+
+struct Term {
+  Kind kind;
+  uint32_t a, b, c;
+  bool operator==(const Term&) const = default;
+};
+
+constexpr TermId kEmptyTerm = 0;
+constexpr TermId kEpsilonTerm = 1;
+
+enum class Weight : uint8_t { kPlain, kJson };
+
+using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
+
+class TermStore {
+ public:
+  // `spellable`: the bytes that tokens can write.  Text is made of those alone; inside JSON strings any character
+  // is possible, for it may be escaped.
+  explicit TermStore(const ByteSet& spellable);
+
+  const ByteSet& spellable() const { return spellable_; }
+  // While on, literals and classes that are made keep to the spellable bytes.
+  void restrict(bool on) { restricted_ = on; }
+  // The first byte that kept a literal or class from being made since the last call.
+  std::optional<uint8_t> take_unspellable() { return std::exchange(unspellable_, std::nullopt); }
+  // What a JSON string writes for one byte of decoded text, in bytes, at least.
+  Distance json_weight(uint8_t byte) const;
+
+  const Term& operator[](TermId id) const { return terms_[id]; }
+  size_t size() const { return terms_.size(); }
+  std::span<const TermId> list(uint32_t id) const { return lists_[id]; }
+  std::string_view blob(uint32_t id) const {
+    const auto bytes = blobs_[id];
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  const ByteSet& byte_set(uint32_t id) const { return sets_[id]; }
+
+  TermId literal(std::string_view text);
+  TermId bytes(const ByteSet& set);
+  TermId chars(std::span<const CodePoints> ranges);  // sorted, disjoint, without surrogates
+  TermId sequence(TermId head, TermId tail);
+  TermId choice(std::vector<TermId> items);
+  TermId repeat(TermId item, uint32_t min, uint32_t max);
+  TermId call(RuleId rule) { return make({Kind::kCall, rule, 0, 0}); }
+  TermId special(uint32_t token) { return make({Kind::kSpecial, token, 0, 0}); }
+  TermId conjunction(std::vector<TermId> items);
+  TermId negation(TermId item);
+  TermId json(TermId value) { return wrap(Kind::kJson, value); }
+  TermId json_escape(TermId value) { return wrap(Kind::kJsonEscape, value); }
+  TermId everything() const { return everything_; }  // all byte strings
+
+  // The rest of a literal from `offset` on.
+  TermId literal_rest(uint32_t blob, uint32_t offset);
+  // Terms that spell a 16-bit code unit in `digits` hex digits, then go on with the target of its range.
+  struct Target {
+    uint32_t low, high;
+    TermId term;
+  };
+  TermId hex(unsigned digits, std::span<const Target> targets);
+
+  RuleId add_rule(std::string name);
+  void set_rule(RuleId rule, TermId body);
+  TermId rule_body(RuleId rule) const { return rules_[rule].body; }
+  const std::string& rule_name(RuleId rule) const { return rules_[rule].name; }
+  size_t rule_count() const { return rules_.size(); }
+  Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
+  // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of
+  // Dijkstra's algorithm).  O(n log n) in the number of such terms.
+  void solve_rules();
+  // Whether one of the rules that were solved last can call itself before it has consumed anything.
+  bool left_recursive() const;
+
+  Distance distance(TermId id) const { return distances_[id]; }
+  void set_distance(TermId id, Distance distance) { distances_[id] = distance; }
+  // Of a regular term as the value of a JSON string: the shortest spelling.  Fails (nullopt) where a boolean
+  // operator must be explored first; `missing` then names it.
+  std::optional<Distance> json_distance(TermId id, TermId& missing);
+  void set_json_distance(TermId id, Distance distance);
+  bool json_known(TermId id) const { return id < json_distances_.size() && json_distances_[id] != kUnsolved; }
+
+  size_t bytes_used() const;
+
+ private:
+  struct Rule {
+    std::string name;
+    TermId body = kEmptyTerm;
+    Distance distance = kUnsolved;
+  };
+  TermId make(const Term& term);
+  TermId wrap(Kind kind, TermId value);
+  Distance structural_distance(const Term& term) const;
+  TermId continuation(unsigned count, std::span<const CodePoints> ranges);
+
+  ByteSet spellable_;
+  bool restricted_ = false;
+  std::optional<uint8_t> unspellable_;
+  std::vector<Term> terms_;
+  std::vector<Distance> distances_;
+  std::vector<Distance> json_distances_;
+  IdTable table_;
+  ListPool<TermId> lists_;
+  ListPool<uint8_t> blobs_;
+  std::vector<ByteSet> sets_;
+  IdTable set_table_;
+  std::vector<Rule> rules_;
+  std::vector<TermId> unsolved_;
+  std::vector<RuleId> open_rules_;   // made since the rules were last solved
+  std::vector<RuleId> solved_rules_;  // made before that
+  TermId everything_ = 0;
+  TermId continuations_[4] = {};
+};
+
+}  // namespace structgen

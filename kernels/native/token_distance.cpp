@@ -1,0 +1,297 @@
+// Distances in tokens: what a budget of tokens can still complete.
+#include <algorithm>
+#include <cstring>
+#include <queue>
+#include <unordered_set>
+
+#include "engine.h"
+#include "traverse.h"
+
+namespace structgen {
+
+// Calls visit(token, node after it) for every token that may follow, special tokens included; a false answer ends
+// the walk.  Returns the trie nodes walked.
+template <class Visit>
+void Engine::for_each_successor(NodeId start, Visit&& visit) {
+  const Trie& all = tokens_->trie();
+  std::vector<NodeId> path(all.max_depth + 1u);
+  path[0] = start;
+  uint64_t walked = 0;
+  for (uint32_t node = 1; node < all.size();) {
+    ++walked;
+    const NodeId here = machine_.step(path[all.depth[node] - 1u], all.byte[node]);
+    if (here == kDeadNode) {
+      node = all.end[node];
+      continue;
+    }
+    path[all.depth[node]] = here;
+    const auto tokens = all.tokens_at(node);
+    if (!tokens.empty() && !visit(tokens, here, walked)) return;
+    ++node;
+  }
+  for (uint32_t token : machine_.specials(start)) {
+    const std::span<const uint32_t> one(&token, 1);
+    if (!visit(one, machine_.step_special(start, token), walked)) return;
+  }
+}
+
+const Engine::PathStep& Engine::path_step(NodeId node) {
+  if (const auto found = path_steps_.find(node); found != path_steps_.end()) return found->second;
+  // The choice depends on the node alone, so the completion of any node on the way is the rest of this one.
+  PathStep best{0, kNone};
+  const Distance wanted = machine_[node].distance - 1;
+  Distance distance = machine_[node].distance;  // a step must come nearer
+  const auto consider = [&](int64_t symbol, NodeId next) {
+    if (next == kDeadNode || machine_[next].distance >= distance) return;
+    distance = machine_[next].distance;
+    best = {symbol, next};
+  };
+  const ByteSet live = machine_[node].live;
+  live.for_each([&](uint8_t byte) {
+    if (distance > wanted) consider(byte, machine_.step(node, byte));
+  });
+  for (uint32_t token : machine_.specials(node))
+    if (distance > wanted) consider(-1 - static_cast<int64_t>(token), machine_.step_special(node, token));
+  return path_steps_.emplace(node, best).first->second;
+}
+
+std::vector<int64_t> Engine::shortest_completion(NodeId node) {
+  std::vector<int64_t> symbols;
+  while (!machine_[node].accepting) {
+    const PathStep step = path_step(node);
+    if (step.next == kNone) break;
+    symbols.push_back(step.symbol);
+    node = step.next;
+  }
+  return symbols;
+}
+
+// Fewest tokens that spell the shortest completion in bytes; also settles the nodes on the way.
+uint32_t Engine::plan(NodeId start) {
+  std::vector<NodeId> chain;  // nodes on the way that are not settled yet
+  for (NodeId node = start; !planned_.contains(node);) {
+    const NodeId next = machine_[node].accepting ? kNone : path_step(node).next;
+    if (next == kNone) {
+      planned_.emplace(node, machine_[node].accepting ? 0 : kNone);
+      break;
+    }
+    chain.push_back(node);
+    node = next;
+  }
+  const Trie& all = tokens_->trie();
+  for (; !chain.empty(); chain.pop_back()) {
+    uint32_t fewest = kNone;
+    const PathStep first = path_step(chain.back());
+    if (first.symbol < 0) {
+      const uint32_t rest = planned_.at(first.next);
+      fewest = rest == kNone ? kNone : rest + 1;
+    }
+    uint32_t place = 0;
+    for (PathStep step = first; step.symbol >= 0;) {
+      uint32_t child = place + 1;
+      while (child < all.end[place] && all.byte[child] != step.symbol) child = all.end[child];
+      if (child >= all.end[place]) break;
+      const uint32_t rest = planned_.at(step.next);
+      if (!all.tokens_at(child).empty() && rest != kNone) fewest = std::min(fewest, rest + 1);
+      if (machine_[step.next].accepting) break;
+      place = child;
+      step = path_step(step.next);
+      if (step.next == kNone) break;
+    }
+    planned_.emplace(chain.back(), fewest);
+  }
+  return planned_.at(start);
+}
+
+// A* over nodes, one edge a token.  The heuristic (bytes missing / longest token) never overestimates and is
+// consistent.  Returns the fewest tokens if below `bound`, else `bound`; `complete` tells whether that is proven.
+uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete) {
+  const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
+  const auto estimate = [&](NodeId node) {
+    if (const auto found = exact_.find(node); found != exact_.end()) return found->second;
+    return (machine_[node].distance + longest - 1) / longest;
+  };
+  struct Reached {
+    uint32_t tokens;
+    NodeId parent;
+  };
+  std::unordered_map<NodeId, Reached> reached{{start, {0, kNone}}};
+  using Entry = std::pair<std::pair<uint32_t, uint32_t>, NodeId>;  // (estimate, -tokens), node
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::unordered_set<NodeId> closed;
+  queue.push({{estimate(start), 0}, start});
+  complete = true;
+  while (!queue.empty()) {
+    const auto [priority, node] = queue.top();
+    queue.pop();
+    if (priority.first >= bound) return bound;
+    if (!closed.insert(node).second) continue;
+    const uint32_t tokens = reached.at(node).tokens;
+    const auto settled = exact_.find(node);
+    if (machine_[node].accepting || settled != exact_.end()) {
+      const uint32_t total = tokens + (machine_[node].accepting ? 0 : settled->second);
+      for (NodeId back = node; back != kNone; back = reached.at(back).parent) exact_.emplace(back, total - reached.at(back).tokens);
+      return total;
+    }
+    uint64_t spent = 0;
+    for_each_successor(node, [&](std::span<const uint32_t>, NodeId next, uint64_t walked) {
+      spent = walked;
+      const auto held = reached.find(next);
+      if (held == reached.end() || held->second.tokens > tokens + 1) {
+        reached[next] = {tokens + 1, node};
+        const uint32_t rest = estimate(next);
+        if (rest != kNone && tokens + 1 + rest < bound) queue.push({{tokens + 1 + rest, UINT32_MAX - tokens - 1}, next});
+      }
+      return spent <= fuel;
+    });
+    if (spent > fuel) {
+      fuel = 0;
+      complete = false;
+      return bound;
+    }
+    fuel -= spent;
+  }
+  return bound;
+}
+
+uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
+  if (machine_[node].accepting) return 0;
+  if (const auto found = exact_.find(node); found != exact_.end()) return found->second;
+  const uint32_t upper = plan(node);
+  if (unproven_.contains(node) && upper != kNone) return upper;
+  bool complete = true;
+  const uint32_t best = search(node, upper, fuel, complete);
+  if (complete && best == upper) exact_.emplace(node, upper);
+  if (!complete) unproven_.insert(node);
+  if (!complete && upper == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
+  return best;
+}
+
+bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel) {
+  if (machine_[node].accepting) return true;
+  if (byte_complete_ && machine_[node].distance <= limit) return true;
+  if (const auto found = exact_.find(node); found != exact_.end()) return found->second <= limit;
+  const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
+  if ((machine_[node].distance + longest - 1) / longest > limit) return false;
+  const uint32_t upper = plan(node);
+  if (upper <= limit) return true;
+  if (byte_complete_ && (fuel == 0 || unproven_.contains(node))) return false;  // only what is known to fit
+  bool complete = true;
+  const bool fits = search(node, limit + 1, fuel, complete) <= limit;
+  if (!complete && !byte_complete_)
+    throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
+  return fits;
+}
+
+bool Engine::completable(NodeId node, uint64_t fuel) {
+  if (byte_complete_ || machine_[node].accepting) return true;
+  uint64_t left = fuel;
+  return min_tokens(node, left) != kNone;
+}
+
+void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
+  std::memset(out, 0, size_t{words()} * 4);
+  std::unordered_map<NodeId, bool> verdicts;
+  const auto fits = [&](NodeId node) {
+    const auto found = verdicts.find(node);
+    return found != verdicts.end() ? found->second : (verdicts[node] = within(node, budget, fuel));
+  };
+  const auto allow = [&](std::span<const uint32_t> tokens) {
+    for (uint32_t token : tokens) out[token >> 5] |= uint32_t{1} << (token & 31);
+  };
+  const Trie& all = tokens_->trie();
+  std::vector<NodeId> path(all.max_depth + 1u);
+  path[0] = start;
+  for (uint32_t node = 1; node < all.size();) {
+    const uint32_t end = all.end[node];
+    const NodeId here = machine_.step(path[all.depth[node] - 1u], all.byte[node]);
+    if (here == kDeadNode) {
+      node = end;
+      continue;
+    }
+    path[all.depth[node]] = here;
+    const auto tokens = all.tokens_at(node);
+    if (!tokens.empty() && fits(here)) allow(tokens);
+    if (end > node + 1 && byte_complete_) {
+      // One verdict holds for a whole subtree if its texts share their shortest completion.  (Where more characters
+      // are required they do not: seven of them may take more tokens than eight.)
+      const Absorption& absorbed = absorption(here);
+      if (absorbed.may_end && (all.groups[node] & ~absorbed.groups) == 0 && all.height[node] <= absorbed.count && fits(here)) {
+        allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
+        node = end;
+        continue;
+      }
+    }
+    ++node;
+  }
+  for (uint32_t token : machine_.specials(start))
+    if (fits(machine_.step_special(start, token))) allow(std::span(&token, 1));
+}
+
+// Tokens that surely complete what is below a call: the sum of the plans of one stack of return states.
+uint32_t Engine::frame_plan(FrameId root) {
+  if (root == kRoot) return 0;
+  std::vector<FrameId> work{root};
+  while (!work.empty()) {
+    const FrameId frame = work.back();
+    if (frame_plans_.contains(frame)) {
+      work.pop_back();
+      continue;
+    }
+    const auto held = machine_.entries(frame);
+    const std::vector<Config> entries(held.begin(), held.end());
+    const size_t before = work.size();
+    for (const auto& [state, below] : entries)
+      if (below != kRoot && !frame_plans_.contains(below)) work.push_back(below);
+    if (work.size() != before) continue;
+    uint64_t best = kFar;
+    for (const auto& [state, below] : entries) {
+      const uint64_t rest = below == kRoot ? 0 : frame_plans_.at(below);
+      best = std::min(best, plan(machine_.local(state)) + rest);
+    }
+    frame_plans_.emplace(frame, static_cast<uint32_t>(best));
+    work.pop_back();
+  }
+  return frame_plans_.at(root);
+}
+
+// The most tokens that the state's own automaton may still need after one of the tokens of its row.
+uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
+  const uint64_t key = row_key(trie_id, state);
+  if (const auto found = reaches_.find(key); found != reaches_.end()) return found->second;
+  const Trie& walked = trie(trie_id);
+  uint32_t farthest = 0;
+  std::vector<NodeId> path(walked.max_depth + 1u);
+  path[0] = machine_.local(state);
+  for (uint32_t node = 1; node < walked.size();) {
+    const uint32_t end = walked.end[node];
+    const NodeId here = machine_.step(path[walked.depth[node] - 1u], walked.byte[node]);
+    if (here == kDeadNode) {
+      node = end;
+      continue;
+    }
+    path[walked.depth[node]] = here;
+    const Absorption& absorbed = absorption(here);
+    const bool all = absorbed.may_end && (walked.groups[node] & ~absorbed.groups) == 0 && walked.height[node] <= absorbed.count;
+    if (all || !walked.tokens_at(node).empty()) farthest = std::max(farthest, plan(here));
+    node = all ? end : node + 1;
+  }
+  if (trie_id == kVocabularyTrie)
+    for (uint32_t token : machine_.specials(path[0])) farthest = std::max(farthest, plan(machine_.step_special(path[0], token)));
+  reaches_.emplace(key, farthest);
+  cache_bytes_ += 32;
+  return farthest;
+}
+
+uint32_t Engine::reach(NodeId node) {
+  uint64_t farthest = 0;
+  traverse(
+      node, [&](TrieId trie, StateId state) { return row(trie, state); },
+      [&](StateId id) { return &machine_.automaton().expanded(id); },
+      [&](const Row&, TrieId trie, StateId state, FrameId frame) {
+        farthest = std::max<uint64_t>(farthest, uint64_t{row_reach(trie, state)} + frame_plan(frame));
+      });
+  return static_cast<uint32_t>(std::min<uint64_t>(farthest, kFar));
+}
+
+}  // namespace structgen

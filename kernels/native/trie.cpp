@@ -1,0 +1,233 @@
+#include "trie.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "intern.h"
+
+namespace structgen {
+
+namespace {
+
+constexpr char kMagic[8] = {'s', 'g', 't', 'r', 'i', 'e', '0', '1'};
+
+template <class Value>
+void put(std::string& out, const std::vector<Value>& values) {
+  const uint64_t count = values.size();
+  out.append(reinterpret_cast<const char*>(&count), sizeof count);
+  out.append(reinterpret_cast<const char*>(values.data()), count * sizeof(Value));
+}
+
+template <class Value>
+void take(std::string_view& data, std::vector<Value>& values) {
+  uint64_t count = 0;
+  if (data.size() < sizeof count) throw std::invalid_argument("token trie data is cut short");
+  std::memcpy(&count, data.data(), sizeof count);
+  data.remove_prefix(sizeof count);
+  if (count > data.size() / sizeof(Value)) throw std::invalid_argument("token trie data is cut short");
+  values.resize(count);
+  std::memcpy(values.data(), data.data(), count * sizeof(Value));
+  data.remove_prefix(count * sizeof(Value));
+}
+
+}  // namespace
+
+ByteGroup group_of(uint8_t byte) {
+  if (byte >= 'a' && byte <= 'z') return kLower;
+  if (byte >= 'A' && byte <= 'Z') return kUpper;
+  if (byte >= '0' && byte <= '9') return kDigit;
+  if (byte == ' ') return kSpace;
+  if (byte == '"' || byte == '\\') return kQuoting;
+  return byte < 0x20 || byte == 0x7F ? kControl : kPunctuation;
+}
+
+namespace {
+
+// A recogniser of UTF-8 (Unicode 15, table 3-7).  The state says which bytes may come next.
+enum Utf8 : uint8_t { kBoundary, kOneMore, kTwoMore, kThreeMore, kAfterE0, kAfterED, kAfterF0, kAfterF4, kBroken };
+
+Utf8 utf8_step(Utf8 state, uint8_t byte) {
+  const auto within = [&](uint8_t low, uint8_t high, Utf8 next) { return byte >= low && byte <= high ? next : kBroken; };
+  switch (state) {
+    case kBoundary:
+      if (byte < 0x80) return kBoundary;
+      if (byte < 0xC2 || byte > 0xF4) return kBroken;
+      if (byte < 0xE0) return kOneMore;
+      if (byte < 0xF0) return byte == 0xE0 ? kAfterE0 : byte == 0xED ? kAfterED : kTwoMore;
+      return byte == 0xF0 ? kAfterF0 : byte == 0xF4 ? kAfterF4 : kThreeMore;
+    case kOneMore: return within(0x80, 0xBF, kBoundary);
+    case kTwoMore: return within(0x80, 0xBF, kOneMore);
+    case kThreeMore: return within(0x80, 0xBF, kTwoMore);
+    case kAfterE0: return within(0xA0, 0xBF, kOneMore);
+    case kAfterED: return within(0x80, 0x9F, kOneMore);
+    case kAfterF0: return within(0x90, 0xBF, kTwoMore);
+    case kAfterF4: return within(0x80, 0x8F, kTwoMore);
+    case kBroken: return kBroken;
+  }
+  return kBroken;
+}
+
+}  // namespace
+
+void Trie::annotate() {
+  groups.assign(size(), 0);
+  height.assign(size(), 0);
+  // utf8[s] is the recogniser's state at the current node when started after the path's node of depth s.
+  std::vector<std::vector<Utf8>> utf8(max_depth + 1u);
+  std::vector<uint32_t> path(max_depth + 1u, 0);
+  for (uint32_t node = 1; node < size(); ++node) {
+    const uint16_t here = depth[node];
+    path[here] = node;
+    std::vector<Utf8>& states = utf8[here];
+    states.assign(utf8[here - 1u].begin(), utf8[here - 1u].end());
+    states.push_back(kBoundary);  // started at the parent
+    for (uint16_t start = 0; start < here; ++start) {
+      const Utf8 before = states[start];
+      states[start] = utf8_step(before, byte[node]);
+      const uint32_t above = path[start];
+      if (states[start] == kBroken) groups[above] |= kMalformed;
+      else groups[above] |= byte[node] < 0x80 ? group_of(byte[node]) : kForeign;
+      height[above] = std::max<uint16_t>(height[above], here - start);
+    }
+  }
+}
+
+uint64_t Trie::hash() const {
+  uint64_t hash = size();
+  for (uint32_t i = 0; i < size(); ++i)
+    hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
+  for (uint32_t token : tokens) hash = combine(hash, token);
+  return hash;
+}
+
+size_t Trie::bytes() const {
+  return byte.capacity() + (depth.capacity() + groups.capacity() + height.capacity()) * 2 + (end.capacity() + token_begin.capacity() + tokens.capacity()) * 4;
+}
+
+Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries) {
+  Trie trie;
+  std::vector<uint32_t> path{0};  // nodes from the root to the last entry
+  std::string_view last;
+  trie.byte.push_back(0);
+  trie.depth.push_back(0);
+  trie.end.push_back(0);
+  trie.token_begin.push_back(0);
+  for (const auto& [text, token] : entries) {
+    size_t common = 0;
+    while (common < last.size() && common < text.size() && last[common] == text[common]) ++common;
+    while (path.size() > common + 1) {
+      trie.end[path.back()] = trie.size();
+      path.pop_back();
+    }
+    for (size_t i = common; i < text.size(); ++i) {
+      path.push_back(trie.size());
+      trie.byte.push_back(static_cast<uint8_t>(text[i]));
+      trie.depth.push_back(static_cast<uint16_t>(i + 1));
+      trie.end.push_back(0);
+      trie.token_begin.push_back(static_cast<uint32_t>(trie.tokens.size()));
+    }
+    trie.max_depth = std::max(trie.max_depth, static_cast<uint16_t>(text.size()));
+    trie.tokens.push_back(token);
+    last = text;
+  }
+  for (uint32_t node : path) trie.end[node] = trie.size();
+  trie.token_begin.push_back(static_cast<uint32_t>(trie.tokens.size()));
+  trie.annotate();
+  return trie;
+}
+
+Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
+  std::string arena;  // suffix texts; views are made once it no longer moves
+  struct Entry {
+    size_t begin, length;
+    uint32_t token;
+  };
+  std::vector<Entry> found;
+  std::string path;
+  for (uint32_t exit : exits) {
+    for (uint32_t node = exit + 1; node < trie.end[exit]; ++node) {
+      path.resize(trie.depth[node] - trie.depth[exit] - 1u);
+      path.push_back(static_cast<char>(trie.byte[node]));
+      for (uint32_t token : trie.tokens_at(node)) {
+        found.push_back({arena.size(), path.size(), token});
+        arena += path;
+      }
+    }
+  }
+  std::vector<std::pair<std::string_view, uint32_t>> entries;
+  entries.reserve(found.size());
+  for (const Entry& entry : found)
+    entries.emplace_back(std::string_view(arena).substr(entry.begin, entry.length), entry.token);
+  if (exits.size() > 1) {  // the suffixes of a single exit are in order already
+    std::sort(entries.begin(), entries.end());
+    entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
+  }
+  return build_trie(entries);
+}
+
+TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {
+  size_t total = 0;
+  for (const std::string& token : tokens) {
+    if (token.size() > UINT16_MAX) throw std::invalid_argument("a token is longer than 65535 bytes");
+    total += token.size();
+  }
+  text_.reserve(total);
+  offsets_.reserve(tokens.size() + 1);
+  for (const std::string& token : tokens) {
+    text_ += token;
+    offsets_.push_back(text_.size());
+  }
+  std::vector<std::pair<std::string_view, uint32_t>> entries;
+  entries.reserve(tokens.size());
+  for (uint32_t id = 0; id < size(); ++id)
+    if (!token(id).empty()) entries.emplace_back(token(id), id);
+  std::sort(entries.begin(), entries.end());
+  trie_ = build_trie(entries);
+}
+
+std::string TokenTrie::serialize() const {
+  std::string out(kMagic, sizeof kMagic);
+  put(out, std::vector<char>(text_.begin(), text_.end()));
+  put(out, offsets_);
+  put(out, trie_.byte);
+  put(out, trie_.depth);
+  put(out, trie_.end);
+  put(out, trie_.token_begin);
+  put(out, trie_.tokens);
+  return out;
+}
+
+TokenTrie TokenTrie::deserialize(std::string_view data) {
+  if (data.size() < sizeof kMagic || std::memcmp(data.data(), kMagic, sizeof kMagic) != 0)
+    throw std::invalid_argument("not token trie data of this version");
+  data.remove_prefix(sizeof kMagic);
+  TokenTrie result;
+  std::vector<char> text;
+  take(data, text);
+  result.text_.assign(text.begin(), text.end());
+  take(data, result.offsets_);
+  Trie& trie = result.trie_;
+  take(data, trie.byte);
+  take(data, trie.depth);
+  take(data, trie.end);
+  take(data, trie.token_begin);
+  take(data, trie.tokens);
+  const size_t nodes = trie.byte.size();
+  bool sound = data.empty() && nodes > 0 && trie.depth.size() == nodes && trie.end.size() == nodes &&
+               trie.token_begin.size() == nodes + 1 && trie.token_begin.front() == 0 &&
+               trie.token_begin.back() == trie.tokens.size() && !result.offsets_.empty() &&
+               result.offsets_.front() == 0 && result.offsets_.back() == result.text_.size() &&
+               std::is_sorted(result.offsets_.begin(), result.offsets_.end()) &&
+               std::is_sorted(trie.token_begin.begin(), trie.token_begin.end()) && trie.depth[0] == 0;
+  for (size_t i = 0; sound && i < nodes; ++i) {
+    sound = trie.end[i] > i && trie.end[i] <= nodes && (i == 0 || (trie.depth[i] > 0 && trie.depth[i] <= trie.depth[i - 1] + 1));
+    trie.max_depth = std::max(trie.max_depth, trie.depth[i]);
+  }
+  for (size_t i = 0; sound && i < trie.tokens.size(); ++i) sound = trie.tokens[i] < result.size();
+  if (!sound) throw std::invalid_argument("token trie data is damaged");
+  trie.annotate();
+  return result;
+}
+
+}  // namespace structgen

@@ -1,0 +1,1 @@
+"""Everything below Python speed: the native engine."""
