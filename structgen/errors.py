@@ -1,0 +1,177 @@
+"""Every exception that structgen raises on purpose.
+
+::
+
+    StructgenError
+    ├── GrammarError (ValueError)              the description of the language is at fault
+    │   ├── GrammarSyntaxError                 it does not parse; has the text and the span
+    │   ├── UnsupportedFeature                 a named keyword or construct is refused
+    │   └── UnsatisfiableGrammar               no string belongs to the language
+    ├── LimitExceeded (ValueError)             a counted bound of ``Limits`` was reached
+    ├── VocabularyError (ValueError)           the tokens are malformed or cannot spell the language
+    ├── ModelError (RuntimeError)              a model cannot be found, fetched or loaded
+    └── GenerationError (RuntimeError)         decoding cannot go on
+        └── BudgetError                        the token budget is below the shortest member
+
+A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too, so a
+program need not parse the text.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetError",
+    "GenerationError",
+    "GrammarError",
+    "GrammarSyntaxError",
+    "LimitExceeded",
+    "ModelError",
+    "StructgenError",
+    "UnsatisfiableGrammar",
+    "UnsupportedFeature",
+    "VocabularyError",
+]
+
+
+class StructgenError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        subject: what the message is about, for instance ``"regex"`` or ``"json schema #/properties/a"``.
+        problem: what is wrong with it.
+        evidence: what was found, or ``""``.
+        remedy: what to do about it, or ``""``.
+    """
+
+    def __init__(self, subject: str, problem: str, *, evidence: str = "", remedy: str = "") -> None:
+        self.subject = subject
+        self.problem = problem
+        self.evidence = evidence
+        self.remedy = remedy
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        parts = [self.problem, self.evidence, self.remedy]
+        return f"{self.subject}: " + "; ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self._message()
+
+
+class GrammarError(StructgenError, ValueError):
+    """The description of the language is at fault."""
+
+
+class GrammarSyntaxError(GrammarError):
+    """A regex, schema or grammar text does not parse.
+
+    Attributes:
+        text: the whole source text.
+        span: half-open interval of character offsets into ``text``.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        problem: str,
+        *,
+        text: str,
+        span: tuple[int, int],
+        remedy: str = "",
+    ) -> None:
+        self.text = text
+        self.span = span
+        super().__init__(subject, problem, remedy=remedy)
+
+    def _message(self) -> str:
+        return f"{super()._message()}\n{caret(self.text, self.span)}"
+
+
+class UnsupportedFeature(GrammarError):
+    """A keyword or construct that is refused by name rather than ignored.
+
+    Attributes:
+        feature: the keyword or construct.
+        where: JSON Pointer (``#/...``), ``line:column`` or character offset of its place.
+    """
+
+    def __init__(self, subject: str, feature: str, *, where: str, problem: str, remedy: str = "") -> None:
+        self.feature = feature
+        self.where = where
+        super().__init__(subject, problem, remedy=remedy)
+
+
+class UnsatisfiableGrammar(GrammarError):
+    """No string belongs to the language."""
+
+
+class LimitExceeded(StructgenError, ValueError):
+    """A counted bound of ``Limits`` was reached.
+
+    Attributes:
+        limit: the name of the field of ``Limits``.
+        maximum: its value.
+    """
+
+    def __init__(self, subject: str, *, limit: str, maximum: int, evidence: str = "", remedy: str = "") -> None:
+        self.limit = limit
+        self.maximum = maximum
+        super().__init__(
+            subject,
+            f"more than {limit}={maximum} would be needed",
+            evidence=evidence,
+            remedy=remedy or f"simplify the input or raise Limits({limit}=...)",
+        )
+
+
+class VocabularyError(StructgenError, ValueError):
+    """Tokens are malformed, unknown, or cannot spell what the language needs."""
+
+
+class ModelError(StructgenError, RuntimeError):
+    """A model cannot be found, fetched, checked or loaded."""
+
+
+class GenerationError(StructgenError, RuntimeError):
+    """Decoding cannot go on."""
+
+
+class BudgetError(GenerationError):
+    """``max_tokens`` is smaller than the shortest member of the language.
+
+    Attributes:
+        budget: the tokens that were allowed.
+        needed: the tokens that the shortest known member takes.
+    """
+
+    def __init__(self, *, budget: int, needed: int, evidence: str = "") -> None:
+        self.budget = budget
+        self.needed = needed
+        super().__init__(
+            f"max_tokens={budget}",
+            f"the shortest output that satisfies the grammar takes {needed} tokens",
+            evidence=evidence,
+            remedy=f"allow at least max_tokens={needed}",
+        )
+
+
+def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
+    """Draw the line of ``text`` that holds ``span`` with carets under it.
+
+    Lines longer than ``width`` characters are cut around the span, marked by ``...``.
+    """
+    start, end = max(0, min(span[0], len(text))), max(0, min(span[1], len(text)))
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", start)
+    line = text[line_start : line_end if line_end >= 0 else len(text)]
+    column = start - line_start
+    length = max(1, min(end, line_start + len(line)) - start)
+    prefix = ""
+    if len(line) > width:
+        cut = max(0, column - width // 2)
+        prefix = "..." if cut else ""
+        tail = "..." if cut + width < len(line) else ""
+        line, column = prefix + line[cut : cut + width] + tail, column - cut + len(prefix)
+        length = min(length, max(1, len(line) - len(tail) - column))
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return f"    {shown}\n    {' ' * column}{'^' * length}"

@@ -1,0 +1,1 @@
+"""What may be written: the grammar IR and its front ends."""

@@ -1,0 +1,127 @@
+"""Small combinators: terms made from terms.
+
+Beside these, terms have operators of their own: ``a + b``, ``a | b``, ``a & b``, ``~a`` and ``a.many(...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from structgen.grammar import nodes
+from structgen.grammar.nodes import EPSILON, Grammar, choice, literal, postorder, sequence
+from structgen.grammar.report import Described
+
+__all__ = ["either", "joined", "optional", "select", "undescribed", "with_children"]
+
+_SPLICE_UP_TO: Final = 32
+
+
+def select(options: Iterable[Grammar | str | bytes]) -> Grammar:
+    """Any one of ``options``; text stands for itself.
+
+    Raises:
+        ValueError: there are no options.
+        TypeError: ``options`` is itself a string, or an option is neither text nor a grammar.
+
+    >>> print(select(["yes", "no"]))
+    "yes" | "no"
+    """
+    if isinstance(options, (str, bytes, Grammar)):
+        raise TypeError(f"select: expected a list of options, found {type(options).__name__}; write select([...])")
+    items = list(options)
+    if not items:
+        raise ValueError("select: no options to choose from; give at least one")
+    for item in items:
+        if not isinstance(item, (str, bytes, Grammar)):
+            raise TypeError(
+                f"select: expected text or a grammar as an option, found {type(item).__name__}; "
+                "write numbers and other values as text"
+            )
+    return choice(*items)
+
+
+def optional(item: Grammar | str | bytes) -> Grammar:
+    """``item`` or nothing.
+
+    >>> print(optional("!"))
+    "!" | ""
+    """
+    return choice(literal(item) if isinstance(item, (str, bytes)) else item, EPSILON)
+
+
+def joined(items: Iterable[Grammar]) -> Grammar:
+    """The items one after the other; spliced as by ``sequence`` while that is short, else nested.
+
+    Growing a term item by item, or doubling it, so takes linear time, where ``sequence`` would copy it again and
+    again.
+    """
+    parts = list(items)
+    if sum(map(_size, parts)) <= _SPLICE_UP_TO:
+        return sequence(*parts)
+    kept = [part for part in parts if not (isinstance(part, nodes.Literal) and not part.data)]
+    return kept[0] if len(kept) == 1 else nodes.Sequence(kept)
+
+
+def either(items: Iterable[Grammar]) -> Grammar:
+    """Any one of the items, each object once; spliced while that is short, else nested."""
+    parts = list({id(item): item for item in items}.values())
+    if len(parts) == 1:
+        return parts[0]
+    if sum(len(part.items) if isinstance(part, nodes.Choice) else 1 for part in parts) <= _SPLICE_UP_TO:
+        return choice(*parts)
+    return nodes.Choice(parts)
+
+
+def undescribed(term: Grammar) -> Grammar:
+    """Return ``term`` without the descriptions of its front ends; the language is the same.
+
+    Complexity:
+        O(n) for n distinct nodes; without recursion.
+    """
+    made: dict[int, Grammar] = {}
+    for node in postorder(term):
+        if isinstance(node, Described):
+            made[id(node)] = made[id(node.item)]
+        else:
+            made[id(node)] = with_children(node, [made[id(child)] for child in node.children])
+    return made[id(term)]
+
+
+def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
+    """Return ``node`` with other children in the places of its own; the same object where none differs.
+
+    Raises:
+        ValueError: there are more or fewer children than ``node`` has.
+    """
+    old = node.children
+    if len(old) != len(children):
+        raise ValueError(f"with_children: {type(node).__name__} has {len(old)} children; given {len(children)}")
+    if all(map(_is_same, old, children)):
+        return node
+    match node:
+        case nodes.Sequence() | nodes.Choice() | nodes.Intersection():
+            return type(node)(children)
+        case nodes.Repeat():
+            return nodes.Repeat(children[0], node.min, node.max)
+        case nodes.Capture():
+            return nodes.Capture(node.name, children[0])
+        case Described():
+            return Described(children[0], node.description)
+        case nodes.Rules():
+            names = [name for name, _ in node.rules]
+            return nodes.Rules(zip(names, children[:-1], strict=True), children[-1])
+        case nodes.Complement() | nodes.JsonString() | nodes.Shared():
+            return type(node)(children[0])
+        case _:
+            raise ValueError(f"with_children: {type(node).__name__} is not a node with children")
+
+
+def _size(part: Grammar) -> int:
+    """How much ``sequence`` would copy, in items of at most 32 bytes."""
+    items = part.items if isinstance(part, nodes.Sequence) else (part,)
+    return len(items) + sum(len(item.data) // 32 for item in items if isinstance(item, nodes.Literal))
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other

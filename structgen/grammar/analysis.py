@@ -1,0 +1,305 @@
+"""What can be read off a term without compiling it: recursion, empty members, and rules that match nothing.
+
+The analyses of rules take a *resolved* grammar: one flat map from unique names to expressions, as
+:func:`~structgen.grammar.scopes.resolve` makes it.  Each is linear in the distinct nodes and edges and keeps its
+own stack, so depth is no concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from structgen.errors import GrammarError
+from structgen.grammar.nodes import (
+    ByteClass,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    JsonString,
+    Literal,
+    Reference,
+    Repeat,
+    Shared,
+    SpecialToken,
+)
+from structgen.grammar.scopes import check_closed, free_references, resolve
+
+__all__ = [
+    "Nullability",
+    "check_closed",
+    "free_references",
+    "is_regular",
+    "nullable_rules",
+    "productive_rules",
+    "resolve",
+    "strongly_connected",
+]
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def is_regular(grammar: Grammar) -> bool:
+    """Whether a closed term is a regular language on its face: no recursive rule and no special token below it.
+
+    Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
+    are not looked through.
+
+    Raises:
+        GrammarError: a reference has no rule.
+    """
+    flat = resolve(grammar, through_shared=True)
+    rules = dict(flat.rules)
+    order = _dependencies_first(flat.body, rules)
+    return order is not None and not any(isinstance(node, SpecialToken) for node in order)
+
+
+def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
+    """Return the names of the rules that the empty string belongs to.
+
+    Raises:
+        GrammarError: a rule is recursive through a complement.
+    """
+    return Nullability(rules).rules
+
+
+def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
+    """Return the names of the rules that may have a member; every other rule is certainly empty.
+
+    An intersection counts as productive when its items are, and a complement always: whether they really are
+    takes automata, and the engine decides it.
+    """
+
+    def leaf(node: Grammar) -> bool | None:
+        match node:
+            case ByteClass() | CharClass():
+                return bool(node.ranges)
+            case Literal() | SpecialToken() | Complement():
+                return True
+            case Repeat() if node.min == 0:
+                return True
+            case _:
+                return None
+
+    return _holding(rules, _least_fixpoint(rules, leaf))
+
+
+class Nullability:
+    """Tells whether the empty string belongs to a term over the rules given.
+
+    Attributes:
+        rules: the names of the nullable rules; a name that is not known counts as not nullable.
+    """
+
+    def __init__(self, rules: Mapping[str, Grammar], shared: Mapping[int, bool] | None = None) -> None:
+        """Solve the rules.
+
+        Args:
+            rules: expressions by name.
+            shared: whether each ``Shared`` node that has rules inside is nullable, by ``id``.
+
+        Raises:
+            GrammarError: a rule is recursive through a complement.
+        """
+        self._known: dict[int, tuple[Grammar, bool]] = {}
+        self._shared = shared or {}
+        self.rules: frozenset[str] = frozenset()
+        self._solve_complements(rules)
+        solved = _least_fixpoint(rules, self._leaf)
+        self.rules = _holding(rules, solved)
+        self._known |= solved
+
+    def __call__(self, term: Grammar) -> bool:
+        """Whether ``term`` is nullable; linear in the nodes that were not asked about before."""
+        known = self._known
+        stack = [term]
+        while stack:
+            node = stack[-1]
+            if id(node) in known:
+                stack.pop()
+                continue
+            value = self._leaf(node)
+            if value is None and isinstance(node, Reference):
+                value = node.name in self.rules
+            if value is None:
+                waiting = [child for child in node.children if id(child) not in known]
+                if waiting:
+                    stack += waiting
+                    continue
+                value = _combined(node, [known[id(child)][1] for child in node.children])
+            known[id(node)] = (node, value)
+        return known[id(term)][1]
+
+    def _leaf(self, node: Grammar) -> bool | None:
+        match node:
+            case Literal():
+                return not node.data
+            case ByteClass() | CharClass() | SpecialToken() | JsonString():
+                return False
+            case Repeat() if node.min == 0:
+                return True
+            case Shared():
+                return self._shared.get(id(node))
+            case Complement():
+                return self._known[id(node)][1] if id(node) in self._known else None
+            case _:
+                return None
+
+    def _solve_complements(self, rules: Mapping[str, Grammar]) -> None:
+        """Decide complements first: they are not monotone, but all below them is free of recursion."""
+        values: dict[int, bool] = {}
+        for node in _all_nodes(rules.values()):
+            if not isinstance(node, Complement):
+                continue
+            order = _dependencies_first(node, rules, values)
+            if order is None:
+                raise GrammarError(
+                    "grammar",
+                    "the item of a complement refers to a recursive rule",
+                    remedy="complement only what is regular",
+                )
+            for inner in order:
+                value = self._leaf(inner)
+                if value is None:
+                    value = _combined(inner, [values[id(child)] for child in _below(inner, rules)])
+                values[id(inner)] = value
+            self._known[id(node)] = (node, values[id(node)])
+
+
+def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]:
+    """Return the strongly connected components of ``graph``, each before those that lead to it.
+
+    Targets that are no keys are ignored.  Members and components come in an order that depends only on the order
+    of ``graph``.
+
+    Source: R. Tarjan, Depth-first search and linear graph algorithms, SIAM J. Comput. 1 (1972).
+    """
+    index: dict[_Key, int] = {}
+    low: dict[_Key, int] = {}
+    positions: dict[_Key, int] = {}
+    finished: set[_Key] = set()
+    path: list[_Key] = []
+    components: list[list[_Key]] = []
+    for root in graph:
+        work = [(root, iter(graph[root]))] if root not in index else []
+        while work:
+            node, targets = work[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                positions[node] = len(path)
+                path.append(node)
+            target = next((t for t in targets if t in graph and t not in finished), None)
+            if target is None:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == index[node]:
+                    component = path[positions[node] :]
+                    del path[positions[node] :]
+                    finished.update(component)
+                    components.append(component)
+            elif target in index:
+                low[node] = min(low[node], index[target])
+            else:
+                work.append((target, iter(graph[target])))
+    return components
+
+
+def _combined(node: Grammar, values: list[bool]) -> bool:
+    if isinstance(node, Complement):
+        return not values[0]
+    return any(values) if isinstance(node, Choice) else all(values)
+
+
+def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
+    """What ``node`` depends on: its children, or the expression that it refers to."""
+    return (rules[node.name],) if isinstance(node, Reference) else node.children
+
+
+def _all_nodes(roots: Iterable[Grammar]) -> Iterator[Grammar]:
+    """Yield the distinct nodes below ``roots``, children first."""
+    seen: set[int] = set()
+    stack = [(root, False) for root in roots]
+    while stack:
+        node, is_open = stack.pop()
+        if is_open:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children)
+
+
+def _dependencies_first(root: Grammar, rules: Mapping[str, Grammar], done: Container[int] = ()) -> list[Grammar] | None:
+    """The nodes that ``root`` depends on, through references, in order; ``None`` if they form a cycle.
+
+    Nodes whose ``id`` is in ``done`` are left out with all that they depend on.
+    """
+    order: list[Grammar] = []
+    is_open: dict[int, bool] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        state = is_open.get(id(node))
+        if state is None and id(node) not in done:
+            is_open[id(node)] = True
+            for child in _below(node, rules):
+                if is_open.get(id(child)):
+                    return None
+                stack.append(child)
+            continue
+        stack.pop()
+        if state:
+            is_open[id(node)] = False
+            order.append(node)
+    return order
+
+
+def _holding(rules: Mapping[str, Grammar], solved: Mapping[int, tuple[Grammar, bool]]) -> frozenset[str]:
+    return frozenset(name for name, term in rules.items() if solved[id(term)][1])
+
+
+def _least_fixpoint(
+    rules: Mapping[str, Grammar], leaf: Callable[[Grammar], bool | None]
+) -> dict[int, tuple[Grammar, bool]]:
+    """Solve a monotone property of the rules: a choice has it with one item, every other node with all.
+
+    Args:
+        rules: expressions by name.
+        leaf: decides a node at once, or ``None`` to look at what it depends on.
+
+    Returns:
+        Whether it holds for each node that was looked at, by ``id``.
+    """
+    waiting: dict[int, list[Grammar]] = {}  # nodes by what they depend on
+    missing: dict[int, int] = {}
+    holds: set[int] = set()
+    queue: list[Grammar] = []
+    seen: dict[int, Grammar] = {}
+    stack = list(rules.values())
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        value = leaf(node)
+        if value is None and not (isinstance(node, Reference) and node.name not in rules):
+            below = _below(node, rules)
+            stack += below
+            missing[id(node)] = 1 if isinstance(node, Choice) else len(below)
+            for child in below:
+                waiting.setdefault(id(child), []).append(node)
+            value = missing[id(node)] == 0
+        if value:
+            queue.append(node)
+    while queue:
+        node = queue.pop()
+        if id(node) not in holds:
+            holds.add(id(node))
+            for parent in waiting.get(id(node), ()):
+                missing[id(parent)] -= 1
+                if missing[id(parent)] <= 0:
+                    queue.append(parent)
+    return {key: (node, key in holds) for key, node in seen.items()}

@@ -1,0 +1,148 @@
+"""JSON Schema front end: drafts 4, 6, 7, 2019-09 and 2020-12 to the grammar IR.
+
+A schema is read object by object (``reading``), conjunctions are multiplied out into shapes by type
+(``normal_form``, ``shapes``), and a planner turns the graph of shapes into terms (``planner``, with one module for
+each type).  Every keyword is enforced by the automaton or refused by name; see ``docs/json-schema.md``.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
+from structgen.grammar.json_schema.drafts import Dialect, dialect_of
+from structgen.grammar.json_schema.entries import LazyDescription, describe
+from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.places import Place, Resource, shown
+from structgen.grammar.json_schema.planner import Planner
+from structgen.grammar.json_schema.policy import JsonPolicy, Whitespace
+from structgen.grammar.json_schema.strict_json import parse_json
+from structgen.grammar.json_schema.syntax import syntax_of
+from structgen.grammar.limits import Limits
+from structgen.grammar.report import Described
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["JsonPolicy", "json_schema"]
+
+_SUBJECT: Final = "json schema"
+_DEFAULT_LIMITS: Final = Limits()
+_DEFAULT_POLICY: Final = JsonPolicy()
+
+
+def json_schema(
+    schema: object,
+    *,
+    policy: JsonPolicy | None = None,
+    whitespace: Whitespace | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
+    """The JSON texts whose value is valid against ``schema``.
+
+    Args:
+        schema: a schema as ``dict`` or ``bool``, its JSON text as ``str`` or ``bytes``, or a Python type: a pydantic
+            model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]`` ...
+        policy: which texts of a valid value belong to the language.
+        whitespace: the same as ``policy`` with this ``whitespace``.
+        limits: bounds on size and nesting.
+
+    Returns:
+        a term with a description: one entry for each keyword, and the policies.
+
+    Raises:
+        GrammarSyntaxError: the text is not JSON, or has a name twice in one object.
+        UnsupportedFeature: a keyword cannot be enforced; it is named with its JSON Pointer.
+        UnsatisfiableGrammar: no value is valid.
+        GrammarError: the schema is malformed in another way.
+        LimitExceeded: it is too large or nested too deeply.
+
+    Complexity: linear in the part of the schema that is reached, times the alternatives that ``allOf`` multiplies.
+
+    >>> grammar = json_schema({"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}})
+    >>> [(entry.where, entry.status.value) for entry in grammar.description.entries][-1]
+    ('#/properties/age/minimum', 'enforced')
+    """
+    chosen = policy or _DEFAULT_POLICY
+    if whitespace is not None:
+        chosen = replace(chosen, whitespace=whitespace)
+    document, python_type = _document(schema, limits)
+    with _without_collection():
+        return _grammar(document, python_type, chosen, limits)
+
+
+def _grammar(document: Json, python_type: object | None, policy: JsonPolicy, limits: Limits) -> Grammar:
+    dialect = dialect_of(document)
+    identifier = document.get(dialect.id_keyword) if isinstance(document, dict) else None
+    uri = identifier.partition("#")[0] if isinstance(identifier, str) else ""
+    resource = Resource(document, uri, limits)
+    forms = NormalForm(resource, dialect, limits)
+    term = Planner(forms, syntax_of(policy), limits).grammar(Place(document, resource, None, ()))
+    reached = frozenset(forms.locals)
+    policies = _policies(policy, dialect)
+    return Described(term, LazyDescription(lambda: describe(document, dialect, reached), policies, python_type))
+
+
+@lru_cache(maxsize=64)
+def _policies(policy: JsonPolicy, dialect: Dialect) -> tuple[tuple[str, str], ...]:
+    return (("draft", dialect.name), *policy.lines())
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Let the cycle collector rest.
+
+    Thousands of small objects are made, none of them garbage; in a process with a large heap the collections that
+    they set off took twice the time of all the rest.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _document(schema: object, limits: Limits) -> tuple[Json, object | None]:
+    """The schema as a JSON value, and the Python type that it was made from."""
+    if isinstance(schema, (str, bytes, bytearray)):
+        schema = parse_json(_text(schema, limits), _SUBJECT, limits)
+    elif isinstance(schema, (list, tuple, int, float)) and not isinstance(schema, bool):
+        pass  # no schema and no type
+    elif not isinstance(schema, (dict, bool)):
+        from structgen.grammar.types import schema_of_type  # pydantic is imported only for Python types
+
+        return schema_of_type(schema), schema
+    if not isinstance(schema, (dict, bool)):
+        raise GrammarError(
+            f"{_SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
+        )
+    return schema, None
+
+
+def _text(source: str | bytes | bytearray, limits: Limits) -> str:
+    if len(source) > limits.source_bytes:
+        raise LimitExceeded(
+            _SUBJECT, limit="source_bytes", maximum=limits.source_bytes, evidence=f"the text has {len(source)}"
+        )
+    if isinstance(source, str):
+        return source
+    try:
+        return bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = source[: error.start].decode() + source[error.start :].decode("utf-8", "replace")
+        start = len(source[: error.start].decode())
+        raise GrammarSyntaxError(
+            _SUBJECT,
+            f"byte 0x{source[error.start]:02x} is not UTF-8",
+            text=text,
+            span=(start, start + 1),
+            remedy="give JSON text in UTF-8",
+        ) from None

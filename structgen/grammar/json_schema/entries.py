@@ -1,0 +1,168 @@
+"""The report of a schema: each occurrence of a keyword with its place and its treatment.
+
+It is made when somebody asks for it, so that compiling does not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from structgen.grammar.json_schema.formats import ASSERTED
+from structgen.grammar.json_schema.places import escape
+from structgen.grammar.json_schema.reading import CONSTRAINTS
+from structgen.grammar.report import Description, ReportEntry, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.strict_json import Json
+
+__all__ = ["LazyDescription", "describe"]
+
+_ONE: Final = frozenset(
+    (
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "propertyNames",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "contentSchema",
+    )
+)
+_SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
+_NAMED: Final = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+)
+_HOLDERS: Final = frozenset(("$defs", "definitions"))
+_NEEDS: Final = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+_NO_EFFECT: Final = frozenset(
+    (
+        "if",
+        "uniqueItems",
+        "not",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    )
+)
+
+
+class LazyDescription(Description):
+    """A description whose entries are made at first use."""
+
+    __slots__ = ("_made", "_make")
+    _made: tuple[ReportEntry, ...] | None
+    _make: Callable[[], tuple[ReportEntry, ...]]
+
+    def __init__(  # the fields of the base, with a maker in place of the entries
+        self,
+        make: Callable[[], tuple[ReportEntry, ...]],
+        policies: tuple[tuple[str, str], ...],
+        python_type: object | None,
+    ) -> None:
+        for name, value in (
+            ("source", "json schema"),
+            ("policies", policies),
+            ("value", "json"),
+            ("python_type", python_type),
+            ("_make", make),
+            ("_made", None),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def entries(self) -> tuple[ReportEntry, ...]:
+        """One for each occurrence of a keyword, in the order of the schema."""
+        made = self._made
+        if made is None:
+            made = self._make()
+            object.__setattr__(self, "_made", made)
+        return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Description, (self.source, self.entries, self.policies, self.value, self.python_type)
+
+
+def describe(root: Json, dialect: Dialect, reached: Container[int]) -> tuple[ReportEntry, ...]:
+    """List every keyword of a document.
+
+    Args:
+        root: the document.
+        dialect: which keywords have a meaning.
+        reached: the identities of the schema objects that the grammar was made from.
+
+    Complexity: linear in the document; a schema that occurs twice as one object is listed once.
+    """
+    return tuple(_walk(root, dialect, reached))
+
+
+def _walk(root: Json, dialect: Dialect, reached: Container[int]) -> Iterator[ReportEntry]:
+    seen: set[int] = set()
+    stack: list[Iterator[tuple[Json, str] | ReportEntry]] = [iter([(root, "#")])]
+    while stack:
+        item = next(stack[-1], None)
+        if item is None:
+            stack.pop()
+        elif isinstance(item, ReportEntry):
+            yield item
+        else:
+            schema, pointer = item
+            if isinstance(schema, dict) and id(schema) not in seen:
+                seen.add(id(schema))
+                stack.append(_schema(schema, pointer, dialect, is_reached=id(schema) in reached))
+
+
+def _schema(
+    schema: dict[str, Json], pointer: str, dialect: Dialect, *, is_reached: bool
+) -> Iterator[tuple[Json, str] | ReportEntry]:
+    is_hidden = "$ref" in schema and dialect.reference_stands_alone
+    for keyword, value in schema.items():
+        where = f"{pointer}/{escape(keyword)}"
+        if is_hidden and keyword != "$ref":
+            hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
+            yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
+        else:
+            yield _entry(keyword, value, where, schema, dialect, is_reached=is_reached)
+        if isinstance(value, (dict, bool)) and keyword in _ONE:
+            yield value, where
+        elif isinstance(value, (list, tuple)) and keyword in _SEVERAL:
+            for index, inner in enumerate(value):
+                yield inner, f"{where}/{index}"
+        elif isinstance(value, dict) and keyword in _NAMED:
+            for name, inner in value.items():
+                yield inner, f"{where}/{escape(name)}"
+
+
+def _entry(  # one keyword with all that its treatment depends on
+    keyword: str, value: Json, where: str, schema: dict[str, Json], dialect: Dialect, *, is_reached: bool
+) -> ReportEntry:
+    status, detail = Status.ANNOTATION, ""
+    if keyword in _HOLDERS:
+        detail = "holds schemas for $ref"
+    elif keyword in _NEEDS:
+        detail = f"has no effect without {_NEEDS[keyword]!r}" if _NEEDS[keyword] not in schema else "has no effect"
+    elif keyword not in CONSTRAINTS and keyword != "additionalItems":
+        pass
+    elif not dialect.has(keyword):
+        detail = f"not a keyword of {dialect.name}"
+    elif not is_reached:
+        detail = "no value that can be written is judged by it"
+    elif keyword == "format" and value not in ASSERTED:
+        detail = f"{value!r} is not a format of the specification; not asserted"
+    else:
+        status = Status.ENFORCED
+        if keyword in _NO_EFFECT:
+            detail = "excludes nothing here"
+        elif keyword == "format" and value in ("hostname", "email"):
+            detail = "names with hyphens in third and fourth place (xn--...) are not written"
+    return ReportEntry(keyword, where, status, detail)

@@ -1,0 +1,137 @@
+"""Whether the alternatives of a ``oneOf`` exclude each other, so that it means the same as ``anyOf``.
+
+Most pairs are settled by their types or by a property that is required on both sides with different constants; for
+the rest the planner tries to build what they have in common, and finds it empty or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from structgen.grammar.json_schema.equality import value_key
+from structgen.grammar.json_schema.json_types import OBJECT
+from structgen.grammar.json_schema.places import Place, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from structgen.grammar.json_schema.shapes import Shape
+
+__all__ = ["Exclusion", "between_branches", "between_shapes", "refuse_overlap"]
+
+
+class Exclusion(NamedTuple):
+    """Two shapes of different alternatives that must have no value in common."""
+
+    first: Shape
+    second: Shape
+    place: Place
+    indices: tuple[int, int]
+
+
+def between_branches(branches: list[list[Shape]], place: Place) -> Iterator[Exclusion]:
+    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint.
+
+    Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.
+    """
+    labelled = [(_Traits(shape), index) for index, shapes in enumerate(branches) for shape in shapes]
+    if _are_told_apart(labelled):
+        return
+    for j, (second, label) in enumerate(labelled):
+        for first, other in labelled[:j]:
+            if label != other and not first.excludes(second):
+                yield Exclusion(first.shape, second.shape, place, (other, label))
+
+
+def between_shapes(shapes: list[Shape]) -> Iterator[Exclusion]:
+    """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint."""
+    traits = [_Traits(shape) for shape in shapes]
+    groups: dict[int, list[tuple[_Traits, int]]] = {}
+    for one in traits:
+        for branch in one.shape.branches:
+            groups.setdefault(id(branch.place.schema), []).append((one, branch.index))
+    if all(map(_are_told_apart, groups.values())):
+        return
+    for j, second in enumerate(traits):
+        for first in traits[:j]:
+            if not first.excludes(second):
+                clash = _clash(first.shape, second.shape)
+                if clash:
+                    yield Exclusion(first.shape, second.shape, *clash)
+
+
+def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
+    """Whether some required property has constants in all shapes, and none under two labels."""
+    if not all(one.shape.types == OBJECT for one, _ in labelled):
+        return False
+    candidates = labelled[0][0].constants if labelled else {}
+    for name in candidates:
+        owners: dict[object, int] = {}
+        if all(
+            name in one.constants and all(owners.setdefault(key, label) == label for key in one.constants[name])
+            for one, label in labelled
+        ):
+            return True
+    return False
+
+
+def _clash(a: Shape, b: Shape) -> tuple[Place, tuple[int, int]] | None:
+    for one in a.branches:
+        for other in b.branches:
+            if one.place.schema is other.place.schema and one.index != other.index:
+                return one.place, (one.index, other.index)
+    return None
+
+
+class _Traits:
+    """What tells shapes apart quickly.
+
+    Attributes:
+        constants: for each required property with constants, their keys.
+    """
+
+    __slots__ = ("constants", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.constants: dict[str, frozenset[object]] = {}
+        required = {name for facet in shape.objects for name in facet.required}
+        for facet in shape.objects:
+            for name in required.intersection(facet.properties):
+                keys = _constants(facet.properties[name])
+                if keys is not None:
+                    self.constants[name] = keys & self.constants.get(name, keys)
+
+    def excludes(self, other: _Traits) -> bool:
+        """Whether the two shapes obviously have nothing in common."""
+        if self.shape.excludes(other.shape):
+            return True
+        if self.shape.types & other.shape.types != OBJECT:
+            return False
+        return any(
+            keys.isdisjoint(other.constants[name]) for name, keys in self.constants.items() if name in other.constants
+        )
+
+
+def _constants(schema: object) -> frozenset[object] | None:
+    if not isinstance(schema, dict):
+        return None
+    if "const" in schema:
+        return frozenset((value_key(schema["const"]),))
+    values = schema.get("enum")
+    return frozenset(map(value_key, values)) if isinstance(values, (list, tuple)) else None
+
+
+def refuse_overlap(one: Exclusion) -> NoReturn:
+    """Refuse a ``oneOf`` whose alternatives may overlap.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    first, second = sorted(one.indices)
+    refused(
+        one.place,
+        "oneOf",
+        f"alternatives {first} and {second} of 'oneOf' are not provably disjoint",
+        remedy="use 'anyOf' if both may hold, or give each a required property with a 'const' of its own",
+    )

@@ -1,0 +1,73 @@
+"""Pieces that several formats have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from structgen.grammar.nodes import CharClass, Grammar, choice, repeat, sequence
+
+__all__ = ["ALPHA", "ALPHANUMERIC", "DIGITS", "HEX", "IPV4", "IPV6", "characters", "optional", "padded"]
+
+
+def characters(*ranges: str) -> CharClass:
+    """One character out of single characters and ranges such as ``"a-z"``."""
+    pairs = [(r[0], r[2]) if len(r) == 3 and r[1] == "-" else (r, r) for r in ranges]
+    return CharClass([(ord(low), ord(high)) for low, high in pairs])
+
+
+def optional(term: Grammar) -> Grammar:
+    """``term`` or nothing."""
+    return repeat(term, 0, 1)
+
+
+def padded(first: int, last: int) -> Grammar:
+    """The numbers from ``first`` to ``last``, both below 100, in two digits.
+
+    >>> str(padded(8, 12))
+    '"0" [89] | "1" [0-2]'
+    """
+    tens = [
+        sequence(str(ten), characters(f"{max(first - 10 * ten, 0)}-{min(last - 10 * ten, 9)}"))
+        for ten in range(first // 10, last // 10 + 1)
+    ]
+    return choice(*tens)
+
+
+ALPHA: Final = characters("a-z", "A-Z")
+ALPHANUMERIC: Final = characters("a-z", "A-Z", "0-9")
+DIGITS: Final = repeat(characters("0-9"), 1)
+HEX: Final = characters("0-9", "a-f", "A-F")
+
+
+def _ipv4() -> Grammar:
+    """Four decimal numbers up to 255 without leading zeros."""
+    digit = characters("0-9")
+    octet = choice(
+        digit,
+        sequence(characters("1-9"), digit),
+        sequence("1", digit, digit),
+        sequence("2", characters("0-4"), digit),
+        sequence("25", characters("0-5")),
+    )
+    return sequence(octet, repeat(sequence(".", octet), 3, 3))
+
+
+IPV4: Final = _ipv4()
+
+
+def _ipv6() -> Grammar:
+    """``IPv6address`` of RFC 3986: eight groups, one run of zero groups may be left out, the end may be IPv4."""
+    group = repeat(HEX, 1, 4)
+    last = choice(sequence(group, ":", group), IPV4)
+    leading = sequence(group, ":")
+
+    def before(most: int) -> Grammar:
+        return optional(sequence(repeat(leading, 0, most), group)) if most else optional(group)
+
+    forms = [sequence(repeat(leading, 6, 6), last), sequence("::", repeat(leading, 5, 5), last)]
+    forms += [sequence(before(6 - n - 1), "::", repeat(leading, n - 1, n - 1), last) for n in range(5, 0, -1)]
+    forms += [sequence(before(5), "::", group), sequence(before(6), "::")]
+    return choice(*forms)
+
+
+IPV6: Final = _ipv6()

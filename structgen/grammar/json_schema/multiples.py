@@ -1,0 +1,122 @@
+"""Multiples of a number as grammars over decimal digits.
+
+Reading a digit ``d`` takes the remainder ``r`` of what was read to ``(10 r + d) mod n``.  The number of digits is
+bounded, so the automaton is unrolled into an acyclic term; states that accept the same digits are one object.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from structgen.grammar.json_schema.decimals import Places, run
+from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Literal
+
+__all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "remainders"]
+
+MOST_STATES: Final = 5_000
+"""The most states, digits times remainders, that the unrolled automaton may have."""
+WHOLE_DIGITS: Final = 20
+"""Digits before the point of a multiple, where no bound needs more and ``multipleOf`` is no power of ten."""
+_ZERO: Final = Literal(b"0")
+_POINT: Final = Literal(b".")
+
+_State = dict[int, Grammar]
+
+
+def remainders(step: Fraction, *, integral: bool) -> int:
+    """How many remainders the automaton for multiples of ``step`` tells apart."""
+    return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
+
+
+@lru_cache(maxsize=256)
+def multiples(step: Fraction, places: Places) -> Grammar:
+    """The magnitudes that are multiples of ``step``; ``places.fraction == 0`` means integers only.
+
+    ``step`` must have a finite decimal expansion.  Zero is a multiple.
+
+    >>> str(multiples(Fraction(10), Places(3, 0)))
+    '"0" | b[1-9] b[0-9]? "0"'
+
+    Complexity: O(digits * remainders).
+    """
+    if places.fraction == 0:
+        modulus, zeros = _scaled(step)
+        tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
+        if modulus == 1:
+            return Choice((_ZERO, chain(NONZERO_DIGIT, run(DIGIT, 0, places.whole - 1 - zeros), tail)))
+        return alternatives(_ZERO, _whole(modulus, {0: tail}, places.whole))
+    count = _fraction_places(step)
+    modulus = step.numerator * 10**count // step.denominator
+    ends = _fractions(modulus, count, places.fraction)
+    return alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(modulus, ends, places.whole))
+
+
+def _scaled(step: Fraction) -> tuple[int, int]:
+    """The integers that are multiples of ``step`` are those of ``modulus * 10 ** zeros``."""
+    modulus, zeros = step.numerator, 0
+    while modulus % 10 == 0:
+        modulus, zeros = modulus // 10, zeros + 1
+    return modulus, zeros
+
+
+def _fraction_places(step: Fraction) -> int:
+    """How many decimals ``step`` has."""
+    denominator, count = step.denominator, 0
+    while denominator > 1:
+        denominator //= 10 if denominator % 10 == 0 else 2 if denominator % 2 == 0 else 5
+        count += 1
+    return count
+
+
+def _whole(modulus: int, ends: _State, places: int) -> Grammar:
+    """Digits before the point, the first not zero; ``ends`` is what may follow, by remainder."""
+    after = ends
+    for _ in range(places - 1):
+        after = _layer(modulus, after, ends)
+    return _edges([(digit, after.get(digit % modulus, EMPTY)) for digit in range(1, 10)])
+
+
+def _layer(modulus: int, after: _State, ends: _State) -> _State:
+    """One digit more may precede the states of ``after``; equal states become one object."""
+    known: dict[tuple[int, ...], Grammar] = {}
+    layer: _State = {}
+    for remainder in range(modulus):
+        targets = [after.get((10 * remainder + digit) % modulus, EMPTY) for digit in range(10)]
+        end = ends.get(remainder, EMPTY)
+        key = (id(end), *map(id, targets))
+        term = known.get(key)
+        if term is None:
+            term = known[key] = alternatives(end, _edges(list(enumerate(targets))))
+        if term is not EMPTY:
+            layer[remainder] = term
+    return layer
+
+
+def _fractions(modulus: int, count: int, places: int) -> _State:
+    """What may follow the digits before the point, by remainder: nothing, or the point and a fraction."""
+    places = max(places, count)
+    layer: _State = {0: run(_ZERO, 1 if count == 0 else 0, places - count)}
+    for done in range(count - 1, -1, -1):
+        scale = 10 ** (count - done)
+        stops = {r: EPSILON for r in range(modulus) if done > 0 and r * scale % modulus == 0}
+        layer = _layer(modulus, layer, stops)
+    scale = 10**count
+    return {
+        r: alternatives(EPSILON if r * scale % modulus == 0 else EMPTY, chain(_POINT, layer[r]))
+        for r in range(modulus)
+        if r in layer
+    }
+
+
+def _edges(edges: list[tuple[int, Grammar]]) -> Grammar:
+    """A digit and what follows it; digits with the same rest are one class."""
+    by_rest: dict[int, tuple[Grammar, list[int]]] = {}
+    for digit, rest in edges:
+        if rest is not EMPTY:
+            by_rest.setdefault(id(rest), (rest, []))[1].append(digit)
+    return alternatives(
+        *(chain(ByteClass([(0x30 + d, 0x30 + d) for d in found]), rest) for rest, found in by_rest.values())
+    )

@@ -1,0 +1,315 @@
+"""Numbers: ``minimum``, ``maximum``, their exclusive forms and ``multipleOf``, in exact decimal arithmetic."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor, lcm
+from typing import TYPE_CHECKING, Final
+
+from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes
+from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, remainders
+from structgen.grammar.json_schema.places import malformed, refused
+from structgen.grammar.json_schema.scientific import scientific_magnitudes
+from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.nodes import EMPTY, Choice, Grammar, Intersection, Literal
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.shapes import Shape
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.json_schema.syntax import Syntax
+
+__all__ = ["READERS", "NumberFacet", "exact", "number_term"]
+
+_MINUS: Final = Literal(b"-")
+_MOST_DIGITS: Final = 400
+"""Digits of a bound on either side of the point; the largest double has 309."""
+_FEW: Final = 256
+"""Multiples in an interval that are listed rather than described by an automaton."""
+
+
+class NumberFacet:
+    """What is left of the numbers: an interval, and a step that divides them.
+
+    Attributes:
+        lower, upper: the bounds, or ``None``.
+        lower_open, upper_open: whether the bound itself is outside.
+        step: every number is a multiple of this.
+    """
+
+    __slots__ = ("lower", "lower_open", "step", "upper", "upper_open")
+
+    def __init__(self) -> None:
+        self.lower: int | Decimal | None = None
+        self.lower_open = False
+        self.upper: int | Decimal | None = None
+        self.upper_open = False
+        self.step: Fraction | None = None
+
+    def raise_lower(self, bound: int | Decimal | None, *, is_open: bool) -> None:
+        """Let no number below ``bound`` remain."""
+        if bound is None or (self.lower is not None and bound < self.lower):
+            return
+        self.lower_open = is_open or (bound == self.lower and self.lower_open)
+        self.lower = bound
+
+    def drop_upper(self, bound: int | Decimal | None, *, is_open: bool) -> None:
+        """Let no number above ``bound`` remain."""
+        if bound is None or (self.upper is not None and bound > self.upper):
+            return
+        self.upper_open = is_open or (bound == self.upper and self.upper_open)
+        self.upper = bound
+
+    def divide(self, step: Fraction | None) -> None:
+        """Let only multiples of ``step`` remain."""
+        if step is not None and self.step is not None:
+            step = Fraction(
+                lcm(step.numerator * self.step.denominator, self.step.numerator * step.denominator),
+                step.denominator * self.step.denominator,
+            )
+        self.step = step or self.step
+
+    def meet(self, other: NumberFacet) -> NumberFacet:
+        """The numbers that both leave."""
+        both = NumberFacet()
+        for facet in (self, other):
+            both.raise_lower(facet.lower, is_open=facet.lower_open)
+            both.drop_upper(facet.upper, is_open=facet.upper_open)
+            both.divide(facet.step)
+        return both
+
+    def admits(self, value: float | Decimal) -> bool:
+        """Whether ``value`` remains."""
+        number = exact(value)
+        if self.lower is not None and (number < self.lower or (self.lower_open and number == self.lower)):
+            return False
+        if self.upper is not None and (number > self.upper or (self.upper_open and number == self.upper)):
+            return False
+        return self.step is None or (Fraction(number) / self.step).denominator == 1
+
+
+def exact(value: float | Decimal) -> int | Decimal:
+    """The number that the schema's text denotes: a float stands for its shortest decimal form."""
+    if isinstance(value, int):
+        return int(value)
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def _number(place: Place, keyword: str, value: Json) -> int | Decimal:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        malformed(place, keyword, "a number")
+    number = exact(value)
+    if isinstance(number, Decimal) and not number.is_finite():
+        malformed(place, keyword, "a finite number")
+    return number
+
+
+def _facet(shape: Shape) -> NumberFacet:
+    facet = shape.number
+    if facet is None:
+        facet = shape.number = NumberFacet()
+    return facet
+
+
+def _minimum(shape: Shape, place: Place, value: Json) -> None:
+    _facet(shape).raise_lower(_number(place, "minimum", value), is_open=False)
+
+
+def _maximum(shape: Shape, place: Place, value: Json) -> None:
+    _facet(shape).drop_upper(_number(place, "maximum", value), is_open=False)
+
+
+def _exclusive_minimum(shape: Shape, place: Place, value: Json) -> None:
+    if isinstance(value, bool):  # draft 4: a modifier of minimum
+        if value and "minimum" in place.schema:
+            bound = _number(place, "minimum", place.schema["minimum"])
+            _facet(shape).raise_lower(bound, is_open=True)
+        return
+    _facet(shape).raise_lower(_number(place, "exclusiveMinimum", value), is_open=True)
+
+
+def _exclusive_maximum(shape: Shape, place: Place, value: Json) -> None:
+    if isinstance(value, bool):
+        if value and "maximum" in place.schema:
+            bound = _number(place, "maximum", place.schema["maximum"])
+            _facet(shape).drop_upper(bound, is_open=True)
+        return
+    _facet(shape).drop_upper(_number(place, "exclusiveMaximum", value), is_open=True)
+
+
+def _multiple_of(shape: Shape, place: Place, value: Json) -> None:
+    step = _number(place, "multipleOf", value)
+    if step <= 0:
+        malformed(place, "multipleOf", "greater than 0")
+    if isinstance(step, Decimal) and abs(step.adjusted()) > _MOST_DIGITS:
+        refused(place, "multipleOf", f"a step with more than {_MOST_DIGITS} digits is not enforced")
+    _facet(shape).divide(Fraction(step))
+
+
+READERS: Final = {
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "exclusiveMinimum": _exclusive_minimum,
+    "exclusiveMaximum": _exclusive_maximum,
+    "multipleOf": _multiple_of,
+}
+
+
+def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place, ...], *, integral: bool) -> Grammar:
+    """The numbers that ``facet`` leaves; with ``integral`` those written as integers.
+
+    Raises:
+        UnsupportedFeature: a bound or a step is too large for an automaton.
+    """
+    if facet is None:
+        return syntax.any_integer if integral else syntax.any_number
+    lower = _usable(facet.lower, "minimum", origins)
+    upper = _usable(facet.upper, "maximum", origins)
+    step = facet.step
+    digits = syntax.policy.digits
+    if step is not None and not _few_multiples(lower, upper, step, integral=integral):
+        count = remainders(step, integral=integral)
+        if count > 1:
+            digits = max(WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
+        if count * digits > MOST_STATES and count > 1:
+            place, name = _culprit(origins, ("multipleOf",))
+            refused(
+                place,
+                name,
+                f"multiples of {step} need an automaton of {count * digits} states; at most {MOST_STATES} are made",
+                remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
+            )
+    return _term(lower, facet.lower_open, upper, facet.upper_open, step, integral, digits)
+
+
+def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Place, ...]) -> int | Decimal | None:
+    """The bound, or ``None`` if it lies beyond every number that is written and so excludes nothing."""
+    if bound is None:
+        return None
+    if isinstance(bound, int):
+        is_far, is_fine = abs(bound) >= 10**_MOST_DIGITS, False
+    else:
+        exponent = bound.as_tuple().exponent
+        is_far = bound.adjusted() >= _MOST_DIGITS
+        is_fine = isinstance(exponent, int) and exponent < -_MOST_DIGITS
+    if is_far and (bound > 0) == (keyword == "maximum"):
+        return None
+    if is_far or is_fine:
+        place, name = _culprit(origins, (keyword, f"exclusive{keyword.capitalize()}"))
+        refused(place, name, f"a bound with more than {_MOST_DIGITS} digits is not enforced")
+    return bound
+
+
+def _least_digits(bound: int | Decimal | None, sign: int) -> int:
+    """How many digits before the point the numbers beyond a bound away from zero can need."""
+    if bound is None or bound * sign <= 0:
+        return 0
+    return 2 + (bound.adjusted() if isinstance(bound, Decimal) else len(str(abs(bound))))
+
+
+def _culprit(origins: tuple[Place, ...], keywords: tuple[str, ...]) -> tuple[Place, str]:
+    for place in origins:
+        for keyword in keywords:
+            if isinstance(place.schema, dict) and keyword in place.schema:
+                return place, keyword
+    return origins[0], keywords[0]
+
+
+def _few_multiples(lower: int | Decimal | None, upper: int | Decimal | None, step: Fraction, *, integral: bool) -> bool:
+    if lower is None or upper is None or not integral:
+        return False
+    return (Fraction(upper) - Fraction(lower)) / step.numerator < _FEW
+
+
+@lru_cache(maxsize=1024)
+def _term(  # the fields of a facet, as a key
+    lower: int | Decimal | None,
+    lower_open: bool,
+    upper: int | Decimal | None,
+    upper_open: bool,
+    step: Fraction | None,
+    integral: bool,
+    digits: int,
+) -> Grammar:
+    places = Places(digits, 0 if integral else digits)
+    if integral:
+        lower, lower_open = _ceiling(lower, lower_open), False
+        upper, upper_open = _floor(upper, upper_open), False
+        if step is not None and lower is not None and upper is not None:
+            unit = step.numerator
+            first, last = -(-lower // unit), upper // unit
+            if last - first < _FEW:
+                return _listed(range(int(first * unit), int(last * unit) + 1, unit))
+    if lower is not None and upper is not None and (lower > upper or (lower == upper and (lower_open or upper_open))):
+        return EMPTY
+    positive = negative = EMPTY
+    exponents = step is None and not integral
+    if upper is None or upper >= 0:
+        low = (lower, lower_open) if lower is not None and lower >= 0 else (0, False)
+        positive = _side(low, (upper, upper_open), places, exponents=exponents)
+    if lower is None or lower <= 0:
+        low = (-upper, upper_open) if upper is not None and upper <= 0 else (0, False)
+        high = None if lower is None else -lower
+        negative = chain(_MINUS, _side(low, (high, lower_open), places, exponents=exponents))
+    interval = alternatives(positive, negative)
+    if step is None or interval is EMPTY:
+        return interval
+    if lower is not None and upper is not None and not _holds_multiple(lower, lower_open, upper, upper_open, step):
+        return EMPTY
+    stepped = multiples(step, places)
+    return Intersection((interval, Choice((stepped, chain(_MINUS, stepped)))))
+
+
+def _holds_multiple(
+    lower: int | Decimal,
+    lower_open: bool,
+    upper: int | Decimal,
+    upper_open: bool,
+    step: Fraction,
+) -> bool:
+    first, last = ceil(Fraction(lower) / step), floor(Fraction(upper) / step)
+    first += lower_open and first * step == lower
+    last -= upper_open and last * step == upper
+    return first <= last
+
+
+def _listed(values: range) -> Grammar:
+    texts = [str(value).encode() for value in values]
+    return Choice([Literal(text) for text in (*texts, *([b"-0"] if 0 in values else []))]) if texts else EMPTY
+
+
+def _ceiling(bound: int | Decimal | None, is_open: bool) -> int | None:
+    if bound is None:
+        return None
+    whole = int(bound.to_integral_value(ROUND_CEILING)) if isinstance(bound, Decimal) else bound
+    return whole + 1 if is_open and whole == bound else whole
+
+
+def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
+    if bound is None:
+        return None
+    whole = int(bound.to_integral_value(ROUND_FLOOR)) if isinstance(bound, Decimal) else bound
+    return whole - 1 if is_open and whole == bound else whole
+
+
+def _side(
+    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: Places, *, exponents: bool
+) -> Grammar:
+    """The magnitudes between two bounds that are not negative."""
+    lowest, highest = _bound(*low), None if high[0] is None else _bound(high[0], high[1])
+    if highest is not None and highest.whole == "0" and not highest.fraction and highest.is_open:
+        return EMPTY
+    needed = len(lowest.whole)
+    whole = places.whole if needed < places.whole else needed + 1
+    if highest is not None and len(highest.whole) > whole:
+        highest = None  # more digits than may be written: it excludes nothing
+    plain = magnitudes(lowest, highest, Places(whole, places.fraction))
+    return alternatives(plain, scientific_magnitudes(low, high, places.fraction)) if exponents else plain
+
+
+def _bound(value: int | Decimal, is_open: bool) -> Bound:
+    text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    whole, _, fraction = text.lstrip("-").partition(".")
+    return Bound(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)

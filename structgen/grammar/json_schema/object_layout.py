@@ -1,0 +1,231 @@
+"""Which names an object may have, and which schemas hold for the value of each.
+
+All names fall into *regions*: each declared name is one; the rest is divided by the patterns that a name matches.
+Within a region the same schemas hold, so that overlapping patterns, and patterns that match declared names, need no
+special case: the schemas of a region are met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Final, Protocol
+
+from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.json_schema.places import Place, refused
+from structgen.grammar.json_schema.syntax import ANY_STRING
+from structgen.grammar.json_schema.values import quoted
+from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, JsonString, Literal
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.objects import ObjectFacet
+
+__all__ = ["Entry", "NameRule", "ObjectLayout", "OtherNames"]
+
+_MOST_OVERLAPPING: Final = 5
+"""Patterns that may overlap each other; they divide the names into up to 2 ** 5 regions."""
+
+
+class NameRule(Protocol):
+    """What ``propertyNames`` leaves of the names."""
+
+    def admits(self, name: str) -> bool:
+        """Whether a name is left."""
+
+    def language(self) -> Grammar | None:
+        """The names that are left; ``None``: all."""
+
+
+class Entry:
+    """A declared name.
+
+    Attributes:
+        name: the name, and ``key`` its text.
+        is_required: whether it must occur.
+        places: the schemas of its value.
+        is_forbidden: ``propertyNames`` excludes it.
+    """
+
+    __slots__ = ("is_forbidden", "is_required", "key", "name", "places")
+
+    def __init__(self, name: str, facet: ObjectFacet, places: tuple[Place, ...], *, is_required: bool) -> None:
+        self.name = name
+        self.key = Literal(quoted(name, facet.place, "properties" if name in facet.properties else "required"))
+        self.is_required = is_required
+        self.places = places
+        self.is_forbidden = False
+
+
+@dataclass(slots=True)
+class OtherNames:
+    """A region of undeclared names: their texts, and the schemas of their values."""
+
+    key: Grammar
+    places: tuple[Place, ...]
+
+
+class ObjectLayout:
+    """The conjunction of the object facets of a shape.
+
+    Attributes:
+        entries: the declared names: in the order of ``properties``, then the required ones that are not there.
+        others: the regions of all other names.
+        fewest, most: the bounds on the number of members.
+    """
+
+    __slots__ = ("entries", "facets", "fewest", "most", "others")
+
+    def __init__(self, facets: tuple[ObjectFacet, ...], names: NameRule | None) -> None:
+        self.facets = facets
+        for facet in facets:
+            for keyword in facet.refusals:
+                refused(facet.place, keyword)
+        if len(facets) == 1 and not facets[0].patterns:
+            self._of_one(facets[0])
+        else:
+            self._of_several(facets)
+        if names is not None:
+            for entry in self.entries:
+                entry.is_forbidden = not names.admits(entry.name)
+        self.others: list[OtherNames] = []
+        if not any(facet.additional is False and not facet.patterns for facet in facets):
+            self.others = list(_regions(facets, [entry.name for entry in self.entries], names))
+
+    def _of_one(self, facet: ObjectFacet) -> None:
+        self.fewest, self.most = facet.fewest, facet.most
+        properties, place = facet.properties, facet.place
+        required = frozenset(facet.required)
+        resource = place.resource
+        self.entries = [
+            Entry(
+                name,
+                facet,
+                (Place(schema, resource, place, ("properties", name)),),
+                is_required=name in required,
+            )
+            for name, schema in properties.items()
+        ]
+        additional = facet.additional_place()
+        others = () if additional is None else (additional,)
+        self.entries += [
+            Entry(name, facet, others, is_required=True)
+            for name in dict.fromkeys(facet.required)
+            if name not in properties
+        ]
+
+    def _of_several(self, facets: tuple[ObjectFacet, ...]) -> None:
+        self.fewest = max(facet.fewest for facet in facets)
+        self.most = min((facet.most for facet in facets if facet.most is not None), default=None)
+        required = {name for facet in facets for name in facet.required}
+        owners: dict[str, ObjectFacet] = {}
+        for facet in facets:
+            for name in facet.properties:
+                owners.setdefault(name, facet)
+        for facet in facets:
+            for name in facet.required:
+                owners.setdefault(name, facet)
+        self.entries = [
+            Entry(name, facet, _places_of_name(facets, name), is_required=name in required)
+            for name, facet in owners.items()
+        ]
+
+
+def _places_of_name(facets: tuple[ObjectFacet, ...], name: str) -> tuple[Place, ...]:
+    places: list[Place] = []
+    for facet in facets:
+        found = [facet.property(name)] if name in facet.properties else []
+        found += [facet.pattern(text) for text, language in facet.patterns if belongs(name, language)]
+        additional = None if found else facet.additional_place()
+        places += found if additional is None else [additional]
+    return tuple(places)
+
+
+def _regions(facets: tuple[ObjectFacet, ...], declared: list[str], names: NameRule | None) -> Iterator[OtherNames]:
+    """The regions of undeclared names, those without any pattern last."""
+    permitted = names.language() if names else None
+    if permitted is EMPTY:
+        return
+    patterns: dict[str, tuple[Grammar, list[str]]] = {}
+    for facet in facets:
+        for text, language in facet.patterns:
+            if text not in patterns:
+                patterns[text] = language, [name for name in declared if belongs(name, language)]
+    for matched in _subsets(facets, list(patterns)):
+        places = _places_of_region(facets, matched)
+        if any(place.schema is False for place in places):
+            continue
+        if matched:
+            inside = [patterns[text][0] for text in matched]
+            # A declared name is excluded where it matches all patterns of the region.
+            excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
+            outside = [patterns[text][0] for text in patterns if text not in matched]
+            if not all(_are_disjoint(matched[0], text) for text in patterns if text not in matched):
+                excluded_languages: list[Grammar] = outside
+            else:
+                excluded_languages = []
+        else:
+            inside, excluded = [], declared
+            excluded_languages = [language for language, _ in patterns.values()]
+        yield OtherNames(_key(inside, excluded, excluded_languages, permitted), places)
+
+
+def _subsets(facets: tuple[ObjectFacet, ...], patterns: list[str]) -> Iterator[tuple[str, ...]]:
+    """The sets of patterns that a name may match at once; ``()`` is the last."""
+    pairs = [pair for pair in combinations(patterns, 2) if not _are_disjoint(*pair)]
+    overlapping = [text for text in patterns if any(text in pair for pair in pairs)]
+    if len(overlapping) > _MOST_OVERLAPPING:
+        place = next(facet.place for facet in facets if facet.patterns)
+        refused(
+            place,
+            "patternProperties",
+            f"{len(overlapping)} patterns may match the same names; at most {_MOST_OVERLAPPING} are enforced",
+            remedy="anchor the patterns with distinct beginnings such as '^a_' and '^b_'",
+        )
+    for text in patterns:
+        if text not in overlapping:
+            yield (text,)
+    for size in range(len(overlapping), 0, -1):
+        for chosen in combinations(overlapping, size):
+            if all(pair in pairs for pair in combinations(chosen, 2)):
+                yield chosen
+    yield ()
+
+
+def _places_of_region(facets: tuple[ObjectFacet, ...], matched: tuple[str, ...]) -> tuple[Place, ...]:
+    places: list[Place] = []
+    for facet in facets:
+        found = [facet.pattern(text) for text, _ in facet.patterns if text in matched]
+        additional = None if found else facet.additional_place()
+        places += found if additional is None else [additional]
+    return tuple(places)
+
+
+def _key(inside: list[Grammar], names: list[str], outside: list[Grammar], permitted: Grammar | None) -> Grammar:
+    """The JSON strings in all of ``inside`` and ``permitted`` that are none of ``names`` and not ``outside``."""
+    parts = [*inside, *([permitted] if permitted is not None else [])]
+    excluded = [*(Literal(name.encode()) for name in names), *outside]
+    if excluded:
+        parts.append(Complement(excluded[0] if len(excluded) == 1 else Choice(excluded)))
+    if not parts:
+        return ANY_STRING
+    return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
+
+
+_PREFIX: Final = re.compile(r"\^((?:[A-Za-z0-9_ /:@,;=~#%&!<>'\"-]|\\[-./$^|+*?()\[\]{}\\])*)(?P<next>.?)", re.DOTALL)
+
+
+def _prefix(pattern: str) -> str:
+    """Text that every match begins with, where the pattern is anchored and simple enough to tell; else ``""``."""
+    match = _PREFIX.match(pattern)
+    if match is None or "|" in pattern:
+        return ""
+    text = re.sub(r"\\(.)", r"\1", match[1])
+    return text[:-1] if match["next"] and match["next"] in "*?{+" else text
+
+
+def _are_disjoint(a: str, b: str) -> bool:
+    """Whether no name can match both patterns, as far as their literal beginnings tell."""
+    first, second = _prefix(a), _prefix(b)
+    return bool(first and second) and not (first.startswith(second) or second.startswith(first))

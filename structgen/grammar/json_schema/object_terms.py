@@ -1,0 +1,167 @@
+"""Objects as grammars: declared members in their order, others anywhere between.
+
+Members are chained from the right.  After a member, with the names before ``i`` decided::
+
+    tail(i) = (comma other)* (nothing | comma next(i))      nothing: if all names from i on are optional
+    next(i) = member(i) tail(i + 1) | next(i + 1)           the second: if i is optional
+
+so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
+be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
+beyond the required ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.places import refused
+from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Items
+
+    from structgen.grammar.json_schema.object_layout import ObjectLayout
+    from structgen.grammar.json_schema.syntax import Syntax
+
+__all__ = ["object_term"]
+
+_Member = tuple[Grammar, Grammar, bool]
+_Tail = tuple[Grammar, ...]
+
+_MOST_STATES: Final = 200_000
+"""Names times counts of a chain with a bounded number of members."""
+
+
+def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Grammar], syntax: Syntax) -> Grammar:
+    """The objects of a layout, given the terms of the values of its names and of its other regions.
+
+    ``EMPTY`` means that there is no such value.
+
+    Raises:
+        UnsupportedFeature: ``minProperties`` counts names that may be repeated.
+        LimitExceeded: names times bound on their number is too large.
+
+    Complexity: O(names), times the bound on the number of members where there is one.
+    """
+    members: list[_Member] = []
+    for entry, value in zip(layout.entries, values, strict=True):
+        if value is EMPTY or entry.is_forbidden:
+            if entry.is_required:
+                return EMPTY
+        else:
+            members.append((entry.key, value, entry.is_required))
+    other = EMPTY
+    if others:
+        regions = zip(layout.others, others, strict=True)
+        other = alternatives(*(chain(region.key, syntax.colon, value) for region, value in regions))
+    required = sum(is_required for _, _, is_required in members)
+    need = max(layout.fewest - required, 0)
+    room = None if layout.most is None else layout.most - required
+    optional = len(members) - required
+    if (room is not None and room < need) or (other is EMPTY and need > optional):
+        return EMPTY
+    if other is not EMPTY and need > 1:
+        _refuse_count(layout)
+    if other is EMPTY and room is not None and room >= optional:
+        room = None  # the names run out first
+    steps = need if room is None else room
+    if (len(members) + 1) * (steps + 1) > _MOST_STATES:
+        _refuse_size(layout)
+    row: _Row | None = None
+    for extra in range(steps, -1, -1):
+        row = _Row(members, other, syntax, ahead=row, is_capped=room == extra, may_end=extra >= need)
+    first = row.first if row else EMPTY
+    if first is EMPTY:
+        return Sequence((syntax.open_object, syntax.end_object))
+    some = Sequence((first, syntax.close_object))
+    return Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+
+
+class _Row:
+    """The chain for one number of members beyond the required ones.
+
+    Attributes:
+        first: what an object can hold, if it holds anything.
+        tails: for each ``i`` the parts of ``tail(i)``; ``None`` where it is impossible to end from there.
+    """
+
+    __slots__ = ("first", "tails")
+    first: Grammar
+    tails: list[_Tail | None]
+
+    def __init__(
+        self,
+        members: list[_Member],
+        other: Grammar,
+        syntax: Syntax,
+        *,
+        ahead: _Row | None,
+        is_capped: bool,
+        may_end: bool,
+    ) -> None:
+        """Make the chain from the right.
+
+        Args:
+            members: the declared members: name, value, whether it is required.
+            other: any other member.
+            syntax: the punctuation.
+            ahead: the row for one member more; ``None``: a further member leaves the number as it is.
+            is_capped: only required members may follow.
+            may_end: enough members were written.
+        """
+        comma, colon = syntax.comma, syntax.colon
+        loops = ahead is None and not is_capped and other is not EMPTY
+        loop = (Repeat(Sequence((comma, other))),) if loops else ()
+        tails: list[_Tail | None] = [None] * (len(members) + 1)
+        tails_ahead = tails if ahead is None else ahead.tails
+        following = EMPTY  # next(i)
+        can_end = may_end
+        for index in range(len(members), -1, -1):
+            if index < len(members):
+                key, value, is_required = members[index]
+                tail = tails[index + 1] if is_required else tails_ahead[index + 1]
+                is_possible = tail is not None and (is_required or not is_capped)
+                member = Sequence((key, colon, value, *(tail or ()))) if is_possible else EMPTY
+                if is_required:
+                    can_end = False
+                    following = member
+                elif is_possible:
+                    following = member if following is EMPTY else Choice((member, following))
+            more = following
+            counted = tails_ahead[index]
+            if ahead is not None and other is not EMPTY and counted is not None:
+                begun = Sequence((other, *counted))
+                more = begun if more is EMPTY else Choice((begun, more))
+            if more is not EMPTY:
+                more = Sequence((comma, more))
+                tails[index] = (*loop, Choice((EPSILON, more)) if can_end else more)
+            elif can_end:
+                tails[index] = loop
+        self.tails = tails
+        self.first = following
+        start = tails_ahead[0]
+        if other is not EMPTY and not is_capped and start is not None:
+            first = chain(other, *start)
+            self.first = first if following is EMPTY else Choice((first, following))
+
+
+def _refuse_count(layout: ObjectLayout) -> None:
+    facet = max(layout.facets, key=lambda facet: facet.fewest)
+    refused(
+        facet.place,
+        "minProperties",
+        f"a text may repeat undeclared names, so {layout.fewest} distinct ones cannot be counted by the automaton",
+        remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
+    )
+
+
+def _refuse_size(layout: ObjectLayout) -> None:
+    facet = layout.facets[0]
+    raise LimitExceeded(
+        facet.place.subject(),
+        limit="states",
+        maximum=_MOST_STATES,
+        evidence=f"{len(layout.entries)} names with up to {layout.most} members",
+    )

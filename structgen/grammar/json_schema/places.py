@@ -1,0 +1,135 @@
+"""Where a schema stands in its document: the value together with its JSON Pointer."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import quote, urljoin
+
+from structgen.errors import GrammarError, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.limits import Limits
+
+__all__ = ["Place", "Resource", "escape", "malformed", "refused", "shown"]
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_$.:@-]*")
+_LONGEST_SHOWN: Final = 240
+_SAFE: Final = "!$&'()*+,;=:@/?-._~"  # what RFC 3986 lets stand in a fragment
+
+
+class Resource:
+    """A schema with a URI of its own: the whole document, or a part of it that has ``$id``.
+
+    Attributes:
+        root: the schema that ``#`` refers to within it.
+        uri: its absolute URI without fragment, or ``""``.
+        pointer: where it stands in the document, without ``#``.
+        limits: the bounds on its patterns.
+    """
+
+    __slots__ = ("limits", "pointer", "root", "uri")
+
+    def __init__(self, root: Json, uri: str, limits: Limits, pointer: str = "") -> None:
+        self.root = root
+        self.uri = uri
+        self.limits = limits
+        self.pointer = pointer
+
+    def inner(self, schema: Json, identifier: str, pointer: str) -> Resource:
+        """The resource of a schema with an identifier within this one."""
+        return Resource(schema, urljoin(self.uri, identifier).partition("#")[0], self.limits, pointer)
+
+
+class Place:
+    """A schema and where it stands; the pointer is spelled out only when it is asked for.
+
+    Attributes:
+        schema: the schema, as parsed.
+        resource: the resource that its references are relative to.
+        parent: the schema that it is part of, or ``None`` where ``path`` begins at the document.
+        path: the steps from the parent: keyword, then name or index where there is one.
+    """
+
+    __slots__ = ("parent", "path", "resource", "schema")
+
+    def __init__(self, schema: Json, resource: Resource, parent: Place | None, path: tuple[str | int, ...]) -> None:
+        self.schema = schema
+        self.resource = resource
+        self.parent = parent
+        self.path = path
+
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer as a URI fragment, for instance ``#/properties/a``."""
+        steps: list[tuple[str | int, ...]] = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(place.path)
+            place = place.parent
+        return "#" + "".join(f"/{escape(step)}" for path in reversed(steps) for step in path)
+
+    def at(self, *steps: str | int) -> str:
+        """The pointer of something inside this schema."""
+        return self.pointer + "".join(f"/{escape(step)}" for step in steps)
+
+    def subject(self, *steps: str | int) -> str:
+        """How a message names this schema or something inside it; the middle of a very long pointer is left out."""
+        pointer = self.at(*steps)
+        if len(pointer) > _LONGEST_SHOWN:
+            half = _LONGEST_SHOWN // 2
+            pointer = f"{pointer[:half]}...{pointer[-half:]}"
+        return f"json schema {pointer}"
+
+
+def escape(step: str | int) -> str:
+    """Write one reference token of a JSON Pointer as it stands in a URI fragment."""
+    text = str(step)
+    if _PLAIN.fullmatch(text):
+        return text
+    return quote(text.replace("~", "~0").replace("/", "~1"), safe=_SAFE, errors="surrogatepass")
+
+
+def shown(value: Json, width: int = 60) -> str:
+    """Write a value of the schema for a message, cut to ``width`` characters."""
+    if isinstance(value, (dict, list)) and len(value) > 8:
+        return f"{'an object' if isinstance(value, dict) else 'an array'} with {len(value)} members"
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "an object" if isinstance(value, dict) else "an array"
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def malformed(place: Place, keyword: str, expected: str, *steps: str | int) -> NoReturn:
+    """Report a keyword whose value has the wrong shape; ``steps`` lead from the keyword to the part at fault.
+
+    Raises:
+        GrammarError: always.
+    """
+    value = place.schema[keyword]
+    for step in steps:
+        value = value[step]
+    raise GrammarError(
+        place.subject(keyword, *steps),
+        f"{keyword!r} must be {expected}" if not steps else f"must be {expected}",
+        evidence=f"found {shown(value)}",
+    )
+
+
+def refused(
+    place: Place, keyword: str, problem: str = "", *, remedy: str = "", steps: tuple[str | int, ...] = ()
+) -> NoReturn:
+    """Refuse a keyword by name.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    raise UnsupportedFeature(
+        place.subject(keyword, *steps),
+        keyword,
+        where=place.at(keyword, *steps),
+        problem=problem or f"{keyword!r} cannot be enforced by the automaton",
+        remedy=remedy or f"remove {keyword!r}, or check it after generation",
+    )

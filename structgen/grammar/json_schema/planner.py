@@ -1,0 +1,316 @@
+"""From a schema to a grammar, in two passes without recursion.
+
+The first pass, here, visits every conjunction of schemas that some value must satisfy, once, and notes its parts in
+a :class:`Plan`; conjunctions are known by the schemas in them, so recursive schemas give a finite graph.  The second
+pass (``plans``) goes through the graph depth first and builds terms from the leaves.  What is recursive or used more
+than once becomes a rule; the rest stands where it is used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import LimitExceeded, UnsatisfiableGrammar
+from structgen.grammar.json_schema import exclusion
+from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
+from structgen.grammar.json_schema.json_types import ANY, ARRAY, BOOLEAN, FRACTION, NULL, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.names import NameLanguage
+from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.numbers import number_term
+from structgen.grammar.json_schema.object_layout import ObjectLayout
+from structgen.grammar.json_schema.object_terms import object_term
+from structgen.grammar.json_schema.places import Place, refused
+from structgen.grammar.json_schema.plans import Builder, Plan, union
+from structgen.grammar.json_schema.shapes import Shape, meet
+from structgen.grammar.json_schema.strings import string_term
+from structgen.grammar.json_schema.syntax import BOOLEAN as BOOLEAN_TERM
+from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
+from structgen.grammar.json_schema.terms import alternatives
+from structgen.grammar.json_schema.validity import Validity
+from structgen.grammar.json_schema.values import values_term
+from structgen.grammar.nodes import EMPTY, Grammar, Rules
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.syntax import Syntax
+    from structgen.grammar.limits import Limits
+
+__all__ = ["Planner"]
+
+_SHAPE_COST: Final = 64
+_ENTRY_COST: Final = 40
+_ITEM_COST: Final = 16
+"""What a shape, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
+
+
+class Planner:
+    """Makes the grammar of one document."""
+
+    def __init__(self, forms: NormalForm, syntax: Syntax, limits: Limits) -> None:
+        self._forms = forms
+        self._syntax = syntax
+        self._limits = limits
+        self._validity = Validity(forms)
+        self._plans: dict[int | frozenset[int], Plan] = {}
+        self._pending: deque[Plan] = deque()
+        self._exclusions: list[Iterator[exclusion.Exclusion]] = []
+        self._are_proofs = False  # what is planned now only serves to find it empty
+        self._has_proved = False
+        self._builder = Builder()
+        self._plain: dict[int, Grammar] = {}  # the terms of unconstrained types
+        self._reasons: list[tuple[tuple[Place, ...], str]] = []
+        self._depth = 0
+        self._anything = Plan((), 0, syntax.any_value)
+        self._nothing = Plan((), 0, EMPTY)
+
+    def grammar(self, place: Place) -> Grammar:
+        """The grammar of the schema at ``place``.
+
+        Raises:
+            GrammarError: the schema is malformed, refused or unsatisfiable.
+            LimitExceeded: it is too large.
+        """
+        root = self._request((place,))
+        self._explore()
+        self._are_proofs = True
+        for pairs in self._exclusions:
+            for one in pairs:
+                self._check(one)
+        term = self._builder.build(root)
+        if term is EMPTY:
+            found = [*self._forms.contradictions, *self._reasons]
+            reasons = [f"{_pointers(places)}{why}" for places, why in found[:3]]
+            raise UnsatisfiableGrammar(
+                place.subject(),
+                "no value satisfies it",
+                evidence="; ".join(dict.fromkeys(reasons)),
+                remedy="loosen one of these keywords",
+            )
+        self._plans.clear()
+        rules = self._builder.reachable(term) if self._has_proved else self._builder.rules
+        return Rules(rules, term) if rules else term
+
+    # First pass
+
+    def _request(self, places: tuple[Place, ...]) -> Plan:
+        """The plan for a conjunction, made if it is new."""
+        if len(places) != 1:
+            return self._request_conjunction(places)
+        place = places[0]
+        schema = place.schema
+        if schema is True:
+            return self._anything
+        if schema is False:
+            self._reasons.append((places, " is false"))
+            return self._nothing
+        plan = self._plans.get(id(schema))
+        if plan is not None:
+            plan.uses += 1
+            return plan
+        local = self._forms.read(place)
+        shape = local.shape
+        if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
+            plan = Plan(places, self._depth, self._scalars(shape))
+        else:
+            plan = self._new(places)
+        self._plans[id(schema)] = plan
+        return plan
+
+    def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
+        distinct = {id(place.schema): place for place in places if place.schema is not True and place.schema != {}}
+        if len(distinct) <= 1:
+            return self._request(tuple(distinct.values())) if distinct else self._anything
+        if any(place.schema is False for place in places):
+            self._reasons.append((tuple(place for place in places if place.schema is False), " is false"))
+            return self._nothing
+        key = frozenset(distinct)
+        plan = self._plans.get(key)
+        if plan is not None:
+            plan.uses += 1
+            return plan
+        plan = self._plans[key] = self._new(tuple(distinct.values()))
+        return plan
+
+    def _new(self, places: tuple[Place, ...]) -> Plan:
+        if self._depth > self._limits.nesting:
+            raise LimitExceeded(places[0].subject(), limit="nesting", maximum=self._limits.nesting)
+        plan = Plan(places, self._depth)
+        self._pending.append(plan)
+        return plan
+
+    def _explore(self) -> None:
+        while self._pending:
+            plan = self._pending.popleft()
+            self._depth = plan.depth + 1
+            self._expand(plan)
+
+    def _expand(self, plan: Plan) -> None:
+        if len(plan.places) == 1:
+            place = plan.places[0]
+            local = self._forms.read(place)
+            if not local.parts:
+                self._fill(plan, [local.shape])
+                return
+            self._forms.require_content(place)
+            if local.is_wrapper:
+                inner = [inner for _, inner in self._forms.in_place(local)]
+                if len(inner) > 1 and all(map(self._forms.is_constant, inner)):
+                    self._fill(plan, self._forms.shapes(plan.places))
+                    return
+                if any(part.keyword == "oneOf" for part in local.parts) and not self._are_proofs:
+                    branches = list(map(self._forms.shapes_of, inner))
+                    self._exclusions.append(exclusion.between_branches(branches, place))
+                plan.children = [self._request((branch,)) for branch in inner]
+                plan.build = union
+                return
+        self._fill(plan, self._forms.shapes(plan.places))
+
+    def _fill(self, plan: Plan, shapes: list[Shape]) -> None:
+        """Note what the shapes of a plan need."""
+        if any(shape.branches for shape in shapes) and not self._are_proofs:
+            self._exclusions.append(exclusion.between_shapes(shapes))
+        if not shapes:
+            self._reasons.append((plan.places, ": no alternative is left"))
+        if len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values:
+            self._refuse(shapes[0])
+            self._object(plan, shapes[0])
+            return
+        plan.children = [part for shape in shapes for part in self._parts(shape)]
+        plan.build = union
+
+    def _refuse(self, shape: Shape) -> None:
+        for place, keyword in shape.refusals:
+            refused(place, keyword)
+
+    def _parts(self, shape: Shape) -> list[Plan]:
+        """What a shape is the union of, type by type."""
+        if shape.types == 0:
+            self._reasons.append((shape.origins, ": the types exclude each other"))
+            return []
+        self._refuse(shape)
+        if shape.values:
+            return [Plan((), 0, self._constants(shape))]
+        parts = [Plan((), 0, self._scalars(shape))]
+        if shape.types & ARRAY and shape.arrays:
+            parts.append(self._array(Plan((), 0), shape))
+        if shape.types & OBJECT and shape.objects:
+            parts.append(self._object(Plan((), 0), shape))
+        return parts
+
+    def _scalars(self, shape: Shape) -> Grammar:
+        """All values of a shape but the arrays and objects that it constrains."""
+        types = shape.types
+        if shape.string or shape.number or shape.arrays or shape.objects:
+            return alternatives(*self._scalar_terms(shape))
+        term = self._plain.get(types)
+        if term is None:
+            whole = self._syntax.any_value
+            term = self._plain[types] = whole if types == ANY else alternatives(*self._scalar_terms(shape))
+        return term
+
+    def _scalar_terms(self, shape: Shape) -> list[Grammar]:
+        """The terms of the types that are not constrained further, and of strings and numbers."""
+        types, syntax = shape.types, self._syntax
+        terms: list[Grammar] = []
+        if types & STRING:
+            term = string_term(shape.string)
+            terms.append(term)
+            if term is EMPTY:
+                self._reasons.append((shape.origins, ": 'minLength' exceeds 'maxLength'"))
+        if types & NUMBER:
+            term = number_term(shape.number, syntax, shape.origins, integral=not types & FRACTION)
+            terms.append(term)
+            if term is EMPTY:
+                why = ": no number is left by 'minimum', 'maximum' and 'multipleOf'"
+                self._reasons.append((shape.origins, why))
+        if types & BOOLEAN:
+            terms.append(BOOLEAN_TERM)
+        if types & NULL:
+            terms.append(NULL_TERM)
+        if types & ARRAY and not shape.arrays:
+            terms.append(syntax.any_array)
+        if types & OBJECT and not shape.objects:
+            terms.append(syntax.any_object)
+        return terms
+
+    def _constants(self, shape: Shape) -> Grammar:
+        values = self._validity.constants(shape)
+        source = shape.values[0]
+        self._forms.spend(_ITEM_COST + 3 * len(source.members), source.place)
+        if not values:
+            why = "is empty" if not source.members else "has no value that the other keywords allow"
+            self._reasons.append(((source.place,), f": {source.keyword!r} {why}"))
+        return values_term(values, self._syntax, source.place, source.keyword, fractions=bool(shape.types & FRACTION))
+
+    def _array(self, plan: Plan, shape: Shape) -> Plan:
+        """Note what the arrays of a shape need."""
+        layout = ArrayLayout(shape.arrays)
+        place = shape.arrays[0].place
+        self._forms.spend(_ITEM_COST * (1 + len(layout.items)), place)
+        plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
+
+        def build(terms: list[Grammar]) -> Grammar:
+            term = array_term(layout, terms[:-1], terms[-1], self._syntax)
+            if term is EMPTY:
+                self._reasons.append(((place,), ": 'minItems' asks for more items than are possible"))
+            return term
+
+        plan.build = build
+        return plan
+
+    def _object(self, plan: Plan, shape: Shape) -> Plan:
+        """Note what the objects of a shape need."""
+        facets = shape.objects
+        rules = [
+            Place(facet.names, facet.place.resource, facet.place, ("propertyNames",))
+            for facet in facets
+            if facet.names is not True
+        ]
+        layout = ObjectLayout(facets, NameLanguage(tuple(rules), self._forms, self._validity) if rules else None)
+        place = facets[0].place
+        self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
+        count = len(layout.entries)
+        plan.children = [
+            *(self._request(entry.places) for entry in layout.entries),
+            *(self._request(region.places) for region in layout.others),
+        ]
+
+        def build(terms: list[Grammar]) -> Grammar:
+            term = object_term(layout, terms[:count], terms[count:], self._syntax)
+            if term is EMPTY:
+                self._reasons.append(((place,), _impossible(layout, terms)))
+            return term
+
+        plan.build = build
+        return plan
+
+    def _check(self, one: exclusion.Exclusion) -> None:
+        """Make sure that two alternatives of a ``oneOf`` have nothing in common.
+
+        Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
+
+        Raises:
+            UnsupportedFeature: that is not provable.
+        """
+        plan = Plan((), 0)
+        self._has_proved = True
+        self._depth = 0
+        self._forms.spend(_SHAPE_COST, one.place)
+        self._fill(plan, [meet(one.first, one.second)])
+        self._explore()
+        noted = len(self._reasons)
+        if self._builder.build(plan) is not EMPTY:
+            exclusion.refuse_overlap(one)
+        del self._reasons[noted:]
+
+
+def _pointers(places: tuple[Place, ...]) -> str:
+    return " and ".join(place.pointer for place in places)
+
+
+def _impossible(layout: ObjectLayout, terms: list[Grammar]) -> str:
+    for entry, term in zip(layout.entries, terms, strict=False):
+        if entry.is_required and (term is EMPTY or entry.is_forbidden):
+            return f": required property {entry.name!r} can have no value"
+    return ": 'minProperties' or 'maxProperties' cannot be met"

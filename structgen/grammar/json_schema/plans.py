@@ -1,0 +1,128 @@
+"""The second pass: from a graph of plans to terms and rules, depth first and without recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from structgen.grammar.json_schema.terms import alternatives
+from structgen.grammar.nodes import (
+    EMPTY,
+    Choice,
+    Grammar,
+    JsonString,
+    Literal,
+    Reference,
+    Shared,
+    postorder,
+)
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.places import Place
+
+__all__ = ["Builder", "Plan"]
+
+Build = Callable[[list[Grammar]], Grammar]
+
+_SMALL: Final = (Shared, Literal, Reference, JsonString)
+_FEW: Final = 8
+
+_NEW: Final = 0
+_OPEN: Final = 1
+_DONE: Final = 2
+
+
+class Plan:
+    """What is to be built for one conjunction of schemas.
+
+    Attributes:
+        places: the schemas.
+        depth: how many arrays and objects stand around it where it was met first.
+        children: the plans that its parts need, and ``build`` makes the term from theirs.
+        term: the result, once it is there.
+        uses: how often it is asked for.
+        is_rule: it is recursive and so needs a name.
+        state: not yet met, on the way down, or done.
+    """
+
+    __slots__ = ("build", "children", "depth", "is_rule", "places", "state", "term", "uses")
+
+    def __init__(self, places: tuple[Place, ...], depth: int, term: Grammar | None = None) -> None:
+        self.places = places
+        self.depth = depth
+        self.children: list[Plan] = []
+        self.build: Build = union
+        self.term = term
+        self.uses = 1
+        self.is_rule = False
+        self.state = _NEW if term is None else _DONE
+
+    @property
+    def name(self) -> str:
+        """The name of its rule: the pointers of its schemas."""
+        return " & ".join(place.pointer for place in self.places)
+
+
+def union(terms: list[Grammar]) -> Grammar:
+    """The term of a plan whose children are its alternatives."""
+    return alternatives(*terms)
+
+
+class Builder:
+    """Builds the terms of plans.
+
+    Attributes:
+        rules: what is recursive or used more than once, by name.
+    """
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Grammar] = {}
+
+    def build(self, root: Plan) -> Grammar:
+        """Build the term of a plan and of all that it needs."""
+        stack = [root]
+        while stack:
+            plan = stack[-1]
+            if plan.state == _DONE:
+                stack.pop()
+            elif plan.state == _NEW:
+                plan.state = _OPEN
+                stack += [child for child in reversed(plan.children) if child.state == _NEW]
+            else:
+                stack.pop()
+                self._finish(plan)
+        return root.term or EMPTY
+
+    def _finish(self, plan: Plan) -> None:
+        terms: list[Grammar] = []
+        for child in plan.children:
+            if child.term is not None:
+                terms.append(child.term)
+            else:  # above us on the way down
+                child.is_rule = True
+                terms.append(Reference(child.name))
+        term = plan.build(terms)
+        plan.state = _DONE
+        if plan.is_rule or (plan.uses > 1 and plan.places and not _is_small(term)):
+            self.rules[plan.name] = term
+            term = EMPTY if term is EMPTY else Reference(plan.name)
+        plan.term = term
+        plan.children, plan.build = [], union  # they hold the planner, and recursive plans hold each other
+
+    def reachable(self, term: Grammar) -> dict[str, Grammar]:
+        """The rules that ``term`` needs, where plans were built that are no part of it."""
+        needed: set[str] = set()
+        waiting = [term]
+        while waiting:
+            for node in postorder(waiting.pop()):
+                if isinstance(node, Reference) and node.name in self.rules and node.name not in needed:
+                    needed.add(node.name)
+                    waiting.append(self.rules[node.name])
+        return {name: rule for name, rule in self.rules.items() if name in needed}
+
+
+def _is_small(term: Grammar) -> bool:
+    """Whether a term is as well repeated as called."""
+    if isinstance(term, Choice):
+        return len(term.items) <= _FEW and all(isinstance(item, _SMALL) for item in term.items)
+    return isinstance(term, _SMALL)

@@ -1,0 +1,248 @@
+"""Read one schema object: its constraints by type, and the schemas that apply in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import GrammarError
+from structgen.grammar.json_schema import arrays, numbers, objects, strings
+from structgen.grammar.json_schema.json_types import ARRAY, BOOLEAN, INTEGER, NULL, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.places import Place, malformed, shown
+from structgen.grammar.json_schema.shapes import Shape, Values
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.strict_json import Json
+
+__all__ = ["CONSTRAINTS", "IN_PLACE", "Local", "Part", "SchemaReader", "reader_of"]
+
+_TYPES: Final = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "integer": INTEGER,
+    "number": NUMBER,
+    "string": STRING,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+
+Reader = Callable[[Shape, Place, "Json"], None]
+
+
+class Part:
+    """Schemas that apply to the same value.
+
+    Attributes:
+        keyword: ``$ref``, ``allOf``, ``anyOf`` or ``oneOf``; ``""`` for the constraints of the schema itself.
+        places: the schemas under it; none where ``keyword`` is ``$ref``, which is resolved later.
+    """
+
+    __slots__ = ("keyword", "places")
+
+    def __init__(self, keyword: str, places: tuple[Place, ...] = ()) -> None:
+        self.keyword = keyword
+        self.places = places
+
+
+class Local:
+    """One schema object, read.
+
+    Attributes:
+        place: the schema.
+        shape: its own constraints.
+        parts: what applies in place, in the order of the schema, the schema's own constraints among them at the
+            place of ``properties``; empty if there is nothing but its own constraints.
+    """
+
+    __slots__ = ("parts", "place", "shape")
+
+    def __init__(self, place: Place, shape: Shape, parts: tuple[Part, ...]) -> None:
+        self.place = place
+        self.shape = shape
+        self.parts = parts
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether it constrains nothing itself and has one part, whose alternatives it therefore is."""
+        if len(self.parts) != 2 or not self.shape.is_free:
+            return False
+        return not any(part.keyword == "allOf" and len(part.places) != 1 for part in self.parts)
+
+
+def _type(shape: Shape, place: Place, value: Json) -> None:
+    if isinstance(value, str) and value in _TYPES:
+        shape.types &= _TYPES[value]
+    elif isinstance(value, (list, tuple)) and value:
+        bits = 0
+        for index, name in enumerate(value):
+            if not isinstance(name, str) or name not in _TYPES:
+                malformed(place, "type", f"one of {', '.join(_TYPES)}", index)
+            bits |= _TYPES[name]
+        shape.types &= bits
+    else:
+        malformed(place, "type", f"one of {', '.join(_TYPES)}, or an array of them")
+    if place.schema.get("nullable") is True:
+        shape.types |= NULL
+
+
+def _nullable(_: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, bool):
+        malformed(place, "nullable", "true or false")
+
+
+def _enum(shape: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, (list, tuple)):
+        malformed(place, "enum", "an array of values")
+    shape.values += (Values(list(value), place, "enum"),)
+
+
+def _const(shape: Shape, place: Place, value: Json) -> None:
+    shape.values += (Values([value], place, "const"),)
+
+
+def _schema_array(_: Shape, place: Place, value: Json, keyword: str) -> None:
+    if not isinstance(value, (list, tuple)) or not value:
+        malformed(place, keyword, "a non-empty array of schemas")
+    for index, schema in enumerate(value):
+        if not isinstance(schema, (dict, bool)):
+            malformed(place, keyword, "a schema", index)
+
+
+def _all_of(shape: Shape, place: Place, value: Json) -> None:
+    _schema_array(shape, place, value, "allOf")
+
+
+def _any_of(shape: Shape, place: Place, value: Json) -> None:
+    _schema_array(shape, place, value, "anyOf")
+
+
+def _one_of(shape: Shape, place: Place, value: Json) -> None:
+    _schema_array(shape, place, value, "oneOf")
+
+
+def _ref(_: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, str):
+        malformed(place, "$ref", "a URI reference")
+
+
+def _not(shape: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, (dict, bool)):
+        malformed(place, "not", "a schema")
+    if value is True or value == {}:
+        shape.types = 0
+    elif value is not False:
+        shape.refusals += ((place, "not"),)
+
+
+def _if(shape: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, (dict, bool)):
+        malformed(place, "if", "a schema")
+    if "then" in place.schema or "else" in place.schema:
+        shape.refusals += ((place, "if"),)
+
+
+def _dynamic_ref(shape: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, str):
+        malformed(place, "$dynamicRef", "a URI reference")
+    shape.refusals += ((place, "$dynamicRef"),)
+
+
+def _recursive_ref(shape: Shape, place: Place, value: Json) -> None:
+    if not isinstance(value, str):
+        malformed(place, "$recursiveRef", "a URI reference")
+    shape.refusals += ((place, "$recursiveRef"),)
+
+
+CONSTRAINTS: Final[dict[str, Reader]] = {
+    "type": _type,
+    "nullable": _nullable,
+    "enum": _enum,
+    "const": _const,
+    "not": _not,
+    "if": _if,
+    "$ref": _ref,
+    "$dynamicRef": _dynamic_ref,
+    "$recursiveRef": _recursive_ref,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    **strings.READERS,
+    **numbers.READERS,
+    **arrays.READERS,
+    **objects.READERS,
+}
+"""Every keyword that can exclude a value, with its reader."""
+
+IN_PLACE: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
+
+
+class SchemaReader:
+    """Reads schema objects of one dialect."""
+
+    __slots__ = ("_id_keyword", "_readers", "_reference_stands_alone")
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._id_keyword = dialect.id_keyword
+        self._reference_stands_alone = dialect.reference_stands_alone
+        self._readers = {keyword: reader for keyword, reader in CONSTRAINTS.items() if dialect.has(keyword)}
+
+    def read(self, place: Place) -> Local:
+        """Read the schema object at ``place``.
+
+        Raises:
+            GrammarError: it is no schema, or the value of a keyword has the wrong shape.
+            UnsupportedFeature: a pattern is refused by the regex front end.
+
+        Complexity: linear in the number of keywords, names and values; sub-schemas are not entered.
+        """
+        schema = place.schema
+        if not isinstance(schema, dict):
+            raise GrammarError(
+                place.subject(), "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
+            )
+        shape = Shape(place)
+        if self._reference_stands_alone and "$ref" in schema:
+            _ref(shape, place, schema["$ref"])
+            return Local(place, shape, (Part(""), Part("$ref")))
+        if self._id_keyword in schema:
+            _enter_resource(place, schema[self._id_keyword])
+        readers = self._readers
+        for keyword, value in schema.items():
+            reader = readers.get(keyword)
+            if reader is not None:
+                reader(shape, place, value)
+        return Local(place, shape, () if IN_PLACE.isdisjoint(schema) else tuple(_parts(place)))
+
+
+@lru_cache(maxsize=16)
+def reader_of(dialect: Dialect) -> SchemaReader:
+    """The reader of a dialect."""
+    return SchemaReader(dialect)
+
+
+def _enter_resource(place: Place, identifier: Json) -> None:
+    """Let references below ``place`` be relative to its identifier."""
+    resource = place.resource
+    if isinstance(identifier, str) and not identifier.startswith("#") and place.schema is not resource.root:
+        place.resource = resource.inner(place.schema, identifier, place.pointer[1:])
+
+
+def _parts(place: Place) -> list[Part]:
+    parts: list[Part] = []
+    own: Part | None = None
+    for keyword, value in place.schema.items():
+        if keyword == "properties":
+            own = Part("")
+            parts.append(own)
+        elif keyword == "$ref":
+            parts.append(Part("$ref"))
+        elif keyword in IN_PLACE:
+            parts.append(
+                Part(
+                    keyword,
+                    tuple(Place(schema, place.resource, place, (keyword, index)) for index, schema in enumerate(value)),
+                )
+            )
+    return parts if own else [Part(""), *parts]

@@ -1,0 +1,141 @@
+"""The normal form of a schema: a disjunction of shapes, each a conjunction of constraints by type.
+
+JSON Schema keywords act on one type each and leave the others free, so the constraints of one schema fall apart by
+type: this record of *facets* is a :class:`Shape`.  ``allOf``, ``$ref`` and siblings are the *meet* of shapes,
+``anyOf`` and ``oneOf`` are several shapes.  The meet keeps the object and array facets of its parts side by side,
+because ``additionalProperties`` looks at the ``properties`` of its own schema only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from structgen.grammar.json_schema.counts import united
+from structgen.grammar.json_schema.equality import value_key
+from structgen.grammar.json_schema.json_types import ANY, ARRAY, OBJECT
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.arrays import ArrayFacet
+    from structgen.grammar.json_schema.numbers import NumberFacet
+    from structgen.grammar.json_schema.objects import ObjectFacet
+    from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.json_schema.strings import StringFacet
+
+__all__ = ["Branch", "Shape", "Values", "meet"]
+
+
+class Values:
+    """The finitely many values that ``enum`` or ``const`` leaves.
+
+    Attributes:
+        members: the values, in the order of the schema.
+        place: the schema of the keyword, and ``keyword`` its name.
+    """
+
+    __slots__ = ("_keys", "keyword", "members", "place")
+
+    def __init__(self, members: list[Json], place: Place, keyword: str) -> None:
+        self.members = members
+        self.place = place
+        self.keyword = keyword
+        self._keys: frozenset[object] | None = None
+
+    @property
+    def keys(self) -> frozenset[object]:
+        """What tells the members apart from all other values."""
+        if self._keys is None:
+            self._keys = frozenset(map(value_key, self.members))
+        return self._keys
+
+
+class Branch:
+    """One alternative of a ``oneOf``: shapes with different indices of one group must exclude each other.
+
+    Attributes:
+        place: the schema that holds the ``oneOf``.
+        index: which alternative.
+    """
+
+    __slots__ = ("index", "place")
+
+    def __init__(self, place: Place, index: int) -> None:
+        self.place = place
+        self.index = index
+
+
+class Shape:
+    """A conjunction of constraints, by type.  Treated as immutable once it is read.
+
+    Attributes:
+        types: the types that are left, as bits.
+        values: the values that are left, one :class:`Values` a keyword; none: not restricted.
+        string, number: the constraints on strings and numbers, or ``None``.
+        arrays, objects: one facet for each schema that constrains arrays or objects.
+        refusals: keywords that cannot be enforced, with their place.
+        branches: the alternatives of ``oneOf`` that were taken on the way here.
+        origins: the schemas that were met.
+    """
+
+    __slots__ = (
+        "arrays",
+        "branches",
+        "number",
+        "objects",
+        "origins",
+        "refusals",
+        "string",
+        "types",
+        "values",
+    )
+
+    def __init__(self, place: Place) -> None:
+        self.types = ANY
+        self.values: tuple[Values, ...] = ()
+        self.string: StringFacet | None = None
+        self.number: NumberFacet | None = None
+        self.arrays: tuple[ArrayFacet, ...] = ()
+        self.objects: tuple[ObjectFacet, ...] = ()
+        self.refusals: tuple[tuple[Place, str], ...] = ()
+        self.branches: tuple[Branch, ...] = ()
+        self.origins: tuple[Place, ...] = (place,)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it excludes nothing."""
+        return self.types == ANY and not (
+            self.values or self.string or self.number or self.arrays or self.objects or self.refusals or self.branches
+        )
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it lists values and says nothing else but their types."""
+        return len(self.values) == 1 and not (
+            self.string or self.number or self.arrays or self.objects or self.refusals or self.branches
+        )
+
+    def excludes(self, other: Shape) -> bool:
+        """Whether types or constants alone show that the two have nothing in common."""
+        if self.types & other.types == 0:
+            return True
+        return any(a.keys.isdisjoint(b.keys) for a in self.values for b in other.values)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether no part of it leads to other schemas."""
+        return not ((self.objects and self.types & OBJECT) or (self.arrays and self.types & ARRAY) or self.values)
+
+
+def meet(a: Shape, b: Shape) -> Shape:
+    """The shape of the values that belong to both."""
+    both = Shape.__new__(Shape)
+    both.types = a.types & b.types
+    both.values = a.values + b.values
+    both.string = a.string.meet(b.string) if a.string and b.string else a.string or b.string
+    both.number = a.number.meet(b.number) if a.number and b.number else a.number or b.number
+    both.arrays = united(a.arrays, b.arrays)
+    both.objects = united(a.objects, b.objects)
+    both.refusals = a.refusals + b.refusals
+    both.branches = a.branches + b.branches
+    both.origins = united(a.origins, b.origins)
+    return both

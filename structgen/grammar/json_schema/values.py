@@ -1,0 +1,140 @@
+"""The canonical texts of constants, ``enum`` and ``const``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.json_schema.terms import chain
+from structgen.grammar.nodes import EMPTY, Choice, Grammar, Literal
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.json_schema.syntax import Syntax
+
+__all__ = ["quoted", "value_term", "values_term"]
+
+_NAMED: Final = {None: b"null", True: b"true", False: b"false"}
+
+
+def quoted(text: str, place: Place, *steps: str | int) -> bytes:
+    """A JSON string literal as ``json.dumps(text, ensure_ascii=False)`` writes it, in UTF-8.
+
+    Raises:
+        GrammarError: ``text`` has a lone surrogate, which no UTF-8 text can hold.
+    """
+    try:
+        return encode_basestring(text).encode()
+    except UnicodeEncodeError as error:
+        raise GrammarError(
+            place.subject(*steps),
+            f"lone surrogate {error.object[error.start]!r} cannot be written in UTF-8",
+            remedy="write the character itself, or a surrogate pair",
+        ) from None
+
+
+def values_term(values: Iterable[Json], syntax: Syntax, place: Place, keyword: str, *, fractions: bool) -> Grammar:
+    """The canonical texts of constants; with ``fractions``, an integral float keeps its own spelling too.
+
+    Raises:
+        GrammarError: a value is not JSON.
+        LimitExceeded: a value is nested too deeply.
+    """
+    texts: dict[bytes, None] = {}
+    compound: list[Grammar] = []
+    for value in values:
+        if isinstance(value, str):
+            texts[quoted(value, place, keyword)] = None
+        elif isinstance(value, (dict, list, tuple)):
+            compound.append(value_term(value, syntax, place, keyword))
+        else:
+            texts.update(dict.fromkeys(_spellings(value, place, keyword, fractions=fractions)))
+    terms = [*map(Literal, texts), *compound]
+    return terms[0] if len(terms) == 1 else Choice(terms) if terms else EMPTY
+
+
+def _spellings(value: Json, place: Place, keyword: str, *, fractions: bool = True) -> Iterator[bytes]:
+    if value is None or isinstance(value, bool):
+        yield _NAMED[value]
+    elif isinstance(value, int):
+        yield str(value).encode()
+    elif isinstance(value, (float, Decimal)):
+        number = Decimal(repr(value)) if isinstance(value, float) else value
+        if not number.is_finite():
+            raise GrammarError(place.subject(keyword), f"{value!r} is not a JSON number")
+        is_integral = number.adjusted() < _LONGEST_INTEGER and number == number.to_integral_value()
+        if is_integral:
+            yield str(int(number)).encode()
+        if fractions or not is_integral:
+            yield (repr(value) if isinstance(value, float) else str(value)).encode()
+    else:
+        raise GrammarError(
+            place.subject(keyword),
+            f"{type(value).__name__} is not a JSON value",
+            evidence=f"found {value!r:.60}",
+        )
+
+
+_LONGEST_INTEGER: Final = 40
+_DEEPEST: Final = 2_000
+
+
+def value_term(value: Json, syntax: Syntax, place: Place, keyword: str) -> Grammar:
+    """The texts of one value: members in their order, whitespace after the policy, the rest canonical.
+
+    Raises:
+        GrammarError: a part of it is not JSON.
+        LimitExceeded: it is nested deeper than 2,000.
+    """
+    done: list[Grammar] = []  # finished terms that wait for their container
+    stack: list[tuple[Json, bool]] = [(value, False)]
+    depth = 0
+    while stack:
+        item, is_ready = stack.pop()
+        if not isinstance(item, (dict, list, tuple)):
+            done.append(_scalar_term(item, place, keyword))
+        elif not is_ready:
+            depth += 1
+            if depth > _DEEPEST:
+                raise LimitExceeded(place.subject(keyword), limit="nesting", maximum=_DEEPEST)
+            stack.append((item, True))
+            members_of_item = item.values() if isinstance(item, dict) else item
+            stack.extend((member, False) for member in reversed(list(members_of_item)))
+        else:
+            depth -= 1
+            count = len(item)
+            members = done[len(done) - count :]
+            del done[len(done) - count :]
+            done.append(_container(item, members, syntax, place, keyword))
+    return done[0]
+
+
+def _scalar_term(value: Json, place: Place, keyword: str) -> Grammar:
+    if isinstance(value, str):
+        return Literal(quoted(value, place, keyword))
+    texts = [Literal(text) for text in _spellings(value, place, keyword)]
+    return texts[0] if len(texts) == 1 else Choice(texts)
+
+
+def _container(value: Json, members: list[Grammar], syntax: Syntax, place: Place, keyword: str) -> Grammar:
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise GrammarError(place.subject(keyword), f"{name!r} is not a name of a JSON object")
+        members = [
+            chain(Literal(quoted(name, place, keyword)), syntax.colon, member)
+            for name, member in zip(value, members, strict=True)
+        ]
+        begin, close, end = syntax.open_object, syntax.close_object, syntax.end_object
+    else:
+        begin, close, end = syntax.open_array, syntax.close_array, syntax.end_array
+    if not members:
+        return chain(begin, end)
+    parts = [begin, members[0]]
+    for member in members[1:]:
+        parts += (syntax.comma, member)
+    return chain(*parts, close)

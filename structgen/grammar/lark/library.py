@@ -1,0 +1,120 @@
+"""The files of a grammar: imports looked up, and what every name means in the file that it stands in."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import PurePath
+from typing import Final
+
+from structgen.grammar.lark.definitions import Definition, Import, Module, read_module
+from structgen.grammar.lark.source import Source, read_source
+from structgen.grammar.limits import Limits
+
+__all__ = ["Library"]
+
+# Lark writes this one with a look-behind; its lexers, which take the shortest match, find exactly these texts.
+_BUILTIN_TERMINALS: Final = {"common": {"ESCAPED_STRING": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}}
+
+
+class Library:
+    """The main grammar and all files that it imports from, each read once."""
+
+    def __init__(self, main: Source, limits: Limits) -> None:
+        """Read the main grammar and look up what it imports.
+
+        Raises:
+            GrammarSyntaxError: a file is no Lark grammar, or an import leads to nothing.
+            GrammarError: a file cannot be read.
+            UnsupportedFeature: a statement is not supported.
+            LimitExceeded: a file is too large or nested too deeply.
+        """
+        self._limits = limits
+        self.main = read_module(main, limits)
+        self.modules: dict[object, Module] = {None: self.main}
+        self._names: dict[tuple[int, str], str] = {}
+        for alias in self.main.imports:  # a definition that is imported keeps the first name it gets
+            found = self.find(self.main, alias)
+            if found is not None:
+                self._names.setdefault((id(found.module), found.name), alias)
+        self._taken = {*self.main.definitions, *self.main.imports}
+
+    def find(self, module: Module, name: str) -> Definition | None:
+        """Return what ``name`` means in ``module``; ``None`` if it means nothing there.
+
+        Raises:
+            GrammarSyntaxError: an import leads to no file, to no definition or in a circle.
+        """
+        seen: set[tuple[int, str]] = set()
+        while name not in module.definitions:
+            wanted = module.imports.get(name)
+            if wanted is None:
+                return None
+            span = (wanted.position, wanted.position + len(name))
+            if (id(module), name) in seen:
+                raise module.source.syntax_error(span, f"{name!r} is imported in a circle")
+            seen.add((id(module), name))
+            target = self._module(module, wanted)
+            if wanted.name not in target.definitions and wanted.name not in target.imports:
+                raise module.source.syntax_error(
+                    span,
+                    f"{target.source.name} does not define {wanted.name!r}",
+                    f"it defines {_listed(list(target.definitions))}",
+                )
+            module, name = target, wanted.name
+        return module.definitions[name]
+
+    def name_of(self, definition: Definition) -> str:
+        """Return the name of a definition in the whole grammar: its own, or ``file__name`` for an inner one."""
+        if definition.module is self.main:
+            return definition.name
+        key = (id(definition.module), definition.name)
+        if key not in self._names:
+            wish = name = f"{PurePath(definition.module.source.name).stem}__{definition.name}"
+            count = 1
+            while name in self._taken:
+                count += 1
+                name = f"{wish}_{count}"
+            self._taken.add(name)
+            self._names[key] = name
+        return self._names[key]
+
+    def _module(self, module: Module, wanted: Import) -> Module:
+        source = module.source
+        if wanted.is_relative and not source.is_builtin:
+            if source.folder is None:
+                raise source.syntax_error(
+                    (wanted.position, wanted.position + 1),
+                    "a relative import in a grammar without a place",
+                    "pass path=..., or load the grammar from its file",
+                )
+            path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
+            place: object = path.resolve()
+            if place not in self.modules:
+                self.modules[place] = read_module(read_source(path, self._limits, is_imported=True), self._limits)
+        else:
+            place = wanted.path
+            if place not in self.modules:
+                self.modules[place] = self._builtin(source, wanted)
+        return self.modules[place]
+
+    def _builtin(self, source: Source, wanted: Import) -> Module:
+        folder = resources.files("lark").joinpath("grammars")
+        file = folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
+        name = ".".join(wanted.path)
+        if not file.is_file():
+            known = sorted(entry.name.removesuffix(".lark") for entry in folder.iterdir() if ".lark" in entry.name)
+            raise source.syntax_error(
+                (wanted.position, wanted.position + 1),
+                f"Lark has no grammar called {name!r}",
+                f"import from {_listed(known)}, or write %import .{name}.NAME for a file beside this one",
+            )
+        module = read_module(Source(file.read_text("utf-8"), name, is_imported=True, is_builtin=True), self._limits)
+        for terminal, text in _BUILTIN_TERMINALS.get(name, {}).items():
+            override = read_module(Source(text, name, is_imported=True, is_builtin=True), self._limits)
+            module.definitions[terminal] = override.definitions[terminal]
+        return module
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown

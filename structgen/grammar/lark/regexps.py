@@ -1,0 +1,171 @@
+"""Strings and regexps of a Lark grammar, as patterns of characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import lark
+from lark.load_grammar import eval_escaping
+
+from structgen.errors import GrammarSyntaxError, UnsupportedFeature
+from structgen.grammar.algebra import with_children
+from structgen.grammar.lark.lazy_regexps import split_at_lazy
+from structgen.grammar.lark.shortest import Pattern
+from structgen.grammar.lark.source import Source
+from structgen.grammar.lark.syntax import Token
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Capture, CharClass, Grammar, literal, postorder
+from structgen.grammar.regex.dialect import DIALECTS
+from structgen.grammar.regex.groups import flags_of
+from structgen.grammar.regex.parser import parse
+
+__all__ = ["pattern_of", "range_of"]
+
+_unescaped: Callable[[str], str] = eval_escaping  # Lark's own, for its escapes have rules of their own
+_PYTHON: Final = DIALECTS["python"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """A string or regexp token in its file, for errors."""
+
+    source: Source
+    token: Token
+
+    @property
+    def start(self) -> int:
+        """Offset of the token."""
+        return self.token.start_pos or 0
+
+    def error(self, problem: str, remedy: str = "") -> GrammarSyntaxError:
+        """Make the error for the whole token."""
+        return self.source.syntax_error((self.start, self.start + len(self.token)), problem, remedy)
+
+    def text(self, body: str) -> str:
+        """Return ``body`` with Lark's escapes read."""
+        try:
+            return _unescaped(body)
+        except (lark.exceptions.GrammarError, SyntaxError, ValueError, NameError):
+            # NameError: Lark's function names a variable that it has not set yet when it reports an error.
+            raise self.error(
+                "a malformed escape, a NUL or a lone surrogate in a string or regexp",
+                "write a backslash as \\\\, and other characters as \\x00 or \\u0000",
+            ) from None
+
+
+def pattern_of(source: Source, token: Token, limits: Limits) -> Pattern:
+    """Return the texts of a string or regexp.
+
+    Raises:
+        GrammarSyntaxError: it is empty, or its escapes or the regexp are malformed.
+        UnsupportedFeature: the regexp needs what a finite automaton cannot do, or looks beyond its own text.
+        LimitExceeded: it is too large.
+    """
+    spelling = _Spelling(source, token)
+    end = token.rindex('"' if token.type == "STRING" else "/")
+    body, flags = token[1:end], token[end + 1 :]
+    text = spelling.text(body)
+    if not text:
+        raise spelling.error("a string or regexp that matches only the empty text", "leave it out")
+    if token.type == "STRING":
+        text = text.replace("\\\\", "\\")
+        if flags:
+            return (_plain(_Regexp(spelling, re.escape(text), flags, limits, is_raw=False), 0, None),)
+        try:
+            return (literal(text),)
+        except ValueError as error:
+            raise spelling.error(str(error)) from None
+    if "\n" in body and "x" not in flags:
+        raise spelling.error("a regexp goes over several lines", "use the flag x, or write \\n")
+    if "l" in flags:
+        raise source.refused(spelling.start, "flag l", "flag l of a regexp depends on the locale", "use the flag i")
+    leading = re.match(r"\(\?([imsux]+)\)", text)
+    if leading is not None:
+        text, flags = text[leading.end() :], flags + leading[1]
+    regexp = _Regexp(spelling, text, "".join(sorted(set(flags))), limits, is_raw=leading is None and text == body)
+    if re.search(r"[*+?}]\?", text):
+        return split_at_lazy(
+            text,
+            verbose="x" in regexp.flags,
+            plain=lambda start, end: _plain(regexp, start, end),
+            refuse=lambda position, reason: source.refused(
+                regexp.span(position, position)[0],
+                "lazy repetition",
+                f"a lazy repetition cannot be compiled here: {reason}",
+                'say which characters may repeat, as in [^"]*',
+            ),
+        )
+    return (_plain(regexp, 0, None),)
+
+
+def range_of(source: Source, first: Token, last: Token) -> Grammar:
+    """Return the characters of a range ``"a".."z"``.
+
+    Raises:
+        GrammarSyntaxError: an end is not a single character, or they are in the wrong order.
+    """
+    codes = []
+    for token in (first, last):
+        spelling = _Spelling(source, token)
+        text = spelling.text(token[1:-1]).replace("\\\\", "\\") if token.endswith('"') else ""
+        if len(text) != 1:
+            raise spelling.error("the end of a range is not a single character")
+        codes.append(ord(text))
+    if codes[0] > codes[1]:
+        raise _Spelling(source, last).error("the range is in the wrong order", "swap its ends")
+    return CharClass([(codes[0], codes[1])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Regexp:
+    """A regexp whose escapes are read; ``is_raw`` if its characters are those of the file."""
+
+    spelling: _Spelling
+    text: str
+    flags: str
+    limits: Limits
+    is_raw: bool
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where characters of the regexp stand in the file, as well as that is known."""
+        first = self.spelling.start
+        if self.is_raw:
+            return first + 1 + start, first + 1 + end
+        return first, first + len(self.spelling.token)
+
+
+def _plain(regexp: _Regexp, start: int, end: int | None) -> Grammar:
+    """Return the language of a part of the regexp."""
+    source = regexp.spelling.source
+    try:
+        node, _ = parse(regexp.text[start:end], _PYTHON, flags_of(regexp.flags, _PYTHON), regexp.limits)
+    except GrammarSyntaxError as error:
+        span = regexp.span(start + error.span[0], start + error.span[1])
+        raise source.syntax_error(span, f"regexp: {error.problem}", error.remedy) from None
+    except UnsupportedFeature as error:
+        offset = re.search(r"\d+", error.where)  # "character 7", of the part that was read
+        position = regexp.span(start + int(offset[0] if offset else 0), 0)[0]
+        problem = f"{error.feature} in a regexp is not supported"
+        raise source.refused(position, error.feature, problem, error.remedy.partition("\n")[0]) from None
+    if isinstance(node, Grammar):
+        return _without_captures(node)
+    raise source.refused(
+        regexp.spelling.start,
+        "assertion",
+        "an assertion in a regexp (look-ahead, boundary or anchor) looks at the text beside its terminal",
+        "say in the rules what may come next, or leave the assertion out",
+    )
+
+
+def _without_captures(term: Grammar) -> Grammar:
+    """Return ``term`` with its named groups as plain groups, which is all that they are to Lark."""
+    made: dict[int, Grammar] = {}
+    for node in postorder(term):
+        if isinstance(node, Capture):
+            made[id(node)] = made[id(node.item)]
+        else:
+            made[id(node)] = with_children(node, [made[id(child)] for child in node.children])
+    return made[id(term)]

@@ -1,0 +1,302 @@
+"""Take terms apart at their left edge: what they can start with, and what follows it.
+
+Two operations that removing left recursion is made of.  Both work on shared nodes, so that what is long is not
+copied, and keep their own stack.
+
+* ``without_empty(t)``: the members of ``t`` but the empty string.
+* ``split(t, rules)``: ``t`` as ``rest | A.nonempty part[A] | ...``, where ``rest`` starts with none of the
+  rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.analysis import Nullability
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    Capture,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    Shared,
+    choice,
+)
+from structgen.grammar.report import Described
+from structgen.grammar.scopes import nodes_with_names
+
+__all__ = ["LeftPositions", "Split", "Splitter", "is_empty"]
+
+
+class LeftPositions:
+    """Where the expressions of a grammar can call a rule before they have read anything."""
+
+    def __init__(self, flat: Rules, nullable: Nullability) -> None:
+        self.nullable = nullable
+        self._named = nodes_with_names(flat)
+
+    def children(self, node: Grammar) -> list[Grammar]:
+        """Return the children of ``node`` that can start it and have a reference below them."""
+        if isinstance(node, Sequence):
+            found: list[Grammar] = []
+            for item in node.items:
+                if id(item) in self._named:
+                    found.append(item)
+                if not self.nullable(item):
+                    break
+            return found
+        if isinstance(node, (JsonString, Shared)) or (isinstance(node, Repeat) and node.max == 0):
+            return []
+        return [child for child in node.children if id(child) in self._named]
+
+    def references(self, term: Grammar) -> dict[str, None]:
+        """Return the names of the rules that ``term`` can start with, as an ordered set."""
+        names: dict[str, None] = {}
+        seen: set[int] = set()
+        stack = [term]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Reference):
+                names[node.name] = None
+            elif id(node) not in seen:
+                seen.add(id(node))
+                stack += reversed(self.children(node))
+        return names
+
+
+class Split(NamedTuple):
+    """A term as ``rest``, or a non-empty member of a rule followed by its part."""
+
+    rest: Grammar
+    parts: Mapping[str, Grammar]
+
+
+class Splitter:
+    """Makes the terms of the rewritten grammar and counts them."""
+
+    def __init__(self, positions: LeftPositions, nonempty: Callable[[str], str], limits: Limits) -> None:
+        """Prepare.
+
+        Args:
+            positions: of the grammar that is rewritten.
+            nonempty: gives the name of the rule for the members of a rule but the empty string.
+            limits: bounds the number of terms made.
+        """
+        self.nullable = positions.nullable
+        self._positions = positions
+        self._nonempty = nonempty
+        self._limits = limits
+        self._count = 0
+        self._without_empty: dict[int, tuple[Grammar, Grammar]] = {}
+
+    # Terms without the empty string
+
+    def without_empty(self, term: Grammar) -> Grammar:
+        """Return the members of ``term`` but the empty string; ``term`` itself where that is no member."""
+        known = self._without_empty
+        stack = [term]
+        while stack:
+            node = stack[-1]
+            if id(node) in known:
+                stack.pop()
+                continue
+            if not self.nullable(node):
+                known[id(node)] = (node, node)
+                continue
+            waiting = [child for child in node.children if id(child) not in known]
+            if waiting and not isinstance(node, Complement):
+                stack += waiting
+                continue
+            known[id(node)] = (node, self._emptied(node))
+        return known[id(term)][1]
+
+    def _emptied(self, node: Grammar) -> Grammar:
+        def inner(child: Grammar) -> Grammar:
+            return self._without_empty[id(child)][1]
+
+        match node:
+            case Literal():
+                return EMPTY
+            case Reference():
+                return Reference(self._nonempty(node.name))
+            case Sequence() if not node.items:
+                return EMPTY
+            case Sequence():
+                tails = self._tails(node.items, len(node.items) - 1)
+                return self.choice(
+                    self.sequence(inner(item), tail) for item, tail in zip(node.items, tails, strict=True)
+                )
+            case Choice():
+                return self.choice(inner(item) for item in node.items)
+            case Repeat():
+                return EMPTY if node.max == 0 else self._repeat(inner(node.item), 1, node.max)
+            case Capture():
+                item = inner(node.item)
+                return item if is_empty(item) else Capture(node.name, item)
+            case Described():
+                return inner(node.item)
+            case Shared():
+                item = inner(node.item)
+                return item if is_empty(item) else Shared(item)
+            case Intersection() if node.items:
+                return Intersection([inner(node.items[0]), *node.items[1:]])
+            case Intersection():  # every text
+                return Repeat(ANY_CHAR, 1, None)
+            case Complement():
+                return Complement(choice(node.item, EPSILON))
+            case _:
+                raise GrammarError("grammar", f"unknown node {type(node).__name__}")
+
+    # Terms split at what they start with
+
+    def split(self, term: Grammar, rules: Collection[str]) -> Split:
+        """Split an expression of the grammar at the rules of ``rules`` that it can start with.
+
+        Raises:
+            GrammarError: a boolean operator starts with one of the rules.
+            UnsupportedFeature: a capture does.
+            LimitExceeded: too many terms were made.
+        """
+        known: dict[int, Split] = {}
+        stack = [(term, False)]
+        while stack:
+            node, is_open = stack.pop()
+            if is_open:
+                known[id(node)] = self._splitted(node, rules, known)
+            elif id(node) not in known:
+                stack.append((node, True))
+                stack.extend((child, False) for child in self._positions.children(node))
+        return known[id(term)]
+
+    def _splitted(self, node: Grammar, rules: Collection[str], known: Mapping[int, Split]) -> Split:
+        if isinstance(node, Reference) and node.name in rules:
+            return Split(EPSILON if self.nullable(node) else EMPTY, {node.name: EPSILON})
+        starts = [known[id(child)] for child in self._positions.children(node)]
+        if not any(split.parts for split in starts):
+            return Split(node, {})
+        match node:
+            case Choice():
+                splits = [known.get(id(item), Split(item, {})) for item in node.items]
+                return Split(self.choice(split.rest for split in splits), self._merged(splits))
+            case Sequence():
+                return self._split_sequence(node, known)
+            case Repeat():
+                return self._split_repeat(node, starts[0])
+            case Described():
+                return starts[0]
+            case Capture():
+                raise UnsupportedFeature(
+                    "grammar",
+                    "capture",
+                    where=node.name,
+                    problem=f"capture {node.name!r} starts with the left-recursive rule {_first(starts)!r}, "
+                    "whose start is only known once it ends",
+                    remedy="capture inside that rule, or write it with repetition: t (op t)*",
+                )
+            case _:
+                raise GrammarError(
+                    "grammar",
+                    f"rule {_first(starts)!r} is recursive through an intersection or complement",
+                    remedy="intersect and complement only what is regular",
+                )
+
+    def _split_sequence(self, node: Sequence, known: Mapping[int, Split]) -> Split:
+        splits: list[Split] = []
+        last = 0
+        for index, item in enumerate(node.items):
+            splits.append(known.get(id(item), Split(item, {})))
+            if splits[-1].parts:
+                last = index
+            if not self.nullable(item):
+                break
+        del splits[last + 1 :]
+        tails = self._tails(node.items, last)
+        # Where an item before the last is empty, the next one starts the sequence: those cases are apart.
+        rests = [
+            self.sequence(self.without_empty(split.rest) if index < last else split.rest, tails[index])
+            for index, split in enumerate(splits)
+        ]
+        followed = [
+            Split(EMPTY, {name: self.sequence(part, tails[index]) for name, part in split.parts.items()})
+            for index, split in enumerate(splits)
+        ]
+        return Split(self.choice(rests), self._merged(followed))
+
+    def _split_repeat(self, node: Repeat, item: Split) -> Split:
+        # A nullable item repeated m..n times is its non-empty part repeated 0..n times.
+        least = 0 if self.nullable(node.item) else node.min
+        most = None if node.max is None else node.max - 1
+        tail = self._repeat(node.item, max(least - 1, 0), most)
+        rest = self.sequence(self.without_empty(item.rest), tail)
+        return Split(
+            rest if least else self.choice([rest, EPSILON]),
+            {name: self.sequence(part, tail) for name, part in item.parts.items()},
+        )
+
+    def _merged(self, splits: Iterable[Split]) -> dict[str, Grammar]:
+        found: dict[str, list[Grammar]] = {}
+        for split in splits:
+            for name, part in split.parts.items():
+                found.setdefault(name, []).append(part)
+        return {name: self.choice(parts) for name, parts in found.items()}
+
+    def _tails(self, items: tuple[Grammar, ...], last: int) -> list[Grammar]:
+        """Return what follows each of the items 0..last, each tail sharing the next one."""
+        tails = [self.sequence(*items[last + 1 :])]
+        for item in reversed(items[1 : last + 1]):
+            tails.append(self.sequence(item, tails[-1]))
+        return tails[::-1]
+
+    # Terms, simplified a little and counted
+
+    def sequence(self, *items: Grammar) -> Grammar:
+        """Return the items one after the other; nothing can follow or precede the empty language."""
+        if any(map(is_empty, items)):
+            return EMPTY
+        self._charge(1 + len(items))
+        return joined(items)
+
+    def choice(self, items: Iterable[Grammar]) -> Grammar:
+        """Return any one of the items."""
+        kept = [item for item in items if not is_empty(item)]
+        self._charge(1 + len(kept))
+        return either(kept)
+
+    def _repeat(self, item: Grammar, least: int, most: int | None) -> Grammar:
+        if most == 0 or (is_empty(item) and not least):
+            return EPSILON
+        if is_empty(item) or (least, most) == (1, 1):
+            return item
+        return Repeat(item, least, most)
+
+    def _charge(self, count: int) -> None:
+        self._count += count
+        if self._count > self._limits.grammar_nodes:
+            raise LimitExceeded(
+                "grammar",
+                limit="grammar_nodes",
+                maximum=self._limits.grammar_nodes,
+                evidence="left recursion between very many rules",
+            )
+
+
+def is_empty(term: Grammar) -> bool:
+    """Whether ``term`` is the empty language as it is written here: a choice of nothing."""
+    return isinstance(term, Choice) and not term.items
+
+
+def _first(splits: Iterable[Split]) -> str:
+    return next(name for split in splits for name in split.parts)

@@ -1,0 +1,205 @@
+"""Solve the left-linear systems that left-recursive rules form, and gather the rules of the solution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from structgen.grammar.analysis import strongly_connected
+from structgen.grammar.left_splitting import LeftPositions, Splitter, is_empty
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import EPSILON, Grammar, Reference, Repeat, Rules, Shared
+
+__all__ = ["solve"]
+
+
+def solve(flat: Rules, positions: LeftPositions, cycles: Iterable[Iterable[str]], limits: Limits) -> Rules:
+    """Return an equal grammar in which no rule reaches itself in left position.
+
+    Args:
+        flat: a resolved grammar.
+        positions: of this grammar.
+        cycles: the sets of rules that reach each other in left position.
+        limits: bounds the result.
+    """
+    return _Solver(flat, positions, cycles, limits).run()
+
+
+class _System(NamedTuple):
+    """The equations of one set of rules, ``X_b = base[b] | X_a step[a][b] | ...``, over classes of equal rules."""
+
+    leader: dict[str, str]
+    base: dict[str, Grammar]
+    step: dict[str, dict[str, Grammar]]
+
+
+class _Solver:
+    """Defines rules on demand, from the body of the grammar on."""
+
+    def __init__(self, flat: Rules, positions: LeftPositions, cycles: Iterable[Iterable[str]], limits: Limits) -> None:
+        self.body = flat.body
+        self.rules = dict(flat.rules)
+        self.nullable = positions.nullable
+        self.splitter = Splitter(positions, self.nonempty, limits)
+        self.cycles = [list(cycle) for cycle in cycles]
+        self.cycle_of = {name: index for index, cycle in enumerate(self.cycles) for name in cycle}
+        self.systems: dict[int, _System] = {}
+        self.reaching: dict[str, frozenset[str]] = {}
+        # Rules to define: what makes the expression, and the rule of the grammar that it belongs to.
+        self.makers: dict[str, tuple[Callable[[], Grammar], str]] = {}
+        self.names: dict[tuple[str, ...], str] = {}
+        for name in self.rules:
+            self.makers[name] = (partial(self.expression, name), name)
+
+    def run(self) -> Rules:
+        found: dict[str, Grammar] = {}
+        seen: set[int] = set()
+        stack = list(_references(self.body, seen))
+        while stack:
+            name = stack.pop()
+            if name not in found:
+                found[name] = self.makers[name][0]()
+                stack += _references(found[name], seen)
+        order = {name: index for index, name in enumerate(self.makers)}
+        place = {name: (order[owner], order[name]) for name, (_, owner) in self.makers.items()}
+        return Rules([(name, found[name]) for name in sorted(found, key=place.__getitem__)], self.body)
+
+    # The expressions of the new rules
+
+    def expression(self, name: str) -> Grammar:
+        """The expression of a rule of the grammar."""
+        if name not in self.cycle_of:
+            return self.rules[name]
+        if name in self.nullable.rules:
+            return self.splitter.choice([EPSILON, Reference(self.nonempty(name))])
+        return self.solution(name)
+
+    def expression_without_empty(self, name: str) -> Grammar:
+        if name in self.cycle_of:
+            return self.solution(name)
+        return self.splitter.without_empty(self.rules[name])
+
+    def solution(self, name: str) -> Grammar:
+        """The members of a left-recursive rule but the empty string."""
+        system = self.system(name)
+        leader = system.leader[name]
+        if leader != name:  # a rule of equal language
+            return Reference(self.nonempty(leader) if leader in self.nullable.rules else leader)
+        sources = self.sources(name)
+        return self.splitter.choice(
+            self.splitter.sequence(base, self.after(source, name))
+            for source, base in system.base.items()
+            if source in sources
+        )
+
+    def after(self, source: str, target: str) -> Grammar:
+        """What turns a member of ``source`` into one of ``target``, as a term."""
+        step = self.system(target).step[source]
+        if source == target and not any(other in self.sources(target) for other in step if other != source):
+            return self.loop(source)
+        key = ("after", target, source)
+        name = self.name(key, f"{target}.after.{source}", target, lambda: self.after_rule(source, target))
+        return Reference(name)
+
+    def after_rule(self, source: str, target: str) -> Grammar:
+        step = self.system(target).step[source]
+        ways = [
+            self.splitter.sequence(part, self.after(other, target))
+            for other, part in step.items()
+            if other != source and other in self.sources(target)
+        ]
+        if source == target:
+            ways.append(EPSILON)
+        return self.splitter.sequence(self.loop(source), self.splitter.choice(ways))
+
+    def loop(self, source: str) -> Grammar:
+        part = self.system(source).step[source].get(source)
+        return EPSILON if part is None else Repeat(part, 0, None)
+
+    def sources(self, target: str) -> frozenset[str]:
+        """The classes from which steps lead to ``target``, itself included."""
+        if target not in self.reaching:
+            step = self.system(target).step
+            before: dict[str, list[str]] = {}
+            for source, targets in step.items():
+                for other in targets:
+                    before.setdefault(other, []).append(source)
+            found = {target}
+            stack = [target]
+            while stack:
+                for source in before.get(stack.pop(), ()):
+                    if source not in found:
+                        found.add(source)
+                        stack.append(source)
+            self.reaching[target] = frozenset(found)
+        return self.reaching[target]
+
+    # Names
+
+    def nonempty(self, name: str) -> str:
+        """The name of the rule for the members of a nullable rule but the empty string."""
+        return self.name(("nonempty", name), f"{name}.nonempty", name, lambda: self.expression_without_empty(name))
+
+    def name(self, key: tuple[str, ...], wish: str, owner: str, make: Callable[[], Grammar]) -> str:
+        if key not in self.names:
+            name, count = wish, 1
+            while name in self.makers:
+                count += 1
+                name = f"{wish}.{count}"
+            self.names[key] = name
+            self.makers[name] = (make, owner)
+        return self.names[key]
+
+    # The equations
+
+    def system(self, name: str) -> _System:
+        index = self.cycle_of[name]
+        if index not in self.systems:
+            self.systems[index] = self.make_system(self.cycles[index])
+        return self.systems[index]
+
+    def make_system(self, cycle: list[str]) -> _System:
+        members = frozenset(cycle)
+        splits = {name: self.splitter.split(self.rules[name], members) for name in cycle}
+        # Rules that turn into each other by reading nothing have the same members.
+        silent: dict[str, list[str]] = {name: [] for name in cycle}
+        for name, split in splits.items():
+            for source, part in split.parts.items():
+                if self.nullable(part):
+                    silent[source].append(name)
+        order = {name: index for index, name in enumerate(cycle)}
+        leader: dict[str, str] = {}
+        for equal in strongly_connected(silent):
+            first = min(equal, key=order.__getitem__)
+            leader |= dict.fromkeys(equal, first)
+        bases: dict[str, list[Grammar]] = {leader[name]: [] for name in cycle}
+        steps: dict[str, dict[str, list[Grammar]]] = {name: {} for name in bases}
+        for name, split in splits.items():
+            target = leader[name]
+            bases[target].append(self.splitter.without_empty(split.rest))
+            for source, part in split.parts.items():
+                is_loop = leader[source] == target
+                step = self.splitter.without_empty(part) if is_loop else part
+                if not is_empty(step):
+                    steps[leader[source]].setdefault(target, []).append(step)
+        return _System(
+            leader,
+            {name: self.splitter.choice(items) for name, items in bases.items()},
+            {
+                source: {target: self.splitter.choice(items) for target, items in targets.items()}
+                for source, targets in steps.items()
+            },
+        )
+
+
+def _references(term: Grammar, seen: set[int]) -> Iterator[str]:
+    """Yield the names that ``term`` refers to, in nodes that were not seen before."""
+    stack = [term]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Reference):
+            yield node.name
+        elif id(node) not in seen and not isinstance(node, Shared):
+            seen.add(id(node))
+            stack.extend(reversed(node.children))

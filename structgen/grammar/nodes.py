@@ -1,0 +1,542 @@
+"""The grammar IR: immutable values that say which byte strings belong to a language.
+
+A :class:`Grammar` is a term.  Its meaning is a set of byte strings, stated by ``structgen.testing.reference`` in
+plain Python; everything fast is compared with that.  Terms know nothing of tokens: a vocabulary meets them only
+in ``structgen.engine``.
+
+Scoping: :class:`Rules` binds names for the expressions inside it (a ``letrec``), and a :class:`Reference` belongs
+to the innermost :class:`Rules` that binds its name.  A term without free references is *closed*; closed terms
+compose freely, for no name of one can capture a name of another.
+
+No function here recurses on the depth of a term: a grammar nested 100,000 deep is only data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, Final, final
+
+__all__ = [
+    "ANY_CHAR",
+    "EMPTY",
+    "EPSILON",
+    "ByteClass",
+    "Capture",
+    "CharClass",
+    "Choice",
+    "Complement",
+    "Grammar",
+    "Intersection",
+    "JsonString",
+    "Literal",
+    "Reference",
+    "Repeat",
+    "Rules",
+    "Sequence",
+    "Shared",
+    "SpecialToken",
+    "choice",
+    "literal",
+    "repeat",
+    "sequence",
+]
+
+MAX_CODE_POINT: Final = 0x10FFFF
+SURROGATES: Final = (0xD800, 0xDFFF)
+
+
+class Grammar:
+    """A set of byte strings, as an immutable term.
+
+    Equality and hash go by structure (a digest computed once, without recursion).  Operators: ``a + b``
+    concatenates, ``a | b`` is either, ``a & b`` and ``~a`` combine regular terms; a ``str`` or ``bytes`` operand
+    stands for its literal.
+    """
+
+    __slots__ = ("_digest",)
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _digest: bytes | None
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        """The direct sub-terms, left to right."""
+        return ()
+
+    def _own(self) -> object:
+        """What this node holds beside its children, for the digest."""
+        return ()
+
+    @property
+    def digest(self) -> bytes:
+        """A content hash of the term: equal terms have equal digests (16 bytes, BLAKE2b)."""
+        if self._digest is None:
+            for node in postorder(self, known=lambda node: node._digest is not None):
+                if node._digest is None:
+                    inner = hashlib.blake2b(digest_size=16)
+                    inner.update(f"{type(node).__name__}{node._own()!r}".encode("utf-8", "surrogatepass"))
+                    for child in node.children:
+                        if child._digest is None:  # children come first in postorder
+                            raise RuntimeError("digest of a child is missing")
+                        inner.update(child._digest)
+                    object.__setattr__(node, "_digest", inner.digest())
+        if self._digest is None:
+            raise RuntimeError("digest was not computed")
+        return self._digest
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot delete {name!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), tuple(getattr(self, name) for name in self._fields)
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self.digest[:8], "little", signed=True)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Grammar):
+            return NotImplemented
+        return self.digest == other.digest
+
+    def __repr__(self) -> str:
+        from structgen.grammar.printer import to_text  # the printer needs the node types
+
+        return f"<Grammar {to_text(self, max_length=400)}>"
+
+    def __str__(self) -> str:
+        from structgen.grammar.printer import to_text
+
+        return to_text(self)
+
+    def __add__(self, other: Grammar | str | bytes) -> Grammar:
+        return sequence(self, _coerced(other)) if _is_term(other) else NotImplemented
+
+    def __radd__(self, other: Grammar | str | bytes) -> Grammar:
+        return sequence(_coerced(other), self) if _is_term(other) else NotImplemented
+
+    def __or__(self, other: Grammar | str | bytes) -> Grammar:
+        return choice(self, _coerced(other)) if _is_term(other) else NotImplemented
+
+    def __ror__(self, other: Grammar | str | bytes) -> Grammar:
+        return choice(_coerced(other), self) if _is_term(other) else NotImplemented
+
+    def __and__(self, other: Grammar | str | bytes) -> Grammar:
+        return Intersection((self, _coerced(other))) if _is_term(other) else NotImplemented
+
+    def __rand__(self, other: Grammar | str | bytes) -> Grammar:
+        return Intersection((_coerced(other), self)) if _is_term(other) else NotImplemented
+
+    def __invert__(self) -> Grammar:
+        return Complement(self)
+
+    def many(self, min: int = 0, max: int | None = None, *, sep: Grammar | str | bytes | None = None) -> Grammar:
+        """Repeat this term from ``min`` to ``max`` times (``None``: no bound), with ``sep`` between.
+
+        >>> str(literal("a").many(1, 3, sep=","))
+        '"a" ",a"{0,2}'
+        """
+        if sep is None:
+            return repeat(self, min, max)
+        if max is not None and (max < min or max < 0):
+            raise ValueError(f"many: the bounds {min}..{max} contain no count; give 0 <= min <= max")
+        if max == 0:
+            return EPSILON
+        further = repeat(sequence(_coerced(sep), self), builtin_max(min - 1, 0), None if max is None else max - 1)
+        joined = sequence(self, further)
+        return joined if min > 0 else choice(EPSILON, joined)
+
+    def named(self, name: str) -> Grammar:
+        """Report the text matched by this term as ``result.captures[name]``."""
+        return Capture(name, self)
+
+
+builtin_max = max
+
+
+_assign = object.__setattr__  # the only way to write a field of an immutable node
+
+
+def _set(node: Grammar, **fields: object) -> None:
+    _assign(node, "_digest", None)
+    for name, value in fields.items():
+        _assign(node, name, value)
+
+
+def _is_term(value: object) -> bool:
+    return isinstance(value, (Grammar, str, bytes))
+
+
+def _coerced(value: Grammar | str | bytes) -> Grammar:
+    return value if isinstance(value, Grammar) else literal(value)
+
+
+@final
+class Literal(Grammar):
+    """Exactly the bytes ``data``; empty ``data`` is the empty string."""
+
+    __slots__ = ("data",)
+    _fields = ("data",)
+    data: bytes
+
+    def __init__(self, data: bytes) -> None:
+        if not isinstance(data, bytes):
+            raise TypeError(f"Literal: data must be bytes, not {type(data).__name__}; use literal() for str")
+        _assign(self, "_digest", None)
+        _assign(self, "data", data)
+
+    def _own(self) -> object:
+        return self.data
+
+
+@final
+class ByteClass(Grammar):
+    """One byte out of ``ranges``: sorted, disjoint, inclusive pairs; no ranges is the empty language."""
+
+    __slots__ = ("ranges",)
+    _fields = ("ranges",)
+    ranges: tuple[tuple[int, int], ...]
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        _set(self, ranges=_normalised(ranges, maximum=255, what="ByteClass"))
+
+    def _own(self) -> object:
+        return self.ranges
+
+
+@final
+class CharClass(Grammar):
+    """One Unicode scalar value out of ``ranges``, written in UTF-8.
+
+    Ranges are sorted, disjoint and inclusive.  Surrogates (U+D800..U+DFFF) are not scalar values and are removed.
+    """
+
+    __slots__ = ("ranges",)
+    _fields = ("ranges",)
+    ranges: tuple[tuple[int, int], ...]
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        merged = _normalised(ranges, maximum=MAX_CODE_POINT, what="CharClass")
+        _set(self, ranges=tuple(_without_surrogates(merged)))
+
+    def _own(self) -> object:
+        return self.ranges
+
+
+@final
+class Sequence(Grammar):
+    """The items one after the other; no items is the empty string."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        _assign(self, "_digest", None)
+        _assign(self, "items", _terms(items, "Sequence"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Choice(Grammar):
+    """Any one of the items; no items is the empty language.  Ambiguity is allowed."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        _assign(self, "_digest", None)
+        _assign(self, "items", _terms(items, "Choice"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Repeat(Grammar):
+    """``item`` from ``min`` to ``max`` times; ``max=None`` is unbounded."""
+
+    __slots__ = ("item", "max", "min")
+    _fields = ("item", "min", "max")
+    item: Grammar
+    min: int
+    max: int | None
+
+    def __init__(self, item: Grammar, min: int = 0, max: int | None = None) -> None:
+        if min < 0 or (max is not None and max < min):
+            raise ValueError(f"Repeat: the bounds {min}..{max} contain no count; give 0 <= min <= max")
+        _set(self, item=_term(item, "Repeat"), min=min, max=max)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.min, self.max
+
+
+@final
+class Reference(Grammar):
+    """The rule called ``name`` of the innermost enclosing :class:`Rules` that binds it."""
+
+    __slots__ = ("name",)
+    _fields = ("name",)
+    name: str
+
+    def __init__(self, name: str) -> None:
+        _set(self, name=name)
+
+    def _own(self) -> object:
+        return self.name
+
+
+@final
+class Rules(Grammar):
+    """``body`` with the rules of ``rules`` (name, expression) in scope, in the expressions too.
+
+    >>> nested = Rules({"s": choice("x", sequence("(", Reference("s"), ")"))}, Reference("s"))
+    """
+
+    __slots__ = ("body", "rules")
+    _fields = ("rules", "body")
+    rules: tuple[tuple[str, Grammar], ...]
+    body: Grammar
+
+    def __init__(self, rules: Mapping[str, Grammar] | Iterable[tuple[str, Grammar]], body: Grammar) -> None:
+        pairs = tuple(rules.items()) if isinstance(rules, Mapping) else tuple(rules)
+        names = [name for name, _ in pairs]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(f"Rules: {twice} bound more than once; give every rule its own name")
+        _terms([body, *(term for _, term in pairs)], "Rules")
+        _set(self, rules=pairs, body=body)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (*(term for _, term in self.rules), self.body)
+
+    def _own(self) -> object:
+        return tuple(name for name, _ in self.rules)
+
+
+@final
+class Intersection(Grammar):
+    """Strings that belong to every item.  All items must be regular; no items is every text."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        _set(self, items=_terms(items, "Intersection"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Complement(Grammar):
+    """The texts (well-formed UTF-8 strings) that do not belong to ``item``, which must be regular."""
+
+    __slots__ = ("item",)
+    _fields = ("item",)
+    item: Grammar
+
+    def __init__(self, item: Grammar) -> None:
+        _set(self, item=_term(item, "Complement"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+
+@final
+class Capture(Grammar):
+    """``item``, whose matched text is reported under ``name``."""
+
+    __slots__ = ("item", "name")
+    _fields = ("name", "item")
+    name: str
+    item: Grammar
+
+    def __init__(self, name: str, item: Grammar) -> None:
+        _set(self, name=name, item=_term(item, "Capture"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.name
+
+
+@final
+class SpecialToken(Grammar):
+    """One special token of the vocabulary, by its text (``"<|im_end|>"``) or its id.
+
+    It is a symbol of its own: no text ever matches it, and it never matches text.
+    """
+
+    __slots__ = ("token",)
+    _fields = ("token",)
+    token: str | int
+
+    def __init__(self, token: str | int) -> None:
+        _set(self, token=token)
+
+    def _own(self) -> object:
+        return self.token
+
+
+@final
+class JsonString(Grammar):
+    r"""A JSON string literal, quotes included, whose *decoded* text belongs to ``value`` (regular).
+
+    Every spelling that RFC 8259 allows is a member: raw characters, short escapes (``\n``, ``\/`` ...), ``\uXXXX``
+    in either case and surrogate pairs.  Lone surrogates are not, for they decode to no text.
+    """
+
+    __slots__ = ("value",)
+    _fields = ("value",)
+    value: Grammar
+
+    def __init__(self, value: Grammar) -> None:
+        _set(self, value=_term(value, "JsonString"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.value,)
+
+
+@final
+class Shared(Grammar):
+    """``item`` compiled as one rule of its own, once for all grammars on a vocabulary.
+
+    The language is that of ``item``, which must be closed.  Front ends wrap what many grammars have in common (any
+    JSON string, any JSON value, a date), so that its mask rows are computed once in a process.
+    """
+
+    __slots__ = ("item",)
+    _fields = ("item",)
+    item: Grammar
+
+    def __init__(self, item: Grammar) -> None:
+        _set(self, item=_term(item, "Shared"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+
+def literal(text: str | bytes) -> Grammar:
+    """The language of exactly ``text`` (``str`` is written in UTF-8; lone surrogates are refused)."""
+    if isinstance(text, str):
+        try:
+            return Literal(text.encode())
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"literal: lone surrogate {text[error.start]!r} at character {error.start} has no UTF-8 form; "
+                "pass bytes if you mean raw bytes"
+            ) from None
+    return Literal(text)
+
+
+def sequence(*items: Grammar | str | bytes) -> Grammar:
+    """The items one after the other, with nested sequences spliced and adjacent literals joined."""
+    flat: list[Grammar] = []
+    for item in items:
+        term = _coerced(item)
+        for part in term.items if isinstance(term, Sequence) else (term,):
+            if isinstance(part, Literal):
+                if not part.data:
+                    continue
+                if flat and isinstance(flat[-1], Literal):
+                    flat[-1] = Literal(flat[-1].data + part.data)
+                    continue
+            flat.append(part)
+    if not flat:
+        return EPSILON
+    return flat[0] if len(flat) == 1 else Sequence(flat)
+
+
+def choice(*items: Grammar | str | bytes) -> Grammar:
+    """Any one of the items, with nested choices spliced."""
+    flat: list[Grammar] = []
+    for item in items:
+        term = _coerced(item)
+        flat.extend(term.items if isinstance(term, Choice) else (term,))
+    return flat[0] if len(flat) == 1 else Choice(flat)
+
+
+def repeat(item: Grammar | str | bytes, min: int = 0, max: int | None = None) -> Grammar:
+    """``item`` from ``min`` to ``max`` times (``None``: unbounded)."""
+    return Repeat(_coerced(item), min, max)
+
+
+def postorder(root: Grammar, *, known: Callable[[Grammar], bool] | None = None) -> Iterator[Grammar]:
+    """Yield every distinct node object below ``root``, children first, without recursion.
+
+    Where ``known`` holds of a node, neither it nor what is below it is visited.
+    """
+    seen: set[int] = set()
+    stack: list[tuple[Grammar, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+        elif id(node) not in seen and not (known is not None and known(node)):
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+
+
+def _term(value: object, what: str) -> Grammar:
+    if not isinstance(value, Grammar):
+        raise TypeError(f"{what}: expected a Grammar, found {type(value).__name__}; wrap text with literal()")
+    return value
+
+
+def _terms(values: Iterable[Grammar], what: str) -> tuple[Grammar, ...]:
+    items = tuple(values)
+    for item in items:  # a loop: front ends make thousands of these, and a generator doubles their price
+        if not isinstance(item, Grammar):
+            _term(item, what)
+    return items
+
+
+def _normalised(ranges: Iterable[tuple[int, int]], *, maximum: int, what: str) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if not 0 <= low <= high <= maximum:
+            raise ValueError(f"{what}: range {low}..{high} is not within 0..{maximum}")
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], builtin_max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _without_surrogates(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for low, high in ranges:
+        if low < SURROGATES[0]:
+            yield low, min(high, SURROGATES[0] - 1)
+        if high > SURROGATES[1]:
+            yield builtin_max(low, SURROGATES[1] + 1), high
+
+
+EPSILON: Final[Grammar] = Literal(b"")
+"""The language of the empty string alone."""
+EMPTY: Final[Grammar] = Choice(())
+"""The empty language."""
+ANY_CHAR: Final[Grammar] = CharClass([(0, MAX_CODE_POINT)])
+"""Any one Unicode scalar value, in UTF-8."""

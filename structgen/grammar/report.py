@@ -1,0 +1,81 @@
+"""What a front end says about its input: each keyword or construct with its place and its status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import final
+
+from structgen.grammar.nodes import Grammar, _set, _term
+
+__all__ = ["Described", "Description", "ReportEntry", "Status"]
+
+
+class Status(Enum):
+    """How a keyword or construct of the input is treated."""
+
+    ENFORCED = "enforced"
+    """By the automaton: no output can violate it."""
+    CHECKED = "checked"
+    """At the end of a value; tokens that would complete a violating value are withheld."""
+    REFUSED = "refused"
+    """Not compiled: a ``GrammarError`` names it."""
+    ANNOTATION = "annotation"
+    """Has no effect on which outputs are valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEntry:
+    """One keyword or construct of the input.
+
+    Attributes:
+        keyword: its name, for instance ``"maxLength"``.
+        where: JSON Pointer (``#/properties/a``), ``line:column`` or character offset.
+        status: how it is treated.
+        detail: one clause more where the status alone would mislead, else ``""``.
+    """
+
+    keyword: str
+    where: str
+    status: Status
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Where a grammar came from and what its front end made of the input.
+
+    Attributes:
+        source: the front end: ``"json schema"``, ``"regex"``, ``"lark"`` ...
+        entries: one per keyword or construct of the input, in source order.
+        policies: choices that the input leaves open, as (name, value), for instance ``("whitespace", "compact")``.
+        value: how a member is turned into a Python value: ``"json"`` (``json.loads``) or ``"text"``.
+        python_type: the type that a parsed JSON value is validated into, if the grammar was made from one.
+    """
+
+    source: str
+    entries: tuple[ReportEntry, ...] = ()
+    policies: tuple[tuple[str, str], ...] = ()
+    value: str = "text"
+    python_type: object | None = field(default=None, compare=False)
+
+
+@final
+class Described(Grammar):
+    """``item`` with a :class:`Description`; the language is that of ``item``."""
+
+    __slots__ = ("description", "item")
+    _fields = ("item", "description")
+    item: Grammar
+    description: Description
+
+    def __init__(self, item: Grammar, description: Description) -> None:
+        _set(self, item=_term(item, "Described"), description=description)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        # Not the entries, which a front end may make only when they are read; equal input gives equal ones.
+        return self.description.source, self.description.policies, self.description.value
