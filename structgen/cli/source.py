@@ -1,0 +1,279 @@
+"""The description of the language, as the command line takes it: a file, standard input or a regular expression."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+import click
+
+from structgen.cli.failure import Failure
+from structgen.errors import GrammarSyntaxError, StructgenError
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint, Vocabulary
+    from structgen.grammar.nodes import Grammar
+
+__all__ = [
+    "STANDARD_INPUT",
+    "Source",
+    "SourceOptions",
+    "SourceRefused",
+    "byte_vocabulary",
+    "compile_source",
+    "read_source",
+    "read_text",
+    "source_options",
+    "unreadable",
+]
+
+STANDARD_INPUT: Final = "-"
+_MAX_SPECIAL_ID: Final = 1 << 20
+
+Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
+Dialect: TypeAlias = Literal["python", "ecma", "rust"]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How the description is to be read.
+
+    Attributes:
+        regex: the description itself, as a regular expression; there is no file then.
+        dialect: of the regular expression.
+        lark: the file is a Lark grammar whatever its name.
+        start: the rule that a Lark grammar begins with.
+        whitespace: what may stand between the tokens of JSON.
+    """
+
+    regex: str | None
+    dialect: Dialect
+    lark: bool
+    start: str
+    whitespace: Whitespace
+
+    def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
+        """Distribute the positional arguments over ``names``, of which ``--regex`` replaces the first.
+
+        Raises:
+            click.UsageError: there are too few or too many.
+        """
+        expected = names[1:] if self.regex is not None else names
+        if len(paths) != len(expected):
+            wanted = " ".join(expected) or "no file beside --regex"
+            found = " ".join(paths) or "nothing"
+            hint = "" if self.regex is not None else "; --regex R may stand in place of the file"
+            raise click.UsageError(f"expected {wanted}, found {found}{hint}")
+        return (None, *paths) if self.regex is not None else paths
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A description that was read.
+
+    Attributes:
+        grammar: what it means.
+        label: what messages call it; empty for --regex, whose messages say what they are about.
+    """
+
+    grammar: Grammar
+    label: str
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the members are JSON texts."""
+        from structgen.grammar.report import Described
+
+        return isinstance(self.grammar, Described) and self.grammar.description.value == "json"
+
+
+def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Command]:
+    """Give a command the options of :class:`SourceOptions`, which it receives as ``source``."""
+
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def wrapper(
+            *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, **rest: Any
+        ) -> Any:
+            source = SourceOptions(regex, dialect, lark, start, whitespace)
+            return command(*arguments, source=source, **rest)
+
+        decorated: Any = wrapper
+        for option in reversed(_options(default_whitespace)):
+            decorated = option(decorated)
+        made: _Command = decorated
+        return made
+
+    return decorate
+
+
+def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
+    return [
+        click.option("--regex", metavar="R", help="A regular expression in place of the file."),
+        click.option(
+            "--dialect",
+            type=click.Choice(get_args(Dialect)),
+            default="python",
+            show_default=True,
+            help="How --regex is read.",
+        ),
+        click.option("--lark", is_flag=True, help="The file is a Lark grammar whatever its name."),
+        click.option(
+            "--start", metavar="RULE", default="start", show_default=True, help="First rule of a Lark grammar."
+        ),
+        click.option(
+            "--whitespace",
+            type=click.Choice(get_args(Whitespace)),
+            default=default_whitespace,
+            show_default=True,
+            help="White space in JSON: none, as json.dumps writes it, or free within bounds.",
+        ),
+    ]
+
+
+def read_source(path: str | None, options: SourceOptions) -> Source:
+    """Read the description.
+
+    Args:
+        path: of the file, ``-`` for standard input; None if ``options.regex`` is the description.
+        options: how to read it.
+
+    Raises:
+        Failure: the file cannot be read, is not UTF-8, or is of no known kind.
+        SourceRefused: a front end refuses it.
+    """
+    if path is None:
+        from structgen.grammar.regex import regex
+
+        with refusals(""):
+            return Source(regex(options.regex or "", dialect=options.dialect), "")
+    label = "standard input" if path == STANDARD_INPUT else path
+    text = read_text(path)
+    if not text.strip():
+        raise Failure(f"{label}: it is empty; give a JSON Schema or a Lark grammar")
+    with refusals(label, text):
+        if _is_lark(path, text, options):
+            from structgen.grammar.lark import lark
+
+            folder = None if path == STANDARD_INPUT else path  # where relative imports are looked for
+            return Source(lark(text, start=options.start, path=folder), label)
+        from structgen.grammar.json_schema import json_schema
+
+        return Source(json_schema(text, whitespace=options.whitespace), label)
+
+
+def compile_source(source: Source, vocabulary: Vocabulary | None = None) -> Constraint:
+    """Compile a description, by default for single bytes.
+
+    Raises:
+        SourceRefused: it cannot be compiled.
+    """
+    from structgen.engine import compile as compile_grammar
+
+    with refusals(source.label):
+        return compile_grammar(source.grammar, vocabulary or byte_vocabulary(source.grammar))
+
+
+class SourceRefused(Failure):
+    """A front end or the compiler refuses the description.
+
+    Attributes:
+        error: what it said.
+    """
+
+    def __init__(self, label: str, error: StructgenError) -> None:
+        self.error = error
+        super().__init__(f"{label}: {error}" if label else str(error))
+
+
+@contextmanager
+def refusals(label: str, text: str | None = None) -> Iterator[None]:
+    """Put the name of the description before what the library says about it, with line and column in ``text``."""
+    try:
+        yield
+    except GrammarSyntaxError as error:
+        if error.text == text:
+            before = text[: error.span[0]]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            if f"{line}:{column}" not in error.subject:
+                label = f"{label}:{line}:{column}"
+        raise SourceRefused(label, error) from error
+    except StructgenError as error:
+        raise SourceRefused(label, error) from error
+
+
+def _is_lark(path: str, text: str, options: SourceOptions) -> bool:
+    suffix = PurePath(path).suffix.lower()
+    if options.lark or suffix == ".lark":
+        return True
+    if suffix == ".json" or path == STANDARD_INPUT or text.lstrip()[:1] == "{":
+        return False
+    raise Failure(
+        f"{path}: neither its name nor its beginning tells what it is; "
+        "call a JSON Schema *.json and a Lark grammar *.lark, or pass --lark"
+    )
+
+
+def read_text(path: str) -> str:
+    """Read a UTF-8 file, or standard input for ``-``; a byte order mark is dropped.
+
+    Raises:
+        Failure: it cannot be read, is not UTF-8, or is longer than any source may be.
+    """
+    from structgen.grammar.limits import Limits
+
+    label = "standard input" if path == STANDARD_INPUT else path
+    most = Limits().source_bytes
+    try:
+        if path == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        raise unreadable(label, error) from error
+    if len(data) > most:
+        raise Failure(f"{label}: it is longer than {most} bytes (Limits.source_bytes)")
+    return _decode(data, label)
+
+
+def unreadable(label: str, error: OSError | ValueError) -> Failure:
+    """Return what to say about a file that cannot be read."""
+    return Failure(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def _decode(data: bytes, label: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        raise Failure(
+            f"{label}:{line}: it is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; save it as UTF-8"
+        ) from error
+
+
+def byte_vocabulary(grammar: Grammar) -> Vocabulary:
+    """Return a vocabulary of single bytes, an end token, and the special tokens that ``grammar`` names."""
+    from structgen.engine import Vocabulary
+    from structgen.grammar.nodes import SpecialToken, postorder
+
+    named = {node.token for node in postorder(grammar) if isinstance(node, SpecialToken)}
+    ids = {token for token in named if isinstance(token, int)}
+    texts = sorted(token for token in named if isinstance(token, str))
+    if max(ids, default=0) > _MAX_SPECIAL_ID:
+        raise Failure(f"special token {max(ids)}: no vocabulary has so many tokens")
+    free = (index for index in itertools.count() if index not in ids)
+    eos, *others = itertools.islice(free, 1 + len(texts) + 256)
+    special: dict[int, str | None] = dict.fromkeys(ids) | dict(zip(others, texts, strict=False))
+    tokens = [b""] * (max([eos, *others, *ids]) + 1)
+    for value, index in enumerate(others[len(texts) :]):
+        tokens[index] = bytes([value])
+    return Vocabulary(tokens, eos=[eos], special=special)

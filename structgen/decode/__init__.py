@@ -1,0 +1,25 @@
+"""The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
+
+from structgen.decode.captures import find_captures
+from structgen.decode.generate import generate, start_generation
+from structgen.decode.generation import Chunk, Generation
+from structgen.decode.projection import Projection, project
+from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.sampler import Greedy, Multinomial, Sampler
+
+__all__ = [
+    "Chunk",
+    "FinishReason",
+    "Generation",
+    "Greedy",
+    "Multinomial",
+    "Projection",
+    "Result",
+    "Sampler",
+    "Stats",
+    "Step",
+    "find_captures",
+    "generate",
+    "project",
+    "start_generation",
+]

@@ -1,0 +1,343 @@
+"""The autoregressive loop: one generation in progress.
+
+Each turn asks the matcher first.  Tokens that the grammar forces are taken without looking at the model; they reach
+it together with the next token that has to be chosen, in one forward pass, whose logits at the positions before also
+tell what the model thought of them.  Otherwise the mask projects the model's law and the sampler draws from that.
+
+The budget is kept token by token: where the plain mask may lead to a state from which the output cannot be completed
+in the tokens that are left, the mask is replaced by one that cannot, so every output is complete.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.projection import allowed_ids, log_mass, project
+from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from structgen.decode.sampler import Sampler
+    from structgen.engine import Constraint
+    from structgen.models.protocol import LanguageModel, Logits
+
+__all__ = ["Chunk", "Generation"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one turn of the loop adds to the output.
+
+    Attributes:
+        text: the characters that are complete now; all texts joined are the text of the result.
+        tokens: the tokens; a run of several was forced.
+        forced: the grammar left no choice.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    forced: bool
+
+
+@final
+class Generation:
+    """Yields the output of one generation in chunks; ``result()`` is there once it is exhausted.
+
+    Close it, or use it in a ``with`` statement, to free the model's cache early.
+
+    Args:
+        model: the language model.
+        constraint: compiled for the model's vocabulary.
+        prompt: token ids of the prompt, at least one.
+        max_tokens: tokens that the output may have, EOS not counted; at least ``constraint.min_tokens()``.
+        sampler: chooses tokens.
+        seed: of the random numbers that the sampler is given.
+        jump_forward: run forced tokens through the model together with the next token that has to be chosen, not in
+            forward passes of their own.  The output is the same.
+        score_ending: spend one more forward pass if the output ends in forced steps, so that they are scored.
+            Without ``jump_forward`` they always are.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        constraint: Constraint,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        sampler: Sampler,
+        seed: int,
+        jump_forward: bool = True,
+        score_ending: bool = False,
+    ) -> None:
+        self._model = model
+        self._vocabulary = constraint.vocabulary
+        self._grammar = constraint.grammar
+        self._matcher = constraint.matcher()
+        self._session = model.start()
+        self._sampler = sampler
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._max_tokens = max_tokens
+        self._jump_forward = jump_forward
+        self._score_ending = score_ending or not jump_forward
+        size = self._vocabulary.size
+        self._mask: NDArray[np.int32] = np.zeros((1, (size + 31) // 32), dtype=np.int32)
+        self._not_eos = _words_without(self._vocabulary.eos, size)
+        self._prompt_tokens = len(prompt)
+        self._pending = list(prompt)  # tokens that the model has not seen yet
+        self._tokens: list[int] = []
+        self._steps: list[Step] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._scored = 0  # steps at the beginning that have their log_z
+        self._time_mask = 0.0
+        self._time_model = 0.0
+        self._began = perf_counter()
+        self._ended: float | None = None
+        self._finish_reason: FinishReason | None = None
+        self._chunks = self._run()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._chunks
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model's cache; a generation that is not through stays unfinished."""
+        self._session.close()
+
+    @property
+    def data(self) -> bytes:
+        """The output so far."""
+        return self._vocabulary.decode(self._tokens)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of the output so far."""
+        return tuple(self._tokens)
+
+    def result(self) -> Result:
+        """The finished output.
+
+        Raises:
+            GenerationError: the generation is not through.
+        """
+        if self._finish_reason is None or self._ended is None:
+            raise GenerationError(
+                "generation",
+                "it has no result yet",
+                evidence=f"it stands at {len(self._tokens)} tokens",
+                remedy="iterate to its end first",
+            )
+        forced = sum(step.forced for step in self._steps if step.token is not None)
+        stats = Stats(
+            prompt_tokens=self._prompt_tokens,
+            tokens=len(self._tokens),
+            forced=forced,
+            sampled=len(self._tokens) - forced,
+            drafted=0,
+            accepted=0,
+            forwards=self._session.forwards,
+            time_mask_s=self._time_mask,
+            time_model_s=self._time_model,
+            time_other_s=max(self._ended - self._began - self._time_model - self._time_mask, 0.0),
+        )
+        return Result(
+            data=self.data,
+            tokens=self.tokens,
+            steps=tuple(self._steps),
+            stats=stats,
+            finish_reason=self._finish_reason,
+            grammar=self._grammar,
+            vocabulary=self._vocabulary,
+        )
+
+    def _run(self) -> Iterator[Chunk]:
+        while self._finish_reason is None:
+            began = perf_counter()
+            run = self._force() or self._look()
+            self._time_mask += perf_counter() - began
+            if run:
+                yield self._chunk(run, forced=True)
+            elif self._finish_reason is None:
+                token = self._choose()
+                if token is not None:
+                    yield self._chunk([token], forced=False)
+        if self._score_ending:
+            self._score_forced_ending()
+        self._ended = perf_counter()
+        rest = self._decoder.decode(b"", final=True)
+        if rest:  # a grammar over bytes may end within a character
+            yield Chunk(rest, (), forced=False)
+
+    def _chunk(self, tokens: list[int], *, forced: bool) -> Chunk:
+        return Chunk(self._decoder.decode(self._vocabulary.decode(tokens)), tuple(tokens), forced)
+
+    def _force(self) -> list[int]:
+        """Take the tokens of the text that every continuation shares, as far as the budget allows."""
+        matcher = self._matcher
+        run: list[int] = []
+        for token in matcher.forced_tokens():
+            remaining = self._max_tokens - len(self._tokens)
+            if remaining <= 0:
+                break
+            tight = matcher.needs_budget_mask(remaining)
+            if not matcher.accept(token):
+                break
+            if tight and not self._is_completable(remaining - 1):
+                matcher.rollback(1)  # the canonical tokens are too many here: let the budgeted mask choose
+                break
+            self._take_forced(token)
+            run.append(token)
+        return run
+
+    def _is_completable(self, budget: int) -> bool:
+        needed = self._matcher.min_tokens()
+        return needed is not None and needed <= budget
+
+    def _take_forced(self, token: int) -> None:
+        self._tokens.append(token)
+        self._pending.append(token)
+        self._steps.append(Step(token, True, 0.0, None))
+
+    def _look(self) -> list[int]:
+        """Fill the mask of the next token; take the token if it is the only choice, finish if there is none."""
+        matcher, remaining = self._matcher, self._max_tokens - len(self._tokens)
+        if remaining > 0 and matcher.needs_budget_mask(remaining):
+            matcher.fill_mask_within(self._mask, 0, remaining)
+        else:
+            matcher.fill_mask(self._mask)
+        ordinary = self._mask[0] & self._not_eos
+        is_accepting = matcher.is_accepting
+        if remaining <= 0 or not ordinary.any():
+            if not is_accepting:
+                raise self._dead_end()
+            self._end()
+            return []
+        token = None if is_accepting and self._vocabulary.eos else _only_token(ordinary)
+        if token is None or not matcher.accept(token):
+            return []
+        self._take_forced(token)
+        return [token]
+
+    def _end(self) -> None:
+        """Finish where the model is not asked: the grammar, or only the budget, allows nothing more."""
+        self._matcher.fill_mask(self._mask)  # what the grammar alone allows
+        if (self._mask[0] & self._not_eos).any():
+            self._finish_reason = "length"
+            return
+        self._finish_reason = "stop"
+        if self._vocabulary.eos:
+            self._steps.append(Step(None, True, 0.0, None))
+
+    def _dead_end(self) -> GenerationError:
+        return GenerationError(
+            "generation",
+            "no token continues the output and it is not complete",
+            evidence=f"it stands at {len(self._tokens)} tokens and ends with {self.data[-40:]!r}",
+            remedy="check that the vocabulary can spell what the grammar needs",
+        )
+
+    def _choose(self) -> int | None:
+        """Let the model and the sampler choose among what the mask allows; None is the stop."""
+        logits = self._forward(ahead=True)[-1]
+        ids = allowed_ids(self._mask[0], self._vocabulary.size)
+        projection = project(logits, ids)
+        index = self._sampler.draw(projection.log_p, self._generator) if len(ids) > 1 else 0
+        token = int(ids[index])
+        logprob = float(projection.log_p[index])
+        if token in self._vocabulary.eos:
+            # Stopping is one event, whichever of several EOS ids is drawn.
+            ends = np.isin(ids, self._vocabulary.eos)
+            self._steps.append(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z))
+            self._finish_reason = "stop"
+            return None
+        began = perf_counter()
+        accepted = self._matcher.accept(token)
+        self._time_mask += perf_counter() - began
+        if not accepted:
+            raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
+        self._tokens.append(token)
+        self._pending.append(token)
+        self._steps.append(Step(token, False, logprob, projection.log_z))
+        self._scored = len(self._steps)
+        return token
+
+    def _forward(self, *, ahead: bool) -> Logits:
+        """Run the pending tokens and score the forced ones among them.
+
+        Args:
+            ahead: whether the last of them is run too, so that the last row is what comes after it.
+
+        Returns:
+            The logits before each unscored token, and those after the last one if ``ahead``.
+        """
+        unscored = self._tokens[self._scored :]
+        head = self._pending[: len(self._pending) - len(unscored)]  # the prompt, or one chosen token
+        run = unscored if ahead else unscored[:-1]
+        began = perf_counter()
+        rows = self._rows(head, run)
+        self._time_model += perf_counter() - began
+        self._pending = []
+        for offset, token in enumerate(unscored):
+            log_z = float(rows[offset][token]) - log_mass(rows[offset])
+            self._steps[self._scored + offset] = Step(token, True, 0.0, log_z)
+        self._scored += len(unscored)
+        return rows
+
+    def _rows(self, head: list[int], run: list[int]) -> Logits:
+        session = self._session
+        if not run:
+            rows = session.extend(head)[None]
+        elif not self._jump_forward:
+            rows = np.stack([session.extend(head), *(session.extend([token]) for token in run)])
+        elif len(head) == 1:
+            rows = session.extend_all(head + run)
+        else:  # only the last logits of a prompt are needed
+            rows = np.concatenate((session.extend(head)[None], session.extend_all(run)))
+        if rows.shape[1] != self._vocabulary.size:
+            raise GenerationError(
+                f"model {self._model.name!r}",
+                f"it returned {rows.shape[1]} logits",
+                evidence=f"its vocabulary has {self._vocabulary.size} tokens",
+                remedy="give the vocabulary the width of the model's head (size=...)",
+            )
+        return rows
+
+    def _score_forced_ending(self) -> None:
+        stopped = bool(self._steps) and self._steps[-1].token is None
+        forced_stop = stopped and self._steps[-1].log_z is None
+        if not forced_stop and self._scored >= len(self._tokens):
+            return
+        last = self._forward(ahead=forced_stop)[-1]
+        if forced_stop:
+            log_z = log_mass(last[list(self._vocabulary.eos)]) - log_mass(last)
+            self._steps[-1] = Step(None, True, 0.0, log_z)
+
+
+def _words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:
+    """A mask row with every bit set but those of ``ids``."""
+    bits = np.ones((size + 31) // 32 * 32, dtype=np.uint8)
+    bits[list(ids)] = 0
+    words: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
+    return words
+
+
+def _only_token(row: NDArray[np.int32]) -> int | None:
+    """The id of the one bit that is set in a mask row that is not empty; None if there are more."""
+    words = np.flatnonzero(row)
+    word = int(row[words[0]]) & 0xFFFFFFFF
+    if len(words) > 1 or word & (word - 1):
+        return None
+    return int(words[0]) * 32 + word.bit_length() - 1

@@ -1,0 +1,324 @@
+"""Grammar terms with every name resolved, as a graph that is unfolded on demand.
+
+A :class:`Node` stands for one term in one scope.  Binary sequences and counted repeats become nodes of their
+own, so that a parser needs one step per node and position.  Nodes are made when they are first asked for;
+nothing here recurses on the depth of a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from structgen.errors import GrammarError
+from structgen.grammar.nodes import (
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    Shared,
+    SpecialToken,
+)
+from structgen.grammar.report import Described
+
+__all__ = [
+    "Both",
+    "Captured",
+    "Characters",
+    "Either",
+    "JsonText",
+    "Linker",
+    "Node",
+    "Not",
+    "Pair",
+    "Repeated",
+    "Special",
+    "Text",
+]
+
+SPECIAL_BASE: Final = 0x100
+"""Symbols from here on are special tokens (``SPECIAL_BASE + id``); those below are bytes."""
+
+
+class Node:
+    """One term in one scope; compared by identity."""
+
+    __slots__ = ()
+
+
+@final
+class Text(Node):
+    """Exactly these bytes, each written as one character of ``symbols``."""
+
+    __slots__ = ("symbols",)
+
+    def __init__(self, symbols: str) -> None:
+        self.symbols = symbols
+
+
+@final
+class Special(Node):
+    """One special token out of ``symbols``."""
+
+    __slots__ = ("symbols",)
+
+    def __init__(self, symbols: frozenset[str]) -> None:
+        self.symbols = symbols
+
+
+@final
+class Characters(Node):
+    """From ``min`` to ``max`` bytes (``utf8`` false) or UTF-8 characters out of ``ranges``."""
+
+    __slots__ = ("max", "min", "ranges", "utf8")
+
+    def __init__(self, ranges: tuple[tuple[int, int], ...], *, utf8: bool, min: int, max: int | None) -> None:
+        self.ranges = ranges
+        self.utf8 = utf8
+        self.min = min
+        self.max = max
+
+
+@final
+class Pair(Node):
+    """``head`` and then ``tail``."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: Node, tail: Node) -> None:
+        self.head = head
+        self.tail = tail
+
+
+@final
+class Either(Node):
+    """Any one of ``items``, the first preferred; ``recursive`` marks a reference: only it closes cycles."""
+
+    __slots__ = ("items", "recursive")
+
+    def __init__(self, items: tuple[Node, ...], *, recursive: bool = False) -> None:
+        self.items = items
+        self.recursive = recursive
+
+
+@final
+class Repeated(Node):
+    """``item`` from ``min`` to ``max`` times, as often as possible preferred."""
+
+    __slots__ = ("_optional", "_rest", "item", "max", "min")
+
+    def __init__(self, item: Node, min: int, max: int | None) -> None:
+        self.item = item
+        self.min = min
+        self.max = max
+        self._optional: Repeated | None = self if min == 0 else None
+        self._rest: Repeated | None = self if min == 0 and max is None else None
+
+    def optional(self) -> Repeated:
+        """The same without a lower bound: what it means where the item may be empty."""
+        if self._optional is None:
+            self._optional = Repeated(self.item, 0, self.max)
+        return self._optional
+
+    def rest(self) -> Repeated:
+        """What may follow one item."""
+        if self._rest is None:
+            self._rest = Repeated(self.item, max(self.min - 1, 0), None if self.max is None else self.max - 1)
+        return self._rest
+
+
+@final
+class Both(Node):
+    """Texts that belong to every one of ``items``; no items is every well-formed text."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Node, ...]) -> None:
+        self.items = items
+
+
+@final
+class Not(Node):
+    """Well-formed texts that do not belong to ``item``."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Node) -> None:
+        self.item = item
+
+
+@final
+class JsonText(Node):
+    """A JSON string literal whose decoded text belongs to ``value``."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Node) -> None:
+        self.value = value
+
+
+@final
+class Captured(Node):
+    """``item``, whose text is reported under ``name``."""
+
+    __slots__ = ("item", "name")
+
+    def __init__(self, name: str, item: Node) -> None:
+        self.name = name
+        self.item = item
+
+
+@final
+class _Pending(Node):
+    """A term that has not been unfolded yet."""
+
+    __slots__ = ("node", "scope", "term")
+
+    def __init__(self, term: Grammar, scope: _Scope | None) -> None:
+        self.term = term
+        self.scope = scope
+        self.node: Node | None = None
+
+
+@final
+class _Scope:
+    """The rules that one :class:`Rules` binds, inside those of ``outer``."""
+
+    __slots__ = ("outer", "rules")
+
+    def __init__(self, rules: dict[str, Grammar], outer: _Scope | None) -> None:
+        self.rules = rules
+        self.outer = outer
+
+
+class Linker:
+    """Unfolds the terms of one grammar; equal (term object, scope) pairs are one node.
+
+    Args:
+        grammar: a closed term.
+        special: the special tokens of the vocabulary, id to text.
+    """
+
+    def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:
+        self._special = special
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self.root: Node = self._later(grammar, None)
+
+    def unfold(self, node: Node) -> Node:
+        """The node itself, for one that stands for a term not looked at before."""
+        if not isinstance(node, _Pending):
+            return node
+        if node.node is None:
+            term, scope = node.term, node.scope
+            while isinstance(term, (Shared, Described, Rules)):
+                if isinstance(term, Rules):
+                    scope, term = _Scope(dict(term.rules), scope), term.body
+                else:  # what is shared is closed, so it is one node in all scopes
+                    scope, term = None if isinstance(term, Shared) else scope, term.item
+            node.node = self._made(term, scope)
+        return node.node
+
+    def children(self, node: Node) -> tuple[Node, ...]:
+        """The unfolded nodes that the meaning of an unfolded ``node`` is made from."""
+        match node:
+            case Pair(head=head, tail=tail):
+                inner: tuple[Node, ...] = (head, tail)
+            case Either(items=items) | Both(items=items):
+                inner = items
+            case Repeated(item=item) | Not(item=item) | Captured(item=item) | JsonText(value=item):
+                inner = (item,)
+            case _:
+                inner = ()
+        return tuple(self.unfold(child) for child in inner)
+
+    def _later(self, term: Grammar, scope: _Scope | None) -> _Pending:
+        key = id(term), id(scope)
+        found = self._pending.get(key)
+        if found is None:
+            found = self._pending[key] = _Pending(term, scope)
+        return found
+
+    def _made(self, term: Grammar, scope: _Scope | None) -> Node:
+        make = _MAKERS.get(type(term))
+        if make is None:
+            raise GrammarError("captures", f"a term of type {type(term).__name__} has no meaning here")
+        return make(self, term, scope)
+
+    def _literal(self, term: Literal, scope: _Scope | None) -> Node:
+        return Text(term.data.decode("latin-1"))
+
+    def _bytes(self, term: ByteClass, scope: _Scope | None) -> Node:
+        return Characters(term.ranges, utf8=False, min=1, max=1)
+
+    def _characters(self, term: CharClass, scope: _Scope | None) -> Node:
+        return Characters(term.ranges, utf8=True, min=1, max=1)
+
+    def _sequence(self, term: Sequence, scope: _Scope | None) -> Node:
+        if not term.items:
+            return Text("")
+        node: Node = self._later(term.items[-1], scope)
+        for item in reversed(term.items[:-1]):
+            node = Pair(self._later(item, scope), node)
+        return self.unfold(node)
+
+    def _choice(self, term: Choice, scope: _Scope | None) -> Node:
+        return Either(tuple(self._later(item, scope) for item in term.items))
+
+    def _repeat(self, term: Repeat, scope: _Scope | None) -> Node:
+        item = term.item
+        if isinstance(item, (ByteClass, CharClass)):
+            return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
+        return Repeated(self._later(item, scope), term.min, term.max)
+
+    def _reference(self, term: Reference, scope: _Scope | None) -> Node:
+        bound = scope
+        while bound is not None and term.name not in bound.rules:
+            bound = bound.outer
+        if bound is None:
+            raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
+        return Either((self._later(bound.rules[term.name], bound),), recursive=True)
+
+    def _intersection(self, term: Intersection, scope: _Scope | None) -> Node:
+        return Both(tuple(self._later(item, scope) for item in term.items))
+
+    def _complement(self, term: Complement, scope: _Scope | None) -> Node:
+        return Not(self._later(term.item, scope))
+
+    def _capture(self, term: Capture, scope: _Scope | None) -> Node:
+        return Captured(term.name, self._later(term.item, scope))
+
+    def _json_string(self, term: JsonString, scope: _Scope | None) -> Node:
+        return JsonText(self._later(term.value, scope))
+
+    def _special_token(self, term: SpecialToken, scope: _Scope | None) -> Node:
+        ids = (
+            [term.token]
+            if isinstance(term.token, int)
+            else [token for token, text in self._special.items() if text == term.token]
+        )
+        return Special(frozenset(chr(SPECIAL_BASE + token) for token in ids))
+
+
+_MAKERS: Final[dict[type[Grammar], Callable[..., Node]]] = {
+    Literal: Linker._literal,
+    ByteClass: Linker._bytes,
+    CharClass: Linker._characters,
+    Sequence: Linker._sequence,
+    Choice: Linker._choice,
+    Repeat: Linker._repeat,
+    Reference: Linker._reference,
+    Intersection: Linker._intersection,
+    Complement: Linker._complement,
+    Capture: Linker._capture,
+    JsonString: Linker._json_string,
+    SpecialToken: Linker._special_token,
+}

@@ -1,0 +1,168 @@
+"""What a generation returns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+from structgen.decode.captures import find_captures, has_captures
+from structgen.decode.linked import SPECIAL_BASE
+from structgen.errors import GenerationError
+from structgen.grammar.nodes import Capture, Grammar, Shared
+from structgen.grammar.report import Described, Description
+
+if TYPE_CHECKING:
+    from structgen.engine import Vocabulary
+
+__all__ = ["FinishReason", "Result", "Stats", "Step"]
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+"""``"stop"``: the model ended the output, or the grammar allows nothing more.  ``"length"``: the budget is spent,
+and the output is complete there."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token of the output, or the stop at its end.
+
+    Attributes:
+        token: its id; None for the stop.
+        forced: the grammar left no choice.
+        logprob: its log-probability in the projection: what the mask allows, renormalised; 0 if it was forced.
+        log_z: log of the probability that the model gives to what the mask allows (of a forced token: to this token);
+            None where no forward pass was spent on it.
+    """
+
+    token: int | None
+    forced: bool
+    logprob: float
+    log_z: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a generation cost.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        tokens: tokens of the output, EOS not counted.
+        forced: those of them for which the grammar left no choice.
+        sampled: the others.
+        drafted: tokens that a drafter proposed.
+        accepted: drafted tokens that were kept.
+        forwards: forward passes of the model, the one over the prompt included.
+        time_mask_s: seconds in the matcher: masks, forced tokens, state.
+        time_model_s: seconds in the model.
+        time_other_s: all other seconds: sampling, scores, callbacks.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    forced: int
+    sampled: int
+    drafted: int
+    accepted: int
+    forwards: int
+    time_mask_s: float
+    time_model_s: float
+    time_other_s: float
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """A complete output.
+
+    ``logprob + log_z`` is the log-probability that the unconstrained model (temperature 1) gives to the scored steps:
+    to the whole output and its stop where ``unscored`` is 0.
+
+    Attributes:
+        data: the output as bytes, special tokens left out.
+        tokens: the token ids, EOS left out.
+        steps: one for each token, and one for the stop where it was taken.
+        stats: counts and times.
+        finish_reason: why it ended.
+        grammar: what it is a member of.
+        vocabulary: what its tokens belong to.
+    """
+
+    data: bytes
+    tokens: tuple[int, ...]
+    steps: tuple[Step, ...] = field(repr=False)
+    stats: Stats
+    finish_reason: FinishReason
+    grammar: Grammar = field(repr=False)
+    vocabulary: Vocabulary = field(repr=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The output as text.  Bytes that are not UTF-8, which only a grammar over bytes allows, become U+FFFD."""
+        return self.data.decode("utf-8", "replace")
+
+    @cached_property
+    def value(self) -> Any:
+        """The output as a Python value.
+
+        What JSON grammars made is parsed, and validated into the Python type that the grammar was made from, if any.
+        Other output is its text.
+
+        Raises:
+            GenerationError: the value is nested more deeply than Python's parser can follow.
+            pydantic.ValidationError: the type has a validator of its own that refuses the value.
+        """
+        description = _description(self.grammar)
+        if description is None or description.value != "json":
+            return self.text
+        if description.python_type is not None:
+            from pydantic import TypeAdapter  # imported only by those who use types
+
+            kind: Any = description.python_type
+            adapter: Any = TypeAdapter(kind)
+            return adapter.validate_json(self.data)
+        try:
+            return json.loads(self.text)
+        except RecursionError:
+            raise GenerationError(
+                "value", "it is nested too deeply for json.loads", remedy="use the text of the result"
+            ) from None
+
+    @cached_property
+    def captures(self) -> dict[str, str | list[str]]:
+        """The texts of the named parts of the grammar: see ``structgen.decode.captures.find_captures``."""
+        if not has_captures(self.grammar):
+            return {}
+        tokens = self.vocabulary.tokens
+        symbols = "".join(
+            tokens[token].decode("latin-1") if tokens[token] else chr(SPECIAL_BASE + token) for token in self.tokens
+        )
+        return find_captures(self.grammar, symbols, self.vocabulary.special)
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of the output under the projection, step by step."""
+        return sum(step.logprob for step in self.steps)
+
+    @property
+    def log_z(self) -> float:
+        """Sum of ``log_z`` over the steps that a forward pass was spent on."""
+        return sum(step.log_z for step in self.steps if step.log_z is not None)
+
+    @property
+    def unscored(self) -> int:
+        """Steps without ``log_z``: forced ones at the end, after the last forward pass."""
+        return sum(step.log_z is None for step in self.steps)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _description(grammar: Grammar) -> Description | None:
+    while not isinstance(grammar, Described):
+        if not isinstance(grammar, (Capture, Shared)):
+            return None
+        grammar = grammar.item
+    return grammar.description

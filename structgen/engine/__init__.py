@@ -1,0 +1,9 @@
+"""The engine: tokens, compilation, masks."""
+
+from structgen.engine.constraint import Constraint, compile
+from structgen.engine.explanation import Explanation
+from structgen.engine.matcher import Matcher, fill_masks
+from structgen.engine.report import Report
+from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["Constraint", "Explanation", "Matcher", "Report", "Vocabulary", "compile", "fill_masks"]

@@ -1,0 +1,183 @@
+"""A grammar coupled with a vocabulary: compiled once, immutable, shared by any number of matchers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from structgen_kernels import _native
+
+from structgen.engine.lowering import lower
+from structgen.engine.matcher import Matcher
+from structgen.engine.report import Report, report_of
+from structgen.engine.shared_engine import SharedEngine, native_limits, shared_engine
+from structgen.errors import UnsatisfiableGrammar, VocabularyError
+from structgen.grammar.limits import Limits
+
+if TYPE_CHECKING:
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["Constraint", "compile"]
+
+
+class Constraint:
+    """Which token sequences over ``vocabulary`` spell a member of ``grammar``.
+
+    Immutable and safe to share between threads; made by :func:`compile`.  Automaton states and mask rows are made
+    when they are first reached, so compiling costs what the description costs, not what its language does.
+    """
+
+    __slots__ = (
+        "_engine",
+        "_grammar",
+        "_limits",
+        "_min_tokens",
+        "_report",
+        "_vocabulary",
+        "native",
+        "shortest_bytes",
+    )
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        vocabulary: Vocabulary,
+        limits: Limits,
+        *,
+        engine: SharedEngine,
+        native: _native.Constraint,
+        shortest_bytes: int,
+    ) -> None:
+        self._grammar = grammar
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self._engine = engine
+        self.native = native
+        self.shortest_bytes = shortest_bytes
+        self._report: Report | None = None
+        self._min_tokens: int | None = None
+
+    @property
+    def grammar(self) -> Grammar:
+        """The grammar that was compiled."""
+        return self._grammar
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that it was compiled for."""
+        return self._vocabulary
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that hold for it and its matchers."""
+        return self._limits
+
+    @property
+    def report(self) -> Report:
+        """What is enforced, and how."""
+        if self._report is None:
+            self._report = report_of(self)
+        return self._report
+
+    def matcher(self) -> Matcher:
+        """Return a Matcher at the beginning of a text."""
+        return Matcher(self)
+
+    def min_tokens(self) -> int:
+        """Return how many tokens the shortest member takes, EOS not counted.
+
+        Exact while ``limits.distance_steps`` lasts; beyond that, the fewest tokens that spell the member which is
+        shortest in bytes.
+        """
+        if self._min_tokens is None:
+            count = self.matcher().min_tokens()
+            if count is None:  # compile() has refused what no tokens can spell
+                raise VocabularyError("vocabulary", "no sequence of tokens spells a member of the grammar")
+            self._min_tokens = count
+        return self._min_tokens
+
+    def nearest_tokens(self, matcher: Matcher, subject: bytes, most: int) -> tuple[tuple[int, bytes], ...]:
+        """Return up to ``most`` allowed tokens that share the longest beginning with ``subject``."""
+        words = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
+        matcher.fill_mask(words)
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+        tokens = self._vocabulary.tokens
+        allowed = [(index, tokens[index]) for index in np.flatnonzero(bits).tolist() if tokens[index]]
+
+        def rank(item: tuple[int, bytes]) -> tuple[int, int, int]:
+            shared = 0
+            for ours, theirs in zip(item[1], subject, strict=False):
+                if ours != theirs:
+                    break
+                shared += 1
+            return -shared, len(item[1]), item[0]
+
+        return tuple(sorted(allowed, key=rank)[:most])
+
+    def __repr__(self) -> str:
+        return f"Constraint({self._grammar!r}, {self._vocabulary!r})"
+
+
+def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:
+    """Couple a grammar with a vocabulary.
+
+    Raises:
+        UnsatisfiableGrammar: no string belongs to the grammar.
+        VocabularyError: the tokens cannot spell any member; the byte that is missing is named.
+        LimitExceeded: a bound of ``limits`` was reached.
+        GrammarError: the grammar is not closed, or not regular where it must be.
+    """
+    limits = limits if limits is not None else Limits()
+    engine = shared_engine(vocabulary)
+    bounds = native_limits(limits)
+    builder = _native.Builder(engine.native, bounds)
+    try:
+        term = lower(grammar, engine, vocabulary, builder, limits)
+        distance = builder.distance(term)
+        missing = builder.take_unspellable()
+    finally:
+        builder.close()
+    if distance is None and missing is not None:
+        raise VocabularyError(
+            "vocabulary",
+            "the tokens can spell no member of the grammar",
+            evidence=f"no token holds byte {bytes([missing])!r}, which {grammar!r} needs",
+            remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
+        )
+    if distance is None:
+        raise UnsatisfiableGrammar(
+            "grammar",
+            "no string belongs to it",
+            evidence=f"the term is {grammar!r}",
+            remedy="look for an empty choice, contradicting intersections, or rules that never end",
+        )
+    native = _native.Constraint(engine.native, term, list(vocabulary.eos), bounds)
+    constraint = Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance)
+    if not engine.native.byte_complete:
+        _check_spelling(constraint)
+    return constraint
+
+
+def _check_spelling(constraint: Constraint) -> None:
+    """Refuse a grammar of which the tokens can spell no member, naming the byte that is missing."""
+    matcher = constraint.matcher()
+    if matcher.min_tokens() is not None:
+        return
+    known = set(b"".join(constraint.vocabulary.tokens))
+    done = bytearray()
+    for symbol in matcher.shortest_completion():
+        if symbol >= 0 and symbol not in known:
+            break
+        done.append(max(symbol, 0))
+    missing = matcher.shortest_completion()[len(done)] if len(done) < len(matcher.shortest_completion()) else None
+    raise VocabularyError(
+        "vocabulary",
+        "the tokens can spell no member of the grammar",
+        evidence=(
+            f"no token holds byte {bytes([missing])!r}, needed after {bytes(done)!r}"
+            if missing is not None and missing >= 0
+            else f"no sequence of tokens spells {bytes(done)!r} or any other member"
+        ),
+        remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
+    )

@@ -1,0 +1,80 @@
+"""The native engine of a vocabulary, shared by all constraints on it.
+
+Terms, states and mask rows are hash-consed in one engine a vocabulary, so that whatever two grammars have in common
+is derived once.  An engine only grows; when it has grown past a bound the next compilation starts a new one, and
+the old one goes with the last constraint that uses it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from structgen_kernels import _native
+
+from structgen.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["SharedEngine", "native_limits", "shared_engine"]
+
+_MAX_ENGINE_BYTES: Final = 256 << 20
+_MAX_SHARED_TERMS: Final = 4_096
+
+
+class SharedEngine:
+    """A native engine with what is known of it on the Python side.
+
+    Attributes:
+        native: the engine.
+        rules: rule made for a shared term, by the id of the term.
+        lowered: terms of ``Shared`` nodes that live long, by the id of the node; the node is held so that its id
+            stays its own.
+    """
+
+    __slots__ = ("__weakref__", "lowered", "native", "rules")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.native = _native.Engine(vocabulary.trie, vocabulary.size)
+        self.rules: dict[int, int] = {}
+        self.lowered: dict[int, tuple[Grammar, int]] = {}
+
+    def remember(self, node: Grammar, term: int) -> None:
+        """Keep the term of a shared node, unless there are too many already."""
+        if len(self.lowered) < _MAX_SHARED_TERMS:
+            self.lowered[id(node)] = (node, term)
+
+
+_engines: WeakKeyDictionary[Vocabulary, SharedEngine] = WeakKeyDictionary()
+_engines_lock = threading.Lock()
+
+
+def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
+    """Return the engine that new constraints on ``vocabulary`` use."""
+    with _engines_lock:
+        engine = _engines.get(vocabulary)
+        if engine is None or engine.native.memory_bytes > _MAX_ENGINE_BYTES:
+            engine = SharedEngine(vocabulary)
+            _engines[vocabulary] = engine
+        return engine
+
+
+def native_limits(limits: Limits) -> _native.Limits:
+    """Return the part of ``limits`` that the native engine counts."""
+    native = _native.Limits()
+    native.states = limits.states
+    native.regular_states = limits.regular_states
+    native.distance_steps = limits.distance_steps
+    native.cache_bytes = limits.cache_bytes
+    return native
+
+
+def _limit_error(limit: str, maximum: int, evidence: str) -> LimitExceeded:
+    return LimitExceeded("engine", limit=limit, maximum=maximum, evidence=f"reached while making {evidence}")
+
+
+_native.set_limit_error(_limit_error)

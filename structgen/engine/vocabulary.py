@@ -1,0 +1,324 @@
+"""The tokens of a model as bytes: what a Grammar is compiled against.
+
+Everything below the tokenizer works on bytes, so a token is nothing but the bytes it adds to the output, and
+a token that adds none (special, padding) never matches text.  How each format yields those bytes is the
+business of ``structgen.engine.tokenizers``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, final
+
+from structgen.engine.tokenizers.arguments import by_id, checked_id, checked_tokens, listed, some
+from structgen.engine.tokenizers.kept_trie import load_trie, tokens_digest
+from structgen.engine.tokenizers.spelling import Speller
+from structgen.engine.tokenizers.table import Encoder, eos_ids
+from structgen.errors import VocabularyError
+
+if TYPE_CHECKING:
+    from structgen_kernels._native import TokenTrie
+
+__all__ = ["Vocabulary"]
+
+_SUBJECT = "vocabulary"
+
+# What a text is encoded after: SentencePiece puts a space before a text, but not after a line break in it.
+_CONTEXTS = ("", "\n")
+
+
+@final
+class Vocabulary:
+    """Token ids and the bytes they stand for; immutable and safe to share between threads.
+
+    Ids whose bytes are empty are never allowed: special tokens, the padding of a model head that is wider
+    than the tokenizer, and ordinary tokens without bytes, which would make no progress.  Several ids may have
+    the same bytes. Equality and hash go by ``digest``.
+
+    Without ``eos`` a Constraint works, but nothing tells the model that it may stop: generation then ends
+    only when the grammar allows no further token, or at the token limit.
+
+    Example:
+        >>> vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0], special={0: "<eos>"})
+        >>> vocabulary.tokenize("aab")
+        [1, 3]
+        >>> vocabulary.decode([1, 3, 0])
+        b'aab'
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_digest",
+        "_encode",
+        "_eos",
+        "_lock",
+        "_missing",
+        "_special",
+        "_speller",
+        "_tokens",
+        "_trie",
+    )
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        *,
+        eos: Iterable[int] = (),
+        special: Mapping[int, str | None] | Iterable[int] = (),
+        size: int | None = None,
+        tokenize: Callable[[str], list[int]] | None = None,
+    ) -> None:
+        """Make a vocabulary from the bytes of its tokens.
+
+        Args:
+            tokens: bytes by id; those of special tokens and EOS ids are ignored.
+            eos: ids that end a text; special whether or not ``special`` lists them.
+            special: tokens that are not text: texts by id, or only ids.  One without a text is named after
+                its bytes, or ``"<[id]>"`` where it has none.
+            size: width of the model's logits, if it is more than ``len(tokens)``.
+            tokenize: the tokenizer's own encode, without BOS and EOS; used where its tokens spell exactly the
+                bytes of the text.  It must be deterministic, and safe to call from several threads.
+
+        Raises:
+            VocabularyError: a token is not bytes, an id is out of range, or no token stands for any text.
+        """
+        slots = checked_tokens(tokens, size)
+        ends = [checked_id(token, "eos", len(slots)) for token in listed(eos, "eos")]
+        texts = {checked_id(token, "special", len(slots)): text for token, text in by_id(special).items()}
+        names = {token: _special_name(token, texts.get(token), slots[token]) for token in sorted({*texts, *ends})}
+        for token in names:
+            slots[token] = b""
+        if not any(slots):
+            raise VocabularyError(_SUBJECT, "no token stands for any text", remedy="check which tokens are special")
+        self._tokens: tuple[bytes, ...] = tuple(slots)
+        self._eos: tuple[int, ...] = tuple(dict.fromkeys(ends))
+        self._special: Mapping[int, str] = MappingProxyType(names)
+        self._encode: Encoder | None = tokenize
+        self._lock = threading.Lock()
+        self._digest: bytes | None = None
+        self._missing: bytes | None = None
+        self._speller: Speller | None = None
+        self._trie: TokenTrie | None = None
+
+    @classmethod
+    def load(
+        cls,
+        source: object,
+        *,
+        size: int | None = None,
+        eos: Iterable[int | str] | None = None,
+        special: Mapping[int, str | None] | Iterable[int] = (),
+    ) -> Vocabulary:
+        """Read the vocabulary of a tokenizer.
+
+        Args:
+            source: a tokenizer object of transformers, ``tokenizers``, tiktoken, ``sentencepiece`` or
+                mistral-common; the path of a tokenizer.json, tekken.json, SentencePiece model, tiktoken ranks
+                or GGUF file, or of a folder with one of them; or a list of bytes.
+            size: width of the model's logits; where it is not given, what config.json says, if that is more
+                than the tokenizer has.
+            eos: ids or texts of the tokens that end a text, in place of those that the source names.
+            special: special tokens besides those that the source names.
+
+        Raises:
+            VocabularyError: the source cannot be read, or the bytes of its tokens are not well defined.
+        """
+        from structgen.engine.tokenizers.source import read_source  # pulls in every reader
+
+        table = read_source(source, resolve_eos=eos is None)
+        ends = table.eos if eos is None else eos_ids(table, listed(eos, "eos"))
+        width = max(len(table.tokens), table.size or 0, size or 0)
+        more = {token: text for token, text in by_id(special).items() if text or token not in table.special}
+        texts: dict[int, str | None] = {**table.special, **more}
+        whole = cls(table.tokens, eos=ends, special=texts, size=width, tokenize=table.encode)
+        return whole if size is None else whole.with_size(size)
+
+    @property
+    def tokens(self) -> tuple[bytes, ...]:
+        """The bytes of each token by id; ``b""`` for special tokens and padding."""
+        return self._tokens
+
+    @property
+    def size(self) -> int:
+        """The number of ids, padding of the model head included."""
+        return len(self._tokens)
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """The ids that end a text."""
+        return self._eos
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        """The texts of the special tokens by id, EOS ids included."""
+        return self._special
+
+    @property
+    def digest(self) -> bytes:
+        """A content hash (16 bytes, BLAKE2b): equal digests mean equal masks for every grammar."""
+        if self._digest is None:
+            inner = hashlib.blake2b(tokens_digest(self._tokens), digest_size=16)
+            inner.update(repr((self._eos, list(self._special.items()))).encode("utf-8", "surrogatepass"))
+            self._digest = inner.digest()
+        return self._digest
+
+    @property
+    def missing_bytes(self) -> bytes:
+        """The byte values, in order, that no token spells alone; if none, any text can be written."""
+        if self._missing is None:
+            alone = {token[0] for token in self._tokens if len(token) == 1}
+            self._missing = bytes(value for value in range(256) if value not in alone)
+        return self._missing
+
+    @property
+    def trie(self) -> TokenTrie:
+        """The native byte trie of the tokens, made on first use and kept on disk for the next process."""
+        if self._trie is None:
+            with self._lock:
+                if self._trie is None:
+                    self._trie = load_trie(self._tokens)
+        return self._trie
+
+    def tokenize(self, text: str | bytes) -> list[int]:
+        """Return the canonical tokens of ``text``: their bytes, joined, are exactly its UTF-8.
+
+        They are the tokenizer's own where there is one and its tokens spell the text exactly (a normalizer
+        may keep it from that), else the fewest tokens that spell it.  Special tokens written out in the text
+        are text. No space is added before it: the text is taken to go on from something.
+
+        Raises:
+            VocabularyError: the text has a byte that no tokens spell, or is a str with a lone surrogate.
+        """
+        data, written = _both_forms(text)
+        if not data:
+            return []
+        if self._encode is not None and written is not None:
+            for context in _CONTEXTS:
+                found = self._tail(self._encode(context + written), data)
+                if found is not None:
+                    return found
+        if self._speller is None:
+            self._speller = Speller(self._tokens)
+        return self._speller.spell(data)
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """Join the bytes of the tokens; special ids and padding contribute nothing.
+
+        Raises:
+            VocabularyError: an id is out of range.
+        """
+        tokens = self._tokens
+        return b"".join([tokens[checked_id(token, "token", len(tokens))] for token in ids])
+
+    def token_id(self, text: str) -> int:
+        """Return the id of the special token written ``text``, the lowest where several are.
+
+        Raises:
+            VocabularyError: there is no such special token.
+        """
+        for token, name in self._special.items():
+            if name == text:
+                return token
+        evidence = f"the special tokens are {some(self._special.values()) or 'none'}"
+        if (ordinary := text.encode("utf-8", "surrogatepass")) and ordinary in self._tokens:
+            evidence = f"token {self._tokens.index(ordinary)} has these bytes, but it is ordinary text"
+        raise VocabularyError(
+            _SUBJECT,
+            f"there is no special token {text!r}",
+            evidence=evidence,
+            remedy="name one of its special tokens, or make it one: Vocabulary.load(..., special={id: text})",
+        )
+
+    def with_size(self, size: int) -> Vocabulary:
+        """Return this vocabulary for a model head of ``size`` logits; ids at or beyond it are dropped.
+
+        Raises:
+            VocabularyError: no text, or of several EOS ids none, would be left.
+        """
+        size = operator.index(size)
+        if size == self.size:
+            return self
+        kept = [token for token in self._eos if token < size]
+        if self._eos and not kept:
+            raise VocabularyError(
+                _SUBJECT,
+                f"size {size} leaves no EOS id",
+                evidence=f"the EOS ids are {some(self._eos)}",
+                remedy="pass the width of the model's logits",
+            )
+        special = {token: text for token, text in self._special.items() if token < size}
+        return Vocabulary(self._tokens[: max(size, 0)], eos=kept, special=special, size=size, tokenize=self._encode)
+
+    def _tail(self, ids: Sequence[int], data: bytes) -> list[int] | None:
+        """The last of ``ids``, if they spell exactly ``data``."""
+        left, start = len(data), len(ids)
+        while left > 0 and start > 0:
+            start -= 1
+            token = ids[start]
+            piece = self._tokens[token] if 0 <= token < len(self._tokens) else b""
+            if not piece or not data.endswith(piece, 0, left):
+                return None
+            left -= len(piece)
+        return list(ids[start:]) if left == 0 else None
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Vocabulary) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({self.size} tokens, eos=[{some(self._eos)}], {len(self._special)} special)"
+
+    def __copy__(self) -> Vocabulary:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Vocabulary:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Vocabulary], tuple[object, ...]]:
+        return _restore, (self._tokens, self._eos, dict(self._special), self._encode)
+
+
+def _restore(
+    tokens: tuple[bytes, ...], eos: tuple[int, ...], special: dict[int, str], encode: Encoder | None
+) -> Vocabulary:
+    return Vocabulary(tokens, eos=eos, special=special, tokenize=encode)
+
+
+def _special_name(token: int, text: str | None, piece: bytes) -> str:
+    if text is not None and not isinstance(text, str):
+        raise VocabularyError(
+            _SUBJECT, f"the text of special token {token} is not a str", evidence=f"found {text!r:.40}"
+        )
+    if text is not None:
+        return text
+    try:
+        return piece.decode() or f"<[{token}]>"
+    except UnicodeDecodeError:
+        return f"<[{token}]>"
+
+
+def _both_forms(text: str | bytes) -> tuple[bytes, str | None]:
+    """The text as bytes, and as str where the bytes are valid UTF-8."""
+    if isinstance(text, str):
+        try:
+            return text.encode(), text
+        except UnicodeEncodeError as error:
+            raise VocabularyError(
+                _SUBJECT,
+                f"the text has a lone surrogate at character {error.start}",
+                evidence=f"found {text[error.start]!r}",
+                remedy="a lone surrogate has no UTF-8; replace it",
+            ) from error
+    try:
+        return text, text.decode()
+    except UnicodeDecodeError:
+        return text, None

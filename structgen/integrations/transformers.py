@@ -1,0 +1,167 @@
+"""Constraints in ``transformers.generate``: as a logits processor, and as a decoding loop of its own.
+
+>>> model.generate(**inputs, logits_processor=[ConstraintLogitsProcessor(constraint)])          # doctest: +SKIP
+>>> model.generate(**inputs, custom_generate=constrained_generate, constraint=constraint)       # doctest: +SKIP
+
+The processor works with every decoding method of transformers.  The loop takes greedy search and sampling only, runs
+forced tokens through the model together, and always ends with a complete output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import LogitsProcessor
+
+from structgen.engine import fill_masks
+from structgen.errors import BudgetError, GenerationError
+from structgen.integrations.bitmask import masked_scores
+from structgen.integrations.prefix_states import PrefixState, PrefixStates
+from structgen.integrations.transformers_loop import constrained_generate
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint
+
+__all__ = ["ConstraintLogitsProcessor", "constrained_generate"]
+
+_STATES: Final = 512
+_STATES_PER_ROW: Final = 8
+_NORMALISED: Final = 1e-3
+
+
+@final
+class ConstraintLogitsProcessor(LogitsProcessor):
+    """Masks the logits of tokens after which the output cannot become a member of the grammar.
+
+    One processor serves one call of ``generate`` (or several after ``reset()``).  The state of a row is looked up by
+    its tokens, so rows may be reordered (beams) and go back (rejected drafts).  After an EOS id only EOS ids and the
+    padding token are allowed.
+
+    Args:
+        constraint: compiled for the model's vocabulary.
+        prompt_length: tokens at the beginning of every row that are no output; by default the length of the rows
+            at the first call, which is right for ``generate``.
+        max_new_tokens: complete every output within so many tokens.  Without it, ``generate`` may cut an output off.
+        pad_token_id: what ``generate`` fills up rows with; by default whatever follows an EOS id.
+        strict: whether a row with a token that its mask excluded is an error.  None: it is, but for rows whose
+            scores are normalised log-probabilities, as in beam search, where such rows occur if there are fewer
+            continuations than beams; they have score negative infinity and lose against every other.  Pass False
+            where drafts come from a model without the constraint.
+
+    Raises:
+        BudgetError: the shortest member takes more than ``max_new_tokens``.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        prompt_length: int | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        pad_token_id: int | None = None,
+        strict: bool | None = None,
+    ) -> None:
+        if max_new_tokens is not None and constraint.min_tokens() > max_new_tokens:
+            raise BudgetError(budget=max_new_tokens, needed=constraint.min_tokens())
+        self._constraint = constraint
+        self._given_length = prompt_length
+        self._max_new_tokens = max_new_tokens
+        self._strict = strict
+        self._ended = _row(constraint, [*constraint.vocabulary.eos, pad_token_id])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the prompt and all states, so that the processor can serve another call of ``generate``."""
+        self._prompt_length = self._given_length
+        self._prompts: set[bytes] = set()
+        self._states = PrefixStates(self._constraint, _STATES)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores with what the grammar excludes at negative infinity; ``scores`` is not changed.
+
+        Args:
+            input_ids: ``[rows, length]``, prompts padded on the left.
+            scores: ``[rows, W]``; ``W`` may exceed the size of the vocabulary.
+
+        Raises:
+            GenerationError: a row has left the language, or belongs to another call of ``generate``.
+        """
+        rows = input_ids.detach().cpu().numpy().astype(np.int64, copy=False)
+        length = self._checked_prompt(rows)
+        self._states.capacity = max(_STATES, _STATES_PER_ROW * len(rows))
+        outputs = np.ascontiguousarray(rows[:, length:])
+        states = [self._states.state(row) for row in outputs]
+        for index, state in enumerate(states):
+            if state.refused_at is not None and not self._is_tolerated(scores[index]):
+                raise self._refusal(index, outputs[index], state.refused_at)
+        return masked_scores(scores, torch.from_numpy(self._bitmask(states, outputs.shape[1])))
+
+    def _checked_prompt(self, rows: NDArray[np.int64]) -> int:
+        if self._prompt_length is None:
+            self._prompt_length = rows.shape[1]
+        length = self._prompt_length
+        prompts = {row[:length].tobytes() for row in rows}
+        if not self._prompts:
+            self._prompts = prompts
+        if rows.shape[1] < length or not prompts <= self._prompts:
+            raise GenerationError(
+                "logits processor",
+                f"the rows do not begin with the {length} prompt tokens of its first call",
+                evidence=f"rows of {rows.shape[1]} tokens",
+                remedy="make a new ConstraintLogitsProcessor for each call of generate, or call reset()",
+            )
+        return length
+
+    def _bitmask(self, states: Sequence[PrefixState], generated: int) -> NDArray[np.int32]:
+        """One row a state; rows with the same tokens share a matcher, which is asked once."""
+        vocabulary = self._constraint.vocabulary
+        distinct = {id(state): state for state in states}
+        live = [state.matcher for state in distinct.values() if state.matcher is not None]
+        filled = np.zeros((len(live), (vocabulary.size + 31) // 32), dtype=np.int32)
+        budget = None if self._max_new_tokens is None else self._max_new_tokens - generated
+        if budget is None or budget <= 0:
+            fill_masks(live, filled)
+        else:
+            for index, matcher in enumerate(live):
+                if matcher.needs_budget_mask(budget):
+                    matcher.fill_mask_within(filled, index, budget)
+                else:
+                    matcher.fill_mask(filled, index)
+        rows = iter(filled)
+        by_state = {key: self._ended if state.matcher is None else next(rows) for key, state in distinct.items()}
+        return np.stack([by_state[id(state)] for state in states])
+
+    def _is_tolerated(self, scores: torch.Tensor) -> bool:
+        if self._strict is not None:
+            return not self._strict
+        return abs(float(torch.logsumexp(scores.float(), dim=-1))) < _NORMALISED
+
+    def _refusal(self, row: int, tokens: NDArray[np.int64], position: int) -> GenerationError:
+        vocabulary = self._constraint.vocabulary
+        token = int(tokens[position])
+        spelled = vocabulary.tokens[token] if 0 <= token < vocabulary.size else b""
+        before = vocabulary.decode(tokens[:position].tolist())
+        return GenerationError(
+            "logits processor",
+            f"token {token} ({spelled!r}) at position {position} of the output in row {row} is outside the grammar",
+            evidence=f"the output before it ends with {before[-40:]!r}",
+            remedy=(
+                "let no other processor raise scores after this one; use a new processor for each call of generate; "
+                "where drafts are unconstrained or beams are processed further, pass strict=False"
+            ),
+        )
+
+
+def _row(constraint: Constraint, ids: Sequence[int | None]) -> NDArray[np.int32]:
+    """A mask row that allows ``ids``, or everything where there are none."""
+    bits = np.zeros((constraint.vocabulary.size + 31) // 32 * 32, dtype=np.uint8)
+    allowed = [token for token in ids if token is not None and token < constraint.vocabulary.size]
+    bits[allowed or slice(None)] = 1
+    row: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
+    return row

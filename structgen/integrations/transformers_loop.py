@@ -1,0 +1,200 @@
+"""The decoding loop of structgen behind ``transformers.generate(custom_generate=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch
+from transformers import (
+    EosTokenCriteria,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MinPLogitsWarper,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from structgen.decode import Greedy, Multinomial, Result, Sampler, start_generation
+from structgen.errors import GenerationError, VocabularyError
+from structgen.models.transformers_model import TransformersModel
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint
+    from structgen.models.protocol import LanguageModel
+
+__all__ = ["constrained_generate"]
+
+_UNDERSTOOD: Final = frozenset(
+    ("attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
+)
+_SHAPES: Final[dict[type, str]] = {
+    TemperatureLogitsWarper: "temperature",
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+    MinPLogitsWarper: "min_p",
+}
+_MODES: Final = ("greedy_search", "sample")
+
+
+def constrained_generate(  # noqa: PLR0913  transformers calls it with these names
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: Any,
+    *,
+    constraint: Constraint,
+    sampler: Sampler | None = None,
+    seed: int | None = None,
+    jump_forward: bool = True,
+    results: list[Result] | None = None,
+    **model_kwargs: Any,
+) -> GenerateDecoderOnlyOutput | torch.Tensor:
+    """Decode each row with ``structgen.decode``, so that every output is complete within ``max_new_tokens``.
+
+    For ``model.generate(**inputs, custom_generate=constrained_generate, constraint=constraint)``.  What transformers
+    was asked for and this loop does not do (beams, penalties, stop strings, scores ...) is refused by name; a
+    ``streamer`` and an ``assistant_model`` do not reach a custom loop, transformers keeps them.
+
+    Args:
+        model: a causal language model of transformers.
+        input_ids: ``[rows, length]``, prompts padded on the left.
+        logits_processor: what transformers made of the generation config: temperature, top-k, top-p and min-p.
+        stopping_criteria: those for length and EOS; the constraint's vocabulary says which tokens end an output.
+        generation_config: ``max_length``, ``pad_token_id``, ``do_sample``, ``return_dict_in_generate``.
+        constraint: compiled for the model's vocabulary.
+        sampler: used instead of what the generation config asks for.
+        seed: row ``i`` is sampled with ``seed + i``; by default drawn from torch's generator.
+        jump_forward: see ``structgen.decode.generate``.
+        results: a list to which the ``Result`` of each row is appended.
+        model_kwargs: ``attention_mask`` and what transformers adds to it.
+
+    Returns:
+        Token ids ``[rows, longest]``, the prompt included, padded on the right; an EOS id follows each output that
+        ended before the length limit.
+
+    Raises:
+        GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
+        BudgetError: the shortest member of the grammar takes more than ``max_new_tokens``.
+        VocabularyError: the vocabulary of the constraint is not as wide as the model's head.
+    """
+    _check_request(model, generation_config, stopping_criteria, model_kwargs)
+    if sampler is None:
+        sampler = _sampler(logits_processor, do_sample=bool(generation_config.do_sample))
+    if seed is None:
+        seed = int(torch.randint(0, 2**62, ()))
+    hosted = _hosted(model, constraint)
+    length = input_ids.shape[1]
+    outputs: list[list[int]] = []
+    for index, prompt in enumerate(_prompts(input_ids, model_kwargs.get("attention_mask"))):
+        with start_generation(
+            hosted,
+            constraint,
+            prompt,
+            max_tokens=int(generation_config.max_length) - length,
+            sampler=sampler,
+            seed=seed + index,
+            jump_forward=jump_forward,
+        ) as generation:
+            for _ in generation:
+                pass
+            result = generation.result()
+        if results is not None:
+            results.append(result)
+        outputs.append(_with_eos(result, int(generation_config.max_length) - length))
+    sequences = _joined(input_ids, outputs, _padding(generation_config, constraint))
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    return GenerateDecoderOnlyOutput(sequences=cast("torch.LongTensor", sequences))
+
+
+def _hosted(model: Any, constraint: Constraint) -> LanguageModel:
+    """The model behind the protocol of the loop, with the vocabulary that the constraint was compiled for."""
+    hosted = TransformersModel(model, list(constraint.vocabulary.tokens))
+    width = hosted.vocabulary.size
+    if width != constraint.vocabulary.size:
+        raise VocabularyError(
+            "constraint",
+            f"its vocabulary has {constraint.vocabulary.size} tokens, and the model's head {width}",
+            remedy=f"load the vocabulary with size={width}",
+        )
+    hosted.vocabulary = constraint.vocabulary
+    return hosted
+
+
+def _check_request(model: Any, config: Any, criteria: StoppingCriteriaList, model_kwargs: Mapping[str, Any]) -> None:
+    mode = str(getattr(config.get_generation_mode(), "value", config.get_generation_mode()))
+    if mode not in _MODES:
+        raise _refused(f"generation mode {mode!r} is not done here", "use ConstraintLogitsProcessor for it")
+    if model.config.is_encoder_decoder:
+        raise _refused("the model has an encoder", "use ConstraintLogitsProcessor")
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if config.return_dict_in_generate and getattr(config, name, False):
+            raise _refused(f"{name} is not returned here", "read log-probabilities from results=[...]")
+    for criterion in criteria:
+        if not isinstance(criterion, (MaxLengthCriteria, EosTokenCriteria)):
+            raise _refused(
+                f"stopping criterion {type(criterion).__name__} could cut an output off", "put it into the grammar"
+            )
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise _refused("past_key_values is not empty", "pass the whole prompt")
+    unknown = sorted(name for name, value in model_kwargs.items() if name not in _UNDERSTOOD and value is not None)
+    if unknown:
+        raise _refused(f"model inputs {unknown} are not passed on", "use ConstraintLogitsProcessor")
+
+
+def _sampler(processors: LogitsProcessorList, *, do_sample: bool) -> Sampler:
+    shape: dict[str, Any] = {}
+    for processor in processors:
+        name = _SHAPES.get(type(processor))
+        if name is None or name in shape or getattr(processor, "min_tokens_to_keep", 1) > 1:
+            raise _refused(
+                f"logits processor {type(processor).__name__} is not applied here",
+                "remove it, pass sampler=..., or use ConstraintLogitsProcessor",
+            )
+        shape[name] = getattr(processor, name)
+    return Multinomial(**shape) if do_sample else Greedy()
+
+
+def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[list[int]]:
+    rows: list[list[int]] = input_ids.tolist()
+    if attention_mask is None:
+        return rows
+    kept: list[list[int]] = attention_mask.tolist()
+    prompts = [
+        [token for token, keep in zip(row, flags, strict=True) if keep] for row, flags in zip(rows, kept, strict=True)
+    ]
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise _refused(f"the attention mask hides all of prompt {index}", "give every row a token")
+    return prompts
+
+
+def _with_eos(result: Result, room: int) -> list[int]:
+    tokens = list(result.tokens)
+    ends = result.vocabulary.eos
+    if result.finish_reason == "stop" and ends and len(tokens) < room:
+        tokens.append(ends[0])
+    return tokens
+
+
+def _padding(config: Any, constraint: Constraint) -> int:
+    if config.pad_token_id is not None:
+        return int(config.pad_token_id)
+    return constraint.vocabulary.eos[0] if constraint.vocabulary.eos else 0
+
+
+def _joined(input_ids: torch.Tensor, outputs: list[list[int]], padding: int) -> torch.Tensor:
+    longest = max(map(len, outputs))
+    filled = [output + [padding] * (longest - len(output)) for output in outputs]
+    added = torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device).reshape(len(outputs), longest)
+    return torch.cat((input_ids, added), dim=1)
+
+
+def _refused(problem: str, remedy: str) -> GenerationError:
+    return GenerationError("constrained_generate", problem, remedy=remedy)

@@ -1,0 +1,115 @@
+"""Language models behind one protocol.
+
+Importing this package imports neither torch nor transformers; ``load_model`` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from structgen.errors import ModelError
+from structgen.models.embedded import embedded_folder, load_embedded
+from structgen.models.hash_model import HashModel
+from structgen.models.placement import require
+from structgen.models.protocol import LanguageModel, Progress, Prompt, Session, silent
+
+if TYPE_CHECKING:
+    from structgen.models.transformers_model import TransformersModel
+
+__all__ = [
+    "HashModel",
+    "LanguageModel",
+    "Progress",
+    "Prompt",
+    "Session",
+    "embedded_folder",
+    "from_transformers",
+    "load_model",
+]
+
+
+def load_model(
+    source: str | Path | tuple[Any, Any] | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> LanguageModel:
+    """Load a language model.
+
+    Args:
+        source: None for the embedded model (SmolLM2-135M-Instruct, fetched on first use); else the id of a
+            causal language model on the Hugging Face hub, a folder of its files, a GGUF file or a folder with
+            one, or a loaded pair ``(model, tokenizer)`` of transformers. A local path wins over an id of the
+            same spelling.
+        device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's
+            own elsewhere.
+        progress: told of the stages of loading; by default nothing is reported.
+        threads: CPU threads of torch, for the whole process; None leaves torch's setting as it is.
+
+    Returns:
+        The model; a new one at each call.
+
+    Raises:
+        ModelError: it cannot be found, fetched, checked or loaded; the message says what to do.
+        VocabularyError: the bytes of its tokens are not well defined.
+    """
+    if threads is not None:
+        _set_threads(threads)
+    if source is None:
+        return load_embedded(device=device, dtype=dtype, progress=progress)
+    if isinstance(source, tuple):
+        return from_transformers(*_pair(source))
+    return _load_named(source, device=device, dtype=dtype, progress=progress or silent)
+
+
+def from_transformers(model: Any, tokenizer: Any, *, name: str | None = None) -> TransformersModel:
+    """Take over a loaded causal language model of transformers and its tokenizer.
+
+    Raises:
+        ModelError: it keeps no key-value cache, or names no end token.
+        VocabularyError: the bytes of the tokenizer's tokens are not well defined.
+    """
+    require("torch", "transformers")
+    from structgen.models.transformers_model import TransformersModel
+
+    return TransformersModel(model, tokenizer, name=name)
+
+
+def _load_named(source: str | Path, *, device: str, dtype: str, progress: Progress) -> LanguageModel:
+    """Find out what ``source`` names before anything heavy is imported."""
+    from structgen.models import hub
+    from structgen.models.location import find_local
+
+    local = find_local(source)
+    reach = None if local is not None else hub.reach(str(source))
+    require("torch", "transformers")
+    if reach is hub.Reach.ONLINE:
+        hub.fetch_weights(str(source), progress)
+    from structgen.models.transformers_loader import load_transformers
+
+    return load_transformers(
+        local if local is not None else str(source),
+        device=device,
+        dtype=dtype,
+        progress=progress,
+        local_files_only=reach is hub.Reach.CACHED,
+    )
+
+
+def _pair(source: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(source) != 2:
+        raise ModelError("model", f"a pair (model, tokenizer) is expected, found {len(source)} things")
+    return source[0], source[1]
+
+
+def _set_threads(threads: int) -> None:
+    if threads < 1:
+        raise ModelError(f"threads={threads}", "at least one thread is needed")
+    require("torch")
+    import torch
+
+    torch.set_num_threads(threads)

@@ -1,0 +1,208 @@
+"""A language model without weights, for tests of programs and for examples.
+
+``HashModel`` answers in microseconds, needs neither torch nor a download, and says the same on every machine:
+its logits are a hash of the tokens before them.  With ``writes`` it has a text that it wants to write, so
+that a test can see what a grammar makes of a given answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from structgen.models.chat import messages_of_prompt
+from structgen.models.extension import check_extension, check_truncation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.protocol import Logits, Prompt
+
+__all__ = ["HashModel", "HashSession"]
+
+_WORD = (1 << 64) - 1
+# The constants of SplitMix64 (Steele, Lea and Flood 2014).
+_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+# Noise lies in [-3, 3), so a wish of 16 wins against any noise, and each further byte of a token wins again.
+_NOISE = 3.0
+_WISH = 16.0
+_WISH_PER_BYTE = 8.0
+
+
+class HashModel:
+    """A deterministic model whose logits depend on all tokens before them.
+
+    The model wants to go on with ``writes`` from the longest prefix of it that the sequence ends with (as
+    bytes, so token boundaries do not matter), prefers long tokens, and wants to end where the sequence ends
+    with all of it.
+
+    Args:
+        vocabulary: the tokens.
+        seed: another seed is another model.
+        writes: a text that it wants to write, or None.
+        max_context: the longest sequence, or None.
+        name: what messages call it.
+
+    Example:
+        >>> from structgen.engine import Vocabulary
+        >>> vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
+        >>> session = HashModel(vocabulary, writes="aab").start()
+        >>> [int(session.extend([token]).argmax()) for token in (2, 1, 3)]
+        [1, 3, 0]
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        seed: int = 0,
+        writes: str | bytes | None = None,
+        max_context: int | None = None,
+        name: str = "hash",
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.max_context = max_context
+        self.name = name
+        self.seed = seed
+        self.script = _Script(vocabulary, writes.encode() if isinstance(writes, str) else writes or b"")
+        self._ids = np.arange(vocabulary.size, dtype=np.uint64) * np.uint64(_GAMMA)
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """Return the tokens of the text, or of the messages one to a line; ``chat`` makes no difference."""
+        text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in messages_of_prompt(prompt))
+        first = self.vocabulary.eos[:1] or (0,)
+        return self.vocabulary.tokenize(text) or [first[0]]
+
+    def start(self) -> HashSession:
+        """Return an empty session."""
+        return HashSession(self)
+
+    def logits(self, state: int, matched: int) -> Logits:
+        """Return the logits after a context with this hash that ends with ``matched`` bytes of the script."""
+        words = _mixed(self._ids ^ np.uint64(state))
+        uniform = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
+        return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE) + self.script.wishes(matched)
+
+    def __repr__(self) -> str:
+        return f"<HashModel {self.name}, {self.vocabulary.size} tokens, seed {self.seed}>"
+
+
+class HashSession:
+    """One sequence of a ``HashModel``; its cache is a hash and a position in the script for each token."""
+
+    def __init__(self, model: HashModel) -> None:
+        self._model = model
+        self._states: list[tuple[int, int]] = [(_mix(model.seed & _WORD), 0)]
+        self.forwards = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._states) - 1
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        self._append(token_ids)
+        return self._model.logits(*self._states[-1])
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        added = self._append(token_ids)
+        return np.stack([self._model.logits(*state) for state in self._states[-added:]])
+
+    def _append(self, token_ids: Sequence[int]) -> int:
+        model = self._model
+        size = model.vocabulary.size
+        ids = check_extension(
+            token_ids, length=self.length, name=model.name, id_limit=size, max_context=model.max_context
+        )
+        for token in ids:
+            state, matched = self._states[-1]
+            self._states.append((_mix(state ^ _mix(token)), model.script.advance(matched, token)))
+        self.forwards += 1
+        return len(ids)
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+        check_truncation(length, held=self.length, name=self._model.name)
+        del self._states[length + 1 :]
+
+    def fork(self) -> HashSession:
+        """See ``Session.fork``."""
+        twin = HashSession(self._model)
+        twin._states = list(self._states)
+        return twin
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        del self._states[1:]
+
+
+class _Script:
+    """The text that a model wants to write, as the automaton of Knuth, Morris and Pratt (1977)."""
+
+    def __init__(self, vocabulary: Vocabulary, text: bytes) -> None:
+        self._tokens = vocabulary.tokens
+        self._text = text
+        self._ends = np.zeros(vocabulary.size, dtype=np.float32)
+        self._ends[list(vocabulary.eos)] = _WISH
+        self._silent = np.zeros(vocabulary.size, dtype=np.float32)
+        self._spelled: dict[bytes, list[int]] = {}
+        for token, piece in enumerate(vocabulary.tokens):
+            if piece and piece in text:
+                self._spelled.setdefault(piece, []).append(token)
+        self._longest = max(map(len, self._spelled), default=0)
+        self._borders = _borders(text)
+
+    def advance(self, matched: int, token: int) -> int:
+        """Return how many bytes of the text the sequence ends with after ``token``; O(bytes) amortised."""
+        text, borders = self._text, self._borders
+        for byte in self._tokens[token] if text else b"":
+            while matched and (matched == len(text) or text[matched] != byte):
+                matched = borders[matched]
+            matched += text[matched] == byte
+        return matched
+
+    def wishes(self, matched: int) -> NDArray[np.float32]:
+        """Return what to add to the logits where the sequence ends with ``matched`` bytes of the text."""
+        if not self._text:
+            return self._silent
+        if matched == len(self._text):
+            return self._ends
+        wishes = self._silent.copy()
+        for length in range(1, min(self._longest, len(self._text) - matched) + 1):
+            tokens = self._spelled.get(self._text[matched : matched + length], ())
+            wishes[list(tokens)] = _WISH + _WISH_PER_BYTE * length
+        return wishes
+
+
+def _borders(text: bytes) -> list[int]:
+    """For each length of a prefix, the length of its longest proper border; ``[0]`` of the empty text."""
+    borders = [0] * (len(text) + 1)
+    border = 0
+    for length in range(2, len(text) + 1):
+        while border and text[border] != text[length - 1]:
+            border = borders[border]
+        border += text[border] == text[length - 1]
+        borders[length] = border
+    return borders
+
+
+def _mix(word: int) -> int:
+    word = (word + _GAMMA) & _WORD
+    word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
+    word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
+    return word ^ (word >> 31)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``_mix`` of every element; uint64 arithmetic of arrays wraps around silently."""
+    words = words + np.uint64(_GAMMA)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX_1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX_2)
+    return words ^ (words >> np.uint64(31))

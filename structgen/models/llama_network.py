@@ -1,0 +1,247 @@
+"""A Llama decoder in plain torch: the forward pass of the embedded model.
+
+Other models run through transformers; this one does not, because importing what ``AutoModelForCausalLM``
+needs takes longer (2.0 s on two cores) than everything else in loading the embedded model together (1.1 s,
+0.9 s of it torch).  It reads the ordinary files of a Hugging Face folder (``config.json``,
+``model.safetensors``), so that the same folder loads through transformers too, which is the reference that
+the tests compare with.
+
+The weights are mapped into memory, not read: processes share one copy, and the first forward pass touches the
+pages.
+
+Source of the architecture: Touvron et al. 2023 (RMSNorm before each block, SwiGLU, rotary positions) with
+grouped queries (Ainslie et al. 2023) and, as in all small Llamas, the embedding as output head.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
+from safetensors import SafetensorError, safe_open
+
+from structgen.errors import ModelError
+
+__all__ = ["KeyValues", "LlamaNetwork", "LlamaShape"]
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """The numbers that fix a Llama."""
+
+    vocabulary: int
+    width: int
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    rope_theta: float
+    epsilon: float
+    max_context: int
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, name: str) -> LlamaShape:
+        """Read a ``config.json``.
+
+        Raises:
+            ModelError: a key is missing, or the model is not a plain Llama with tied embeddings.
+        """
+        rope = config.get("rope_parameters") or {}
+        # What the network below does; a different value would give wrong logits without any error.
+        expected: dict[str, tuple[object, object]] = {
+            "model_type": (config.get("model_type"), "llama"),
+            "tie_word_embeddings": (config.get("tie_word_embeddings"), True),
+            "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+            "attention_bias": (config.get("attention_bias", False), False),
+            "mlp_bias": (config.get("mlp_bias", False), False),
+            "rope_type": (rope.get("rope_type", "default"), "default"),
+            "rope_scaling": (config.get("rope_scaling"), None),
+        }
+        for key, (found, wanted) in expected.items():
+            if found != wanted:
+                raise ModelError(f"model {name!r}", f"config.json has {key}={found!r}", evidence=f"expected {wanted!r}")
+        try:
+            heads = int(config["num_attention_heads"])
+            return cls(
+                vocabulary=int(config["vocab_size"]),
+                width=int(config["hidden_size"]),
+                hidden=int(config["intermediate_size"]),
+                layers=int(config["num_hidden_layers"]),
+                heads=heads,
+                key_value_heads=int(config["num_key_value_heads"]),
+                head_width=int(config.get("head_dim") or config["hidden_size"] // heads),
+                rope_theta=float(rope.get("rope_theta") or config["rope_theta"]),
+                epsilon=float(config["rms_norm_eps"]),
+                max_context=int(config["max_position_embeddings"]),
+            )
+        except KeyError as error:
+            raise ModelError(f"model {name!r}", f"config.json lacks {error.args[0]!r}") from error
+
+
+class _Layer(NamedTuple):
+    """The weights of one block, named as in the file; matrices are ``[out, in]``."""
+
+    input_layernorm: torch.Tensor
+    q_proj: torch.Tensor
+    k_proj: torch.Tensor
+    v_proj: torch.Tensor
+    o_proj: torch.Tensor
+    post_attention_layernorm: torch.Tensor
+    gate_proj: torch.Tensor
+    up_proj: torch.Tensor
+    down_proj: torch.Tensor
+
+
+_LAYER_KEYS = {
+    "input_layernorm": "input_layernorm",
+    **{f"{kind}_proj": f"self_attn.{kind}_proj" for kind in "qkvo"},
+    "post_attention_layernorm": "post_attention_layernorm",
+    **{f"{kind}_proj": f"mlp.{kind}_proj" for kind in ("gate", "up", "down")},
+}
+
+
+class KeyValues:
+    """The keys and values of one sequence.
+
+    Two tensors ``[layers, key_value_heads, capacity, head_width]``; entries from ``length`` on are free.  A
+    forward pass writes behind ``length``, and only its caller moves ``length``, so a pass that is interrupted
+    leaves no trace.
+    """
+
+    _FIRST_CAPACITY = 256
+
+    def __init__(self, shape: LlamaShape, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.length = 0
+        self._shape = shape
+        self._device = device
+        self._dtype = dtype
+        self.keys = self._room(0)
+        self.values = self._room(0)
+
+    def _room(self, capacity: int) -> torch.Tensor:
+        shape = self._shape
+        size = (shape.layers, shape.key_value_heads, capacity, shape.head_width)
+        return torch.empty(size, device=self._device, dtype=self._dtype)
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` tokens; the capacity at least doubles, so growth costs O(1) a token."""
+        capacity = self.keys.shape[2]
+        if length > capacity:
+            larger = max(length, min(max(2 * capacity, self._FIRST_CAPACITY), self._shape.max_context))
+            self.keys, self.values = self._moved(self.keys, larger), self._moved(self.values, larger)
+
+    def _moved(self, old: torch.Tensor, capacity: int) -> torch.Tensor:
+        new = self._room(capacity)
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new
+
+    def fork(self) -> KeyValues:
+        """Return an independent copy; O(length)."""
+        copy = KeyValues(self._shape, device=self._device, dtype=self._dtype)
+        copy.length = self.length
+        copy.keys, copy.values = (
+            self.keys[:, :, : self.length].clone(),
+            self.values[:, :, : self.length].clone(),
+        )
+        return copy
+
+
+class LlamaNetwork:
+    """Weights and forward pass; unchanging, so any number of sequences may share it."""
+
+    def __init__(
+        self, shape: LlamaShape, weights: dict[str, torch.Tensor], *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Take over ``weights``, named as in a Hugging Face file, and move them to their place."""
+        self.shape = shape
+        self.device = device
+        self.dtype = dtype
+
+        def placed(key: str) -> torch.Tensor:
+            return weights[key].to(device=device, dtype=dtype)
+
+        self._embedding = placed("model.embed_tokens.weight")
+        self._norm = placed("model.norm.weight")
+        self._layers = [
+            _Layer(**{field: placed(f"model.layers.{index}.{key}.weight") for field, key in _LAYER_KEYS.items()})
+            for index in range(shape.layers)
+        ]
+        # Angles are computed in float32 whatever the dtype: position 8000 in bfloat16 would be off by whole
+        # turns.
+        half = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
+        angles = torch.arange(shape.max_context, dtype=torch.float32)[:, None] / shape.rope_theta**half
+        self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=dtype)
+        self._sine = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=dtype)
+
+    @classmethod
+    def load(cls, folder: Path, *, device: torch.device, dtype: torch.dtype, name: str) -> LlamaNetwork:
+        """Map the weights of a folder into memory.
+
+        Raises:
+            ModelError: a file is missing, damaged, or does not hold a Llama.
+        """
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            shape = LlamaShape.from_config(config, name=name)
+            with safe_open(folder / "model.safetensors", framework="pt") as file:
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+            return cls(shape, weights, device=device, dtype=dtype)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ModelError(
+                f"model {name!r}",
+                "its files cannot be read",
+                evidence=f"{type(error).__name__}: {error} in {folder}",
+            ) from error
+
+    @torch.inference_mode()
+    def forward(self, token_ids: list[int], cache: KeyValues, *, all_positions: bool) -> torch.Tensor:
+        """Run ``token_ids`` behind the tokens of ``cache``.
+
+        Args:
+            token_ids: T ids.
+            cache: its keys and values are extended by T entries; its ``length`` is left to the caller.
+            all_positions: whether logits are wanted after every token or after the last only.
+
+        Returns:
+            float32 logits ``[T, vocabulary]`` or ``[1, vocabulary]``.
+        """
+        shape, start, end = self.shape, cache.length, cache.length + len(token_ids)
+        cache.reserve(end)
+        x = self._embedding[torch.tensor(token_ids, device=self.device)]
+        rotation = self._cosine[start:end], self._sine[start:end]
+        visible = None
+        if len(token_ids) > 1:
+            visible = torch.ones(end - start, end, dtype=torch.bool, device=self.device).tril(start)
+        for index, layer in enumerate(self._layers):
+            normed = F.rms_norm(x, (shape.width,), layer.input_layernorm, shape.epsilon)
+            keys, values = cache.keys[index, :, :end], cache.values[index, :, :end]
+            keys[:, start:] = _rotate(self._heads(F.linear(normed, layer.k_proj)), *rotation)
+            values[:, start:] = self._heads(F.linear(normed, layer.v_proj))
+            queries = _rotate(self._heads(F.linear(normed, layer.q_proj)), *rotation)
+            mixed = F.scaled_dot_product_attention(
+                queries[None], keys[None], values[None], attn_mask=visible, enable_gqa=True
+            )
+            x = x + F.linear(mixed[0].transpose(0, 1).flatten(1), layer.o_proj)
+            normed = F.rms_norm(x, (shape.width,), layer.post_attention_layernorm, shape.epsilon)
+            gated = F.silu(F.linear(normed, layer.gate_proj)) * F.linear(normed, layer.up_proj)
+            x = x + F.linear(gated, layer.down_proj)
+        if not all_positions:
+            x = x[-1:]
+        return F.linear(F.rms_norm(x, (shape.width,), self._norm, shape.epsilon), self._embedding).float()
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Split ``[T, heads * head_width]`` into ``[heads, T, head_width]``."""
+        return x.view(x.shape[0], -1, self.shape.head_width).transpose(0, 1)
+
+
+def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (i, i + head_width / 2) of ``x`` ``[heads, T, head_width]`` by their position's angles.
+
+    ``sine`` carries the signs of the rotation, so that rolling by half the width does the rest.
+    """
+    return x * cosine + x.roll(x.shape[-1] // 2, dims=-1) * sine

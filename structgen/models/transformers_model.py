@@ -1,0 +1,249 @@
+"""A ``LanguageModel`` over any causal model of transformers that keeps a key-value cache."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from structgen.engine.vocabulary import Vocabulary
+from structgen.errors import GenerationError, ModelError
+from structgen.models.chat import messages_of_prompt
+from structgen.models.extension import check_extension, check_truncation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.models.protocol import Logits, Prompt
+
+__all__ = ["TransformersModel", "TransformersSession"]
+
+
+class TransformersModel:
+    """A loaded model and its tokenizer.
+
+    Args:
+        model: a causal language model of transformers; it is put into evaluation mode.
+        tokenizer: the tokenizer that belongs to it.
+        name: what messages call the model; by default what the model itself was loaded by.
+
+    Raises:
+        ModelError: the model keeps no key-value cache, or neither it nor its tokenizer names an end token.
+        VocabularyError: the bytes of the tokenizer's tokens are not well defined.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str | None = None) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name: str = name or getattr(model.config, "name_or_path", "") or type(model).__name__
+        parameters = inspect.signature(model.forward).parameters
+        if "past_key_values" not in parameters:
+            raise ModelError(
+                f"model {self.name!r}",
+                f"a {type(model).__name__} keeps no key-value cache",
+                remedy="use a causal language model (AutoModelForCausalLM)",
+            )
+        self._can_skip_logits = "logits_to_keep" in parameters
+        self._keeps_all = _can_keep_all(model.config)
+        bound = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        self.max_context: int | None = bound if isinstance(bound, int) and bound > 0 else None
+        self.id_limit: int = model.get_input_embeddings().weight.shape[0]
+        self.vocabulary = Vocabulary.load(tokenizer, size=self._head_width(), eos=self._end_ids())
+
+    def _head_width(self) -> int:
+        head = self.model.get_output_embeddings()
+        weight = None if head is None else getattr(head, "weight", None)
+        width = weight.shape[0] if weight is not None else self.model.config.get_text_config(decoder=True).vocab_size
+        return int(width)
+
+    def _end_ids(self) -> list[int]:
+        """Collect the end tokens that generation settings, configuration and tokenizer name, in order."""
+        sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
+        ids: dict[int, None] = {}
+        for source in sources:
+            named = getattr(source, "eos_token_id", None)
+            ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
+        known = [token for token in ids if 0 <= token < self._head_width()]
+        if not known:
+            raise ModelError(
+                f"model {self.name!r}",
+                "neither it nor its tokenizer says which token ends a text",
+                remedy="set tokenizer.eos_token or model.generation_config.eos_token_id and pass both",
+            )
+        return known
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``LanguageModel.encode_prompt``."""
+        templated = getattr(self.tokenizer, "chat_template", None) is not None
+        if isinstance(prompt, str) and not (chat and templated):
+            ids = self.tokenizer.encode(prompt)
+        elif templated:
+            ids = self.tokenizer.encode(self._render(prompt), add_special_tokens=False)
+        else:
+            raise ModelError(
+                f"model {self.name!r}",
+                "it has no chat template, so messages cannot be spelled out",
+                remedy="pass the prompt as one text",
+            )
+        return [int(token) for token in ids] or [self._first_id()]
+
+    def _render(self, prompt: Prompt) -> str:
+        import jinja2
+
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages_of_prompt(prompt), tokenize=False, add_generation_prompt=True
+            )
+        except (jinja2.TemplateError, ValueError, TypeError) as error:
+            raise ModelError(
+                f"model {self.name!r}",
+                "the chat template refuses the messages",
+                evidence=str(error),
+                remedy="change the messages, or pass a text with chat=False",
+            ) from error
+        return str(text)
+
+    def _first_id(self) -> int:
+        """Return what stands before an empty prompt: the beginning-of-text token, else an end token."""
+        bos = getattr(self.tokenizer, "bos_token_id", None)
+        return self.vocabulary.eos[0] if bos is None else int(bos)
+
+    def start(self) -> TransformersSession:
+        """Return an empty session."""
+        return TransformersSession(self)
+
+    def empty_cache(self) -> DynamicCache:
+        """Return a cache that can be cut where the model allows one.
+
+        Attention over a sliding window works as well on a cache that keeps everything (the mask hides the
+        rest), which costs memory and lets ``truncate`` go back at no cost.
+        """
+        return DynamicCache() if self._keeps_all else DynamicCache(config=self.model.config)
+
+    def run(self, token_ids: list[int], cache: DynamicCache, *, positions: int) -> torch.Tensor:
+        """Run one forward pass behind ``cache``, which grows; return float32 logits ``[positions, size]``."""
+        extra = {"logits_to_keep": positions} if self._can_skip_logits else {}
+        with torch.inference_mode():
+            output = self.model(
+                input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **extra,
+            )
+            logits: torch.Tensor = output.logits[0, -positions:].float().cpu()
+        return logits
+
+    def __repr__(self) -> str:
+        return f"<TransformersModel {self.name}, {self.model.dtype} on {self.model.device}>"
+
+
+class TransformersSession:
+    """One sequence of a ``TransformersModel``.
+
+    The session keeps the token ids beside the cache, so that it can always start over: where a cache cannot
+    be cut (recurrent states), ``truncate`` drops it, and the next forward pass runs over the whole sequence.
+
+    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``.
+    """
+
+    def __init__(self, model: TransformersModel) -> None:
+        self._model = model
+        self._tokens: list[int] = []
+        self._cached = 0
+        self._cache = model.empty_cache()
+        self.forwards = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._tokens)
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        row: Logits = self._run(token_ids, all_positions=False)[0]
+        return row
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self._run(token_ids, all_positions=True)
+
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool) -> Logits:
+        model = self._model
+        ids = check_extension(
+            token_ids,
+            length=self.length,
+            name=model.name,
+            id_limit=model.id_limit,
+            max_context=model.max_context,
+        )
+        fresh = self._tokens[self._cached :] + ids
+        try:
+            logits = model.run(fresh, self._cache, positions=len(ids) if all_positions else 1)
+        except BaseException as error:
+            # Some layers of the cache have grown and others have not; Ctrl-C lands here too.
+            self._drop_cache()
+            if isinstance(error, RuntimeError | MemoryError):  # torch reports memory that cannot be had as RuntimeError
+                raise GenerationError(
+                    f"model {model.name!r}",
+                    "the forward pass failed",
+                    evidence=f"{error} at {self.length} + {len(ids)} tokens",
+                    remedy="shorten the prompt, choose another device, or a smaller dtype",
+                ) from error
+            raise
+        self._tokens += ids
+        self._cached = len(self._tokens)
+        self.forwards += 1
+        result: Logits = logits.numpy()
+        return result
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``; O(1), or a pass over all tokens later where the cache cannot be cut."""
+        check_truncation(length, held=self.length, name=self._model.name)
+        del self._tokens[length:]
+        if length >= self._cached:
+            return
+        if length > 0 and _is_plain(self._cache):
+            self._cache.crop(length - self._cached)  # negative: so many to remove
+            self._cached = length
+        else:
+            self._drop_cache()
+
+    def fork(self) -> TransformersSession:
+        """See ``Session.fork``; a plain cache shares its tensors, which are replaced and never written to."""
+        twin = TransformersSession(self._model)
+        twin._tokens = list(self._tokens)
+        twin._cached = self._cached
+        if _is_plain(self._cache):
+            twin._cache = copy.copy(self._cache)
+            twin._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
+        else:
+            twin._cache = copy.deepcopy(self._cache)
+        return twin
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        self._tokens = []
+        self._drop_cache()
+
+    def _drop_cache(self) -> None:
+        self._cache = self._model.empty_cache()
+        self._cached = 0
+
+
+def _can_keep_all(config: Any) -> bool:
+    """Whether all layers attend to what lies before them, in full or through a sliding window."""
+    text_config = config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(text_config, "layer_types", None) or ()):
+        return False
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+
+
+def _is_plain(cache: DynamicCache) -> bool:
+    """Whether every layer keeps all keys and values, so that cutting the last ones off goes back."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)

@@ -1,0 +1,244 @@
+"""Earley's algorithm over the terms of a grammar, for the reference.
+
+Each node of the grammar is a small machine: from a state it may read a symbol, call another node, or end.
+The algorithm keeps all ways of reading the input at once as items (node, state, where the node was
+entered), so any recursion and any ambiguity are welcome. Source: Earley, "An efficient context-free parsing
+algorithm" (1970); empty strings as in Aycock and Horspool, "Practical Earley parsing" (2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from structgen.errors import GrammarError
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar
+from structgen.testing.derivatives import Algebra, Regex, Special, Symbol
+from structgen.testing.scoping import Node, postorder_of, resolve
+
+__all__ = ["Position", "Recogniser"]
+
+State: TypeAlias = "int | Regex"
+"""How far an item has come: items of a sequence done, repetitions done, or what is left of a regular node."""
+
+Item: TypeAlias = "tuple[int, State, Position]"
+"""A node, its state, and the position where it was entered."""
+
+REGULAR = (
+    ir.Literal,
+    ir.ByteClass,
+    ir.CharClass,
+    ir.SpecialToken,
+    ir.Intersection,
+    ir.Complement,
+    ir.JsonString,
+)
+"""Terms that are read symbol by symbol, by derivatives, together with everything below them."""
+
+
+@dataclass(eq=False, slots=True)
+class Position:
+    """What is known between two symbols (Earley's item set); it never changes once it is made.
+
+    Attributes:
+        items: every item that agrees with what was read; none, if nothing can be completed.
+        callers: for each node entered here, the items to go on with when it ends.
+        is_accepting: what was read is a member.
+    """
+
+    items: dict[Item, None] = field(default_factory=dict)
+    callers: dict[int, list[Item]] = field(default_factory=dict)
+    is_accepting: bool = False
+
+
+class Recogniser:
+    """Steps from position to position; ``start`` is where nothing has been read.
+
+    Args:
+        grammar: any closed term.
+        special: id to text of the special tokens; a token means the same by either.
+
+    Raises:
+        GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
+    """
+
+    def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:
+        self._special_texts = special
+        self._nodes = resolve(grammar)
+        self._algebra = Algebra()
+        self._regular: dict[int, Regex] = {}
+        self._entered = self._enter_all()
+        self._nullable = self._least_fixpoint(lambda regex: regex.nullable)
+        self._productive = self._least_fixpoint(lambda regex: not self._algebra.is_empty(regex))
+        self.start = Position()
+        if 0 in self._productive:
+            self.start.is_accepting = 0 in self._nullable
+            self._close(self.start, [(0, self._entry(0), self.start)])
+
+    def special(self, token: int | str) -> Special:
+        """The symbol of a special token, given by id or text."""
+        return Special(self._special_texts.get(token, token) if isinstance(token, int) else token)
+
+    def step(self, position: Position, symbol: Symbol) -> Position | None:
+        """Return the position after ``symbol``, or ``None`` if no member goes on with it."""
+        read: list[Item] = []
+        for node, state, origin in position.items:
+            if isinstance(state, Regex):
+                rest = self._algebra.derivative(state, symbol)
+                if not self._algebra.is_empty(rest):
+                    read.append((node, rest, origin))
+        if not read:
+            return None
+        following = Position()
+        self._close(following, read)
+        return following
+
+    def next_bytes(self, position: Position) -> set[int]:
+        """Return the bytes after which :meth:`step` has a position; one byte of each kind is tried."""
+        allowed: set[int] = set()
+        cuts = 0
+        for _, state, _ in position.items:
+            cuts |= state.cuts if isinstance(state, Regex) else 0
+        is_allowed = False
+        for byte in range(256):
+            if byte == 0 or cuts >> byte & 1:
+                is_allowed = self.step(position, byte) is not None
+            if is_allowed:
+                allowed.add(byte)
+        return allowed
+
+    def _close(self, here: Position, agenda: list[Item]) -> None:
+        """Add to ``here`` the items of ``agenda`` and all that they lead to without reading anything."""
+        while agenda:
+            item = agenda.pop()
+            if item in here.items:
+                continue
+            here.items[item] = None
+            node, state, origin = item
+            # A node that ends where it was entered read nothing: its callers went on when they called it.
+            if origin is not here and self._ends(node, state):
+                agenda.extend(origin.callers.get(node, ()))
+                here.is_accepting |= node == 0 and origin is self.start
+            for child, after in self._calls(node, state):
+                here.callers.setdefault(child, []).append((node, after, origin))
+                agenda.append((child, self._entry(child), here))
+                if child in self._nullable:
+                    agenda.append((node, after, origin))
+
+    # The nodes as machines
+
+    def _entry(self, node: int) -> State:
+        return self._regular.get(node, 0)
+
+    def _ends(self, node: int, state: State) -> bool:
+        if isinstance(state, Regex):
+            return state.nullable
+        match self._nodes[node].term:
+            case ir.Sequence() as term:
+                return state == len(term.items)
+            case ir.Repeat() as term:
+                return state >= term.min
+            case _:
+                return state == 1
+
+    def _calls(self, node: int, state: State) -> list[tuple[int, State]]:
+        """The nodes with members that may be called, each with the state to go on in."""
+        if isinstance(state, Regex):
+            return []
+        term, children = self._nodes[node].term, self._nodes[node].children
+        match term:
+            case ir.Sequence():
+                calls = [(child, state + 1) for child in children[state : state + 1]]
+            case ir.Repeat():
+                # Without an upper bound, repetitions beyond the lower one need not be told apart.
+                after = state + 1 if term.max is not None else min(state + 1, term.min)
+                calls = [(children[0], after)] if term.max is None or state < term.max else []
+            case _:  # a choice, or a term that means its only child
+                calls = [(child, 1) for child in children] if state == 0 else []
+        return [call for call in calls if call[0] in self._productive]
+
+    # What is known of the nodes before reading
+
+    def _enter_all(self) -> list[int]:
+        """List the nodes that are not inside a regular node, and note the expressions of the regular ones."""
+        known: dict[int, Regex] = {}
+        entered = {0: None}
+        agenda = [0]
+        while agenda:
+            node = agenda.pop()
+            if isinstance(self._nodes[node].term, REGULAR):
+                self._regular[node] = self._regex(node, known)
+                continue
+            new = [child for child in self._nodes[node].children if child not in entered]
+            entered.update(dict.fromkeys(new))
+            agenda.extend(new)
+        return list(entered)
+
+    def _regex(self, root: int, known: dict[int, Regex]) -> Regex:
+        order, is_cyclic = postorder_of(self._nodes, root)
+        if is_cyclic:
+            raise GrammarError(
+                "grammar",
+                f"a rule inside {type(self._nodes[root].term).__name__} refers to itself",
+                remedy="use only terms without recursion where a regular language is needed",
+            )
+        for node in order:
+            if node not in known:
+                known[node] = self._expression(self._nodes[node], known)
+        return known[root]
+
+    def _expression(self, node: Node, known: Mapping[int, Regex]) -> Regex:
+        algebra = self._algebra
+        parts = [known[child] for child in node.children]
+        match node.term:
+            case ir.Literal(data=data):
+                return algebra.word(data)
+            case ir.ByteClass(ranges=ranges):
+                return algebra.one_of(byte for low, high in ranges for byte in range(low, high + 1))
+            case ir.CharClass(ranges=ranges):
+                return algebra.character(ranges)
+            case ir.SpecialToken(token=token):
+                return algebra.one_of([self.special(token)])
+            case ir.Sequence():
+                return algebra.concatenation(parts)
+            case ir.Choice():
+                return algebra.union(parts)
+            case ir.Repeat(min=least, max=most):
+                return algebra.repetition(parts[0], least, most)
+            case ir.Intersection():
+                return algebra.intersection(parts or [algebra.text])
+            case ir.Complement():
+                return algebra.complement(parts[0])
+            case ir.JsonString():
+                return algebra.json_string(parts[0])
+            case _:
+                return parts[0]
+
+    def _least_fixpoint(self, holds: Callable[[Regex], bool]) -> set[int]:
+        """The nodes with a property that all items of a sequence must have, and any one item of a choice.
+
+        Args:
+            holds: whether a regular node has it.
+        """
+        found: set[int] = set()
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for node in reversed(self._entered):  # callers first in this list, so few rounds are needed
+                if self._has(node, found, holds):
+                    found.add(node)
+        return found
+
+    def _has(self, node: int, found: set[int], holds: Callable[[Regex], bool]) -> bool:
+        if node in self._regular:
+            return holds(self._regular[node])
+        children = [child in found for child in self._nodes[node].children]
+        match self._nodes[node].term:
+            case ir.Sequence():
+                return all(children)
+            case ir.Repeat(min=least):
+                return least == 0 or children[0]
+            case _:
+                return any(children)

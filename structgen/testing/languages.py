@@ -1,0 +1,157 @@
+"""What a grammar means, by set algebra: all members up to a length, computed from the inside out.
+
+The third and most naive definition, with which the reference itself is tested. A term denotes a set of
+strings of a finite *universe*; rules are solved by iteration from the empty sets; JSON strings are read by
+:mod:`json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+from structgen.errors import GrammarError
+from structgen.grammar import nodes as ir
+from structgen.testing.scoping import Node, postorder_of, resolve
+
+__all__ = ["language"]
+
+
+def language(grammar: ir.Grammar, max_length: int, alphabet: Iterable[int]) -> set[bytes]:
+    """Return the members of ``grammar`` of at most ``max_length`` bytes, all of them in ``alphabet``.
+
+    Members with special tokens are left out: they are no byte strings.
+
+    Raises:
+        GrammarError: a reference is unbound, or an intersection, complement or JSON string is recursive.
+
+    Complexity: exponential in ``max_length``.
+
+    >>> from structgen.grammar.nodes import literal, repeat
+    >>> sorted(language(repeat(literal("a") | "bb", 1, 2), 3, b"ab"))
+    [b'a', b'aa', b'abb', b'bb', b'bba']
+    """
+    letters = sorted(set(alphabet))
+    universe = {bytes(word) for n in range(max_length + 1) for word in product(letters, repeat=n)}
+    return _members(resolve(grammar), 0, universe)
+
+
+def _members(nodes: tuple[Node, ...], root: int, universe: set[bytes]) -> set[bytes]:
+    """The members of node ``root`` in ``universe``, a set that holds every part of each of its strings.
+
+    What does not lie on a cycle comes after all that it depends on, so it is right from the first round;
+    regular terms are such, which is why complements may stand among the monotone operators.
+    """
+    if not universe:
+        return set()
+    order, is_cyclic = postorder_of(nodes, root)
+    constant = {node: _constant(nodes, node, universe) for node in order}
+    members: dict[int, set[bytes]] = {node: set() for node in order}
+    changed = True
+    while changed:
+        changed = False
+        for node in order:
+            fixed = constant[node]
+            found = _combined(nodes[node], members, universe) if fixed is None else fixed
+            changed |= is_cyclic and found != members[node]
+            members[node] = found
+    return members[root]
+
+
+def _constant(nodes: tuple[Node, ...], node: int, universe: set[bytes]) -> set[bytes] | None:
+    """The members of a term that are known without those of its children in ``universe``."""
+    match nodes[node].term:
+        case ir.Literal(data=data):
+            return {data} & universe
+        case ir.ByteClass(ranges=ranges):
+            return {word for word in universe if len(word) == 1 and _within(word[0], ranges)}
+        case ir.CharClass(ranges=ranges):
+            texts = {word: _decoded(word) for word in universe if len(word) <= 4}
+            return {w for w, text in texts.items() if text and len(text) == 1 and _within(ord(text), ranges)}
+        case ir.SpecialToken():
+            return set()
+        case ir.JsonString():
+            _refuse_recursion(nodes, node)
+            spelled = {word: text for word in universe if (text := _json_string(word)) is not None}
+            values = _members(nodes, nodes[node].children[0], _parts(spelled.values()))
+            return {word for word, text in spelled.items() if text in values}
+        case ir.Intersection() | ir.Complement():
+            _refuse_recursion(nodes, node)
+    return None
+
+
+def _combined(node: Node, members: Mapping[int, set[bytes]], universe: set[bytes]) -> set[bytes]:
+    parts = [members[child] for child in node.children]
+    match node.term:
+        case ir.Sequence():
+            joined = {b""}
+            for part in parts:
+                joined = _concatenation(joined, part, universe)
+            return joined
+        case ir.Repeat(min=least, max=most):
+            return _repetition(parts[0], least, most, universe)
+        case ir.Intersection():
+            return _texts(universe).intersection(*parts) if not parts else parts[0].intersection(*parts[1:])
+        case ir.Complement():
+            return _texts(universe) - parts[0]
+        case _:
+            return set().union(*parts)
+
+
+def _concatenation(left: set[bytes], right: set[bytes], universe: set[bytes]) -> set[bytes]:
+    return {word for a in left for b in right if (word := a + b) in universe}
+
+
+def _repetition(item: set[bytes], least: int, most: int | None, universe: set[bytes]) -> set[bytes]:
+    """The union of the powers ``least`` to ``most``."""
+    # Once a power equals the one before, so do all further ones.
+    power, union = {b""}, set()
+    count = 0
+    while most is None or count <= most:
+        if count >= least:
+            union |= power
+        following = _concatenation(power, item, universe)
+        if following == power:
+            return union | power
+        power, count = following, count + 1
+    return union
+
+
+def _refuse_recursion(nodes: tuple[Node, ...], node: int) -> None:
+    if postorder_of(nodes, node)[1]:
+        raise GrammarError(
+            "grammar",
+            f"a rule inside {type(nodes[node].term).__name__} refers to itself",
+            remedy="use only terms without recursion where a regular language is needed",
+        )
+
+
+def _json_string(word: bytes) -> bytes | None:
+    """The text that a JSON string literal decodes to; ``None`` for other words and lone surrogates."""
+    if not (word.startswith(b'"') and word.endswith(b'"')):
+        return None
+    try:
+        value = json.loads(word.decode())
+        return value.encode() if isinstance(value, str) else None
+    except (UnicodeError, json.JSONDecodeError):
+        return None
+
+
+def _parts(texts: Iterable[bytes]) -> set[bytes]:
+    return {text[i:j] for text in texts for i in range(len(text) + 1) for j in range(i, len(text) + 1)}
+
+
+def _texts(universe: set[bytes]) -> set[bytes]:
+    return {word for word in universe if _decoded(word) is not None}
+
+
+def _decoded(word: bytes) -> str | None:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _within(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(low <= number <= high for low, high in ranges)
