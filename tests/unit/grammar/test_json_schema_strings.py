@@ -1,0 +1,268 @@
+"""Strings: lengths count code points, patterns and formats act on the decoded text."""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import ipaddress
+import json
+import re
+import tarfile
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from structgen.errors import GrammarError, GrammarSyntaxError, UnsupportedFeature
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.json_schema.formats import ASSERTED, NOT_REGULAR, format_language
+from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    CharClass,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    choice,
+    sequence,
+)
+from structgen.testing.reference import ReferenceMatcher
+
+
+def accepts(grammar: Grammar, text: str) -> bool:
+    """Whether ``text`` is a member, by the slow reference."""
+    matcher = ReferenceMatcher(grammar)
+    data = text.encode()
+    return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+def test_length_counts_decoded_code_points() -> None:
+    """A character beyond the basic plane and an escape each count as one."""
+    grammar = json_schema({"type": "string", "minLength": 2, "maxLength": 2})
+    for text in ('"ab"', '"😀😀"', '"\\ud83d\\ude00x"', '"\\n\\u00e9"', '"é日"'):
+        assert accepts(grammar, text)
+    for text in ('"a"', '"abc"', '"\\u0061"', '"\\ud83d\\ude00"'):
+        assert not accepts(grammar, text)
+
+
+def test_pattern_sees_through_escapes() -> None:
+    """A pattern is matched with the decoded text, however it is written."""
+    grammar = json_schema({"type": "string", "pattern": "^a/b$"})
+    assert [accepts(grammar, text) for text in ('"a/b"', '"a\\/b"', '"\\u0061/\\u0062"', '"a\\\\/b"')] == [True] * 3 + [
+        False
+    ]
+
+
+@given(
+    pattern=st.sampled_from(["^a", "b$", "a|b", "^[ab]*$", "ab?c", "^.{2}$", "^(a|bc)+$"]),
+    shortest=st.integers(0, 3),
+    longest=st.integers(0, 4),
+    text=st.text("abc", max_size=5),
+)
+def test_pattern_and_lengths_together(pattern: str, shortest: int, longest: int, text: str) -> None:
+    """All keywords hold at once."""
+    schema = {"type": "string", "pattern": pattern, "minLength": shortest, "maxLength": max(shortest, longest)}
+    expected = bool(re.search(pattern, text)) and shortest <= len(text) <= max(shortest, longest)
+    assert accepts(json_schema(schema), json.dumps(text)) == expected
+
+
+def test_faults_of_patterns_carry_the_pointer() -> None:
+    """An error of the regex front end is raised again with the place in the schema."""
+    with pytest.raises(GrammarSyntaxError) as syntax:
+        json_schema({"properties": {"a/b": {"pattern": "(x"}}})
+    assert syntax.value.subject == "json schema #/properties/a~1b/pattern"
+    assert syntax.value.text == "(x"
+    with pytest.raises(UnsupportedFeature) as refused:
+        json_schema({"patternProperties": {"(a)\\1": {}}})
+    assert refused.value.where == "#/patternProperties/(a)%5C1"
+
+
+# Membership of a text in a regular term, which decides constants and names
+
+
+TERMS = st.recursive(
+    st.sampled_from(
+        [Literal(b"a"), Literal(b"ab"), CharClass([(97, 98)]), ANY_CHAR, Literal("é".encode()), Literal(b"")]
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: sequence(*items)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda items: choice(*items)),
+        st.tuples(inner, st.integers(0, 2), st.integers(0, 2)).map(lambda t: Repeat(t[0], t[1], t[1] + t[2])),
+        inner.map(Repeat),
+        st.lists(inner, min_size=1, max_size=2).map(Intersection),
+        inner.map(Complement),
+    ),
+    max_leaves=6,
+)
+
+
+@given(term=TERMS, text=st.text("abé", max_size=4))
+def test_membership_agrees_with_the_reference(term: Grammar, text: str) -> None:
+    """Pushing sets of positions through a term decides the same as derivatives do."""
+    assert belongs(text, term) == accepts(term, text)
+
+
+# Formats
+
+
+def test_dates_are_the_days_of_the_calendar() -> None:
+    """For years around leap rules, every month and every day number 0 to 32 is a date iff the calendar has it."""
+    language = format_language("date")
+    for year in (1600, 1900, 2000, 2019, 2020, 2100, 2104, 9996):
+        for month in range(14):
+            days = calendar.monthrange(year, month)[1] if 1 <= month <= 12 else 0
+            for day in (0, 1, 9, 10, 27, 28, 29, 30, 31, 32):
+                assert belongs(f"{year:04}-{month:02}-{day:02}", language) == (1 <= day <= days)
+
+
+@given(moment=st.datetimes(), minutes=st.integers(-1439, 1439))
+def test_moments_as_python_writes_them(moment: datetime.datetime, minutes: int) -> None:
+    """``datetime.isoformat`` with an offset is a date-time, and its parts are date and time."""
+    zone = datetime.timezone(datetime.timedelta(minutes=minutes))
+    text = moment.replace(tzinfo=zone).isoformat()
+    assert belongs(text, format_language("date-time"))
+    assert belongs(text[:10], format_language("date"))
+    assert belongs(text[11:], format_language("time"))
+
+
+@given(local=st.integers(0, 1439), offset=st.integers(-1439, 1439))
+def test_leap_second_only_at_the_end_of_a_day_in_utc(local: int, offset: int) -> None:
+    """Second 60 is possible iff the local time minus the offset is 23:59."""
+    sign = "-" if offset < 0 else "+"
+    text = f"{local // 60:02}:{local % 60:02}:60{sign}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
+    assert belongs(text, format_language("time")) == ((local - offset) % 1440 == 1439)
+
+
+@given(number=st.integers(0, 2**128 - 1))
+def test_addresses_as_python_writes_them(number: int) -> None:
+    """Compressed and exploded addresses are members, and so is every UUID."""
+    address = ipaddress.IPv6Address(number)
+    assert belongs(address.compressed, format_language("ipv6"))
+    assert belongs(address.exploded, format_language("ipv6"))
+    assert belongs(str(ipaddress.IPv4Address(number >> 96)), format_language("ipv4"))
+    assert belongs(str(uuid.UUID(int=number)), format_language("uuid"))
+
+
+@pytest.mark.parametrize("name", ["ipv4", "ipv6"])
+@given(text=st.text("0123f:.", max_size=12))
+def test_addresses_agree_with_the_ipaddress_module(name: str, text: str) -> None:
+    """Any text over the characters of addresses is a member iff ``ipaddress`` reads it."""
+    read = ipaddress.IPv4Address if name == "ipv4" else ipaddress.IPv6Address
+    try:
+        read(text)
+    except ValueError:
+        is_address = False
+    else:
+        is_address = True
+    assert belongs(text, format_language(name)) == is_address
+
+
+FORMATS: dict[str, tuple[list[str], list[str]]] = {
+    "duration": (["P1Y2M3DT4H5M6S", "P2W", "PT36H", "P1M", "PT0S"], ["P", "PT", "P1Y2D", "P1W1D", "PT1.5S", "P1"]),
+    "email": (
+        ["a@b", "x.y+z@sub.example.org", '"a b"@c.d', "a@[127.0.0.1]", "a@[IPv6:::1]", "o'neil@x.ie"],
+        ["a", "@b", "a@", "a..b@c.d", ".a@b.c", "a@-b.c", "a@b_c.d", "a b@c.d", "é@b.c", "x" * 65 + "@b.c"],
+    ),
+    "hostname": (
+        ["localhost", "a-b.example.org", "1.2.3.4", "x" * 63, ".".join(["a" * 61] * 4) + ".b"],
+        ["", ".", "a.", "-a", "a-", "a_b", "x" * 64, ".".join(["a" * 63] * 4), "ab--cd", "xn--zca", "é.fr"],
+    ),
+    "uri": (
+        [
+            "http://a.b/c?d#e",
+            "urn:x:y",
+            "mailto:a@b.c",
+            "file:///etc",
+            "http://[::1]:80/",
+            "a:",
+            "x:%41",
+            "http://u@h/",
+        ],
+        ["", "a", "//a/b", "http://a b", "http://é.fr", "http://a/%4", "1a:b", "http://[::1", "http://a:x/"],
+    ),
+    "uri-reference": (["", "a", "//a/b", "../c?d", "#e", "http://x"], ["a b", "\\", "%", ":a", "1a:b"]),
+    "iri": (["http://é.fr/日本?q=ü"], ["é", "http://a b"]),
+    "json-pointer": (["", "/", "/a/b~0~1", "/é"], ["a", "/~", "/~2"]),
+    "relative-json-pointer": (["0", "1/a", "12#"], ["", "/a", "01", "-1", "0##"]),
+    "uri-template": (["http://x/{a}{?b,c*}{/d:3}", "{+x}", ""], ["{", "}", "{a", "{}", "{a:0}", "a b"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_by_example(name: str) -> None:
+    """Examples and counterexamples of each format, after its RFC."""
+    good, bad = FORMATS[name]
+    assert [text for text in good if not belongs(text, format_language(name))] == []
+    assert [text for text in bad if belongs(text, format_language(name))] == []
+
+
+A_LABELS = "xn--"  # whether such a name is valid is beyond a finite automaton; it is never written
+
+
+@pytest.mark.parametrize("name", sorted(ASSERTED))
+def test_formats_of_the_official_suite(name: str, shared_data: Path) -> None:
+    """Each string of the official suite is a member iff the suite calls it valid, IDNA names aside."""
+    with tarfile.open(shared_data / "json-schema-test-suite.tar.gz") as suite:
+        path = next(m for m in suite.getmembers() if m.name.endswith(f"draft2020-12/optional/format/{name}.json"))
+        stream = suite.extractfile(path)
+        assert stream is not None
+        tests = [test for group in json.load(stream) for test in group["tests"] if isinstance(test["data"], str)]
+    wrong = [
+        test["data"]
+        for test in tests
+        if belongs(test["data"], format_language(name)) != test["valid"]
+        and not (name == "hostname" and test["data"].startswith(A_LABELS) and test["valid"])
+    ]
+    assert wrong == []
+    assert tests
+
+
+def test_format_with_length_and_pattern() -> None:
+    """A format, lengths and a pattern hold together."""
+    grammar = json_schema({"type": "string", "format": "date", "pattern": "^20", "maxLength": 10})
+    assert accepts(grammar, '"2020-02-29"')
+    assert not accepts(grammar, '"1999-01-01"')
+    assert not accepts(grammar, '"2021-02-29"')
+
+
+def test_format_limits_strings_only() -> None:
+    """Without a type, a format leaves other values free."""
+    assert accepts(json_schema({"format": "date"}), "12")
+
+
+@pytest.mark.parametrize("name", sorted(NOT_REGULAR))
+def test_formats_beyond_automata_are_refused_by_name(name: str) -> None:
+    """A format of the specification that cannot be enforced is refused where a string could meet it."""
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema({"type": "string", "format": name})
+    assert (caught.value.feature, caught.value.where) == ("format", "#/format")
+    assert name in caught.value.problem
+    json_schema({"type": "integer", "format": name})
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"minLength": -1}, "'minLength' must be a non-negative integer"),
+        ({"maxLength": 1.5}, "'maxLength' must be a non-negative integer"),
+        ({"minLength": True}, "'minLength' must be a non-negative integer"),
+        ({"pattern": 1}, "'pattern' must be a regular expression in a string"),
+        ({"format": ["date"]}, "'format' must be a string"),
+    ],
+)
+def test_malformed_string_keywords(schema: dict[str, object], problem: str) -> None:
+    """A keyword of the wrong shape is an error that says what was found."""
+    with pytest.raises(GrammarError) as caught:
+        json_schema(schema)
+    assert caught.value.problem == problem
+
+
+def test_counts_beyond_memory() -> None:
+    """A longest length beyond all texts is no bound; a shortest one is refused."""
+    assert accepts(json_schema({"type": "string", "maxLength": 10**30}), '"a"')
+    with pytest.raises(UnsupportedFeature):
+        json_schema({"type": "string", "minLength": 10**30})

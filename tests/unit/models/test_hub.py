@@ -1,0 +1,140 @@
+"""What the hub says, and what becomes of it; the network is replaced where the hub's library meets it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from structgen.errors import ModelError
+from structgen.models import hub
+from structgen.models.protocol import silent
+from structgen.models.source import SourceUnavailable
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+
+
+class Offline(Exception):
+    """Stands for whatever error the HTTP library of the day raises."""
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    """Let the hub answer every question by ``error``, or by success."""
+
+    def model_info(self: Any, repository: str, *, timeout: float) -> None:
+        assert timeout <= 10
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+def of_the_hub(name: str) -> Exception:
+    """Make an error of the hub's library without an HTTP response."""
+    kind = getattr(huggingface_hub.errors, name)
+    error = kind.__new__(kind)
+    Exception.__init__(error, f"{name}\nsecond line")
+    return error
+
+
+def test_a_known_model_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub answers."""
+    answering(monkeypatch, None)
+    assert hub.reach("a/b") is hub.Reach.ONLINE
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("RepositoryNotFoundError", "neither a local file or folder nor a model on the Hugging Face hub"),
+        ("GatedRepoError", "users who accepted its terms"),
+    ],
+)
+def test_unknown_and_gated_models(monkeypatch: pytest.MonkeyPatch, name: str, problem: str) -> None:
+    """Each answer of the hub is one error, with one line of evidence."""
+    answering(monkeypatch, of_the_hub(name))
+    with pytest.raises(ModelError, match=problem) as caught:
+        hub.reach("a/b")
+    assert caught.value.evidence == name
+    assert not isinstance(caught.value, SourceUnavailable)
+
+
+@pytest.mark.parametrize("error", [Offline("no route"), OSError("name or service not known")])
+def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception) -> None:
+    """Without the hub, its local cache is enough; without both, the error says so at once."""
+    answering(monkeypatch, error)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
+    with pytest.raises(SourceUnavailable, match="cannot be reached") as caught:
+        hub.reach("a/b")
+    assert caught.value.evidence == str(error)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: str(tmp_path))
+    assert hub.reach("a/b") is hub.Reach.CACHED
+
+
+def test_downloads_report_files_and_keep_errors_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A failed download leaves the turn to another source; a full disk is for the caller to explain."""
+    got: list[str] = []
+
+    def fetch(repository: str, name: str, *, local_dir: Path) -> None:
+        got.append(name)
+        (local_dir / name).write_text(repository)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
+    seen: list[tuple[str, int, int | None]] = []
+    hub.download("a/b", ["x", "y"], tmp_path, lambda *report: seen.append(report))
+    assert got == ["x", "y"]
+    assert seen == [("download a/b", 0, 2), ("download a/b", 1, 2)]
+
+    def fail(*args: Any, error: Exception, **options: Any) -> None:
+        raise error
+
+    for error, expected in ((Offline("reset"), SourceUnavailable), (OSError(errno.ENOSPC, "full"), OSError)):
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, e=error, **o: fail(error=e))
+        with pytest.raises(expected):
+            hub.download("a/b", ["x"], tmp_path, silent)
+
+
+@pytest.mark.parametrize(
+    ("published", "chosen"),
+    [
+        (["config.json", "model.safetensors", "model-1-of-2.safetensors"], ["model.safetensors"]),
+        (
+            ["model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors", "onnx/model.safetensors"],
+            ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
+        ),
+        (["pytorch_model.bin", "consolidated.safetensors"], []),
+    ],
+)
+def test_weights_are_fetched_with_progress(
+    monkeypatch: pytest.MonkeyPatch, published: list[str], chosen: list[str]
+) -> None:
+    """Only what transformers reads is fetched, at the revision that was listed; progress counts bytes."""
+    files = [SimpleNamespace(rfilename=name, size=10) for name in published]
+
+    def model_info(self: Any, repository: str, **options: Any) -> Any:
+        return SimpleNamespace(siblings=files, sha="abc")
+
+    got: list[tuple[str, str]] = []
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda repository, name, *, revision: got.append((name, revision))
+    )
+    seen: list[tuple[str, int, int | None]] = []
+    hub.fetch_weights("a/b", lambda *report: seen.append(report))
+    assert got == [(name, "abc") for name in chosen]
+    assert seen == [("download a/b", 10 * index, 10 * len(chosen)) for index in range(len(chosen))]
+
+
+def test_a_full_disk_while_weights_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's cache is another folder than ours, so the error names the setting of the hub."""
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", full)
+    with pytest.raises(ModelError, match="the disk is full") as caught:
+        hub.fetch_weights("a/b", silent)
+    assert "HF_HOME" in caught.value.remedy

@@ -1,0 +1,101 @@
+"""``load_model``: what it takes, what it refuses, and what importing it costs."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structgen.errors import ModelError
+from structgen.models import hub, load_model
+from structgen.models.placement import place
+
+
+def test_importing_the_package_imports_no_model_library() -> None:
+    """Programs that never load a model do not pay for torch."""
+    code = (
+        "import structgen.models, sys\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'safetensors', 'gguf', 'jinja2'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
+def test_unknown_devices_are_refused(device: str) -> None:
+    """What torch cannot use is refused before anything is loaded."""
+    pytest.importorskip("torch")
+    with pytest.raises(ModelError, match="torch cannot use it") as caught:
+        place(device, "auto")
+    assert caught.value.subject == f"device {device!r}"
+
+
+def test_dtypes_are_resolved_by_device() -> None:
+    """On a CPU "auto" is float32; names of torch are understood; others are refused."""
+    torch = pytest.importorskip("torch")
+    assert place("cpu", "auto").dtype is torch.float32
+    assert place("meta", "auto").dtype is None
+    assert place("cpu", "torch.bfloat16").dtype is torch.bfloat16
+    with pytest.raises(ModelError, match="choose 'auto' or one of float32, bfloat16, float16"):
+        place("cpu", "int3")
+
+
+def test_threads_are_set_only_when_asked(tiny_folder: Path) -> None:
+    """The setting of the process stays as it is by default."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    before = torch.get_num_threads()
+    try:
+        load_model(tiny_folder, device="cpu")
+        assert torch.get_num_threads() == before
+        load_model(tiny_folder, device="cpu", threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    with pytest.raises(ModelError, match="at least one thread"):
+        load_model(tiny_folder, threads=0)
+
+
+@pytest.mark.parametrize("pair", [(), (1,), (1, 2, 3)])
+def test_pairs_have_two_parts(pair: Any) -> None:
+    """A tuple is a model and its tokenizer."""
+    with pytest.raises(ModelError, match=f"found {len(pair)} things"):
+        load_model(pair)
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """The extra that holds it is named."""
+    (tmp_path / "config.json").write_text("{}")
+    real = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> Any:
+        if name == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    with pytest.raises(ModelError, match=r"structgen-lm\[models\]") as caught:
+        load_model(tmp_path)
+    assert caught.value.subject == f"package {missing!r}"
+
+
+def test_unknown_models_are_refused_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing error costs no seconds."""
+
+    def unknown(repository: str) -> hub.Reach:
+        raise ModelError(f"model {repository!r}", "unknown")
+
+    def forbidden(*modules: str) -> None:
+        raise AssertionError(modules)
+
+    monkeypatch.setattr(hub, "reach", unknown)
+    monkeypatch.setattr("structgen.models.require", forbidden)
+    with pytest.raises(ModelError, match="'gtp2'"):
+        load_model("gtp2")
+    with pytest.raises(ModelError, match="no such file or folder"):
+        load_model("./absent")

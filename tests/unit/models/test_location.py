@@ -1,0 +1,72 @@
+"""Which local files a name means, and when it is an id of the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from structgen.errors import ModelError
+from structgen.models.location import find_local
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one model of each kind, which is also the working folder."""
+    for name in ("hf", "one", "two", "none"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    for path in ("one/a.gguf", "two/a.gguf", "two/b.gguf", "hf/also.gguf"):
+        (tmp_path / path).write_bytes(b"GGUF....")
+    (tmp_path / "text.gguf").write_bytes(b"no model")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("hf", "hf"),
+        ("./hf/", "hf"),
+        ("one", "one/a.gguf"),
+        ("two/b.gguf", "two/b.gguf"),
+        (Path("one"), "one/a.gguf"),
+    ],
+)
+def test_files_and_folders_are_found(models: Path, source: str | Path, found: str) -> None:
+    """A folder stands for the one model in it; config.json wins over a GGUF file beside it."""
+    local = find_local(source)
+    assert local is not None
+    assert (models / local).samefile(models / found)
+
+
+@pytest.mark.parametrize("source", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/b_c.d-1"])
+@pytest.mark.usefixtures("models")
+def test_other_names_are_ids_of_the_hub(source: str) -> None:
+    """What is spelled like an id and is not there locally is looked for on the hub."""
+    assert find_local(source) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("two", "it holds 2 models"),
+        ("none", "it holds no model"),
+        ("text.gguf", "it is no GGUF file"),
+        ("absent.gguf", "no such file or folder"),
+        ("./absent", "no such file or folder"),
+        ("/absent/model", "no such file or folder"),
+        ("a/b/c", "no such file or folder"),
+        ("", "no such file or folder"),
+        (Path("gpt2"), "no such file or folder"),
+        ("nul\0byte", "no such file or folder|it is no path"),
+        ("x" * 5000, "it is no path"),
+        ("~nobody-of-this-name/x", "no such file or folder|it is no path"),
+    ],
+)
+@pytest.mark.usefixtures("models")
+def test_other_things_are_refused(source: str | Path, problem: str) -> None:
+    """Each is one clear, short error."""
+    with pytest.raises(ModelError, match=problem) as caught:
+        find_local(source)
+    assert len(str(caught.value)) < 700

@@ -1,0 +1,36 @@
+"""The pages of the documentation hang together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("examples/*.md")])
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#([^)\s]+))?\)")
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made from their words."""
+    headings = re.findall(r"^#+ +(.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link to a file of the checkout leads to one, and to a heading in it where it names one."""
+    for target, anchor in _LINK.findall(_FENCE.sub("", page.read_text())):
+        found = (page.parent / target).resolve()
+        assert found.exists(), target
+        assert not anchor or anchor in _anchors(found), f"{target}#{anchor}"
+
+
+def test_every_page_is_on_the_map() -> None:
+    """The index of the documentation leads to every page beside it and to every decision."""
+    index = (CHECKOUT / "docs" / "index.md").read_text()
+    for page in (CHECKOUT / "docs").rglob("*.md"):
+        if page.name != "index.md":
+            assert f"({page.relative_to(CHECKOUT / 'docs')})" in index, page.name
