@@ -244,6 +244,7 @@ NB_MODULE(_native, m) {
            "token_ids"_a)
       .def("rollback", &Matcher::rollback, "count"_a)
       .def("reset", &Matcher::reset)
+      .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("forced_bytes",
            [](Matcher& self) {
              std::string forced;

@@ -146,6 +146,13 @@ void Matcher::rollback(size_t count) {
 
 void Matcher::reset() { rollback(steps_.size()); }
 
+void Matcher::replay(const Matcher& other) {
+  steps_ = other.steps_;
+  terminated_ = other.terminated_;
+  epoch_ = kUnset;
+  run([](Engine&) {});
+}
+
 void Matcher::set_eos(uint32_t* words) const {
   if (is_accepting())
     for (uint32_t token : constraint_->eos()) words[token >> 5] |= uint32_t{1} << (token & 31);
@@ -235,7 +242,8 @@ std::vector<uint32_t> Matcher::live_specials() {
   return run([&](Engine& engine) { return engine.machine().specials(node_); });
 }
 
-// Names of the rules that are open, outermost first, along one of the possible stacks.
+// Names of the rules that are open, outermost first, along one of the possible stacks.  A frame that calls of several
+// rules share bears the name of the first, so the answer is certain only in an engine that has seen nothing else.
 std::vector<std::string> Matcher::rule_path() {
   return run([&](Engine& engine) {
     std::vector<std::string> path;

@@ -74,6 +74,8 @@ class Matcher {
   size_t validate(std::span<const uint32_t> tokens);
   void rollback(size_t count);  // throws std::invalid_argument
   void reset();
+  // Takes what `other` has taken, a matcher of the same grammar and vocabulary in any engine.
+  void replay(const Matcher& other);
   void fill_mask(uint32_t* words);
   void fill_mask_within(uint32_t* words, uint32_t budget);
   bool needs_budget_mask(uint32_t budget);

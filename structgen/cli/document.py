@@ -155,7 +155,7 @@ def _departure(matcher: Matcher, place: _Place, rest: bytes) -> Departure:
         column=place.column,
         found=_found(rest) if rest else None,
         expected=str(expectation_of(matcher)),
-        rules=tuple(filter(None, matcher.rule_path())),
+        rules=matcher.open_rules(),
         pointer=None if place.head is None else pointer_at_end(place.head),
         picture=caret(before + line, (len(before), len(before) + 1)),
     )

@@ -77,7 +77,7 @@ def _state_of(matcher: Matcher, data: bytes, *, is_json: bool) -> dict[str, Any]
         "next": list(expected.parts),
         "may_end": expected.accepting,
         "forced": readable(matcher.forced_bytes()),
-        "rules": [name for name in matcher.rule_path() if name],
+        "rules": list(matcher.open_rules()),
         "pointer": pointer_at_end(data) if is_json else None,
         "shortest_completion": _completion(matcher),
     }

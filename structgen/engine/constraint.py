@@ -115,6 +115,10 @@ class Constraint:
 
         return tuple(sorted(allowed, key=rank)[:most])
 
+    def alone(self) -> Constraint:
+        """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""
+        return _couple(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))
+
     def __repr__(self) -> str:
         return f"Constraint({self._grammar!r}, {self._vocabulary!r})"
 
@@ -130,6 +134,14 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     """
     limits = limits if limits is not None else Limits()
     engine = shared_engine(vocabulary)
+    constraint = _couple(grammar, vocabulary, limits, engine)
+    if not engine.native.byte_complete:
+        _check_spelling(constraint)
+    return constraint
+
+
+def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> Constraint:
+    """Lower a grammar into an engine and take the constraint from there."""
     bounds = native_limits(limits)
     builder = _native.Builder(engine.native, bounds)
     try:
@@ -153,10 +165,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
             remedy="look for an empty choice, contradicting intersections, or rules that never end",
         )
     native = _native.Constraint(engine.native, term, list(vocabulary.eos), bounds)
-    constraint = Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance)
-    if not engine.native.byte_complete:
-        _check_spelling(constraint)
-    return constraint
+    return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance)
 
 
 def _check_spelling(constraint: Constraint) -> None:

@@ -97,7 +97,17 @@ class Matcher(_native.Matcher):
         specials = tuple(vocabulary.special[token] for token in probe.live_specials())
         expected = describe_bytes(probe.live_bytes(), accepting=probe.is_accepting, specials=specials)
         nearest = () if allowed else self._constraint.nearest_tokens(self, subject[: accepted + 1], _NEAREST)
-        return Explanation(subject, allowed, accepted, expected, tuple(filter(None, probe.rule_path())), nearest)
+        return Explanation(subject, allowed, accepted, expected, probe.open_rules(), nearest)
+
+    def open_rules(self) -> tuple[str, ...]:
+        """Return the names of the rules that are open, outermost first, along one of the possible readings.
+
+        Grammars that share an engine share call stacks of equal content, whatever their rules are called; so what
+        was accepted is read once more in an engine of its own.  Costs a compilation.
+        """
+        alone = self._constraint.alone().matcher()
+        alone.replay(self)
+        return tuple(filter(None, alone.rule_path()))
 
     def __repr__(self) -> str:
         state = "terminated" if self.is_terminated else "accepting" if self.is_accepting else "open"
