@@ -19,7 +19,7 @@ from structgen.grammar.json_schema.drafts import Dialect, dialect_of
 from structgen.grammar.json_schema.entries import LazyDescription, describe
 from structgen.grammar.json_schema.normal_form import NormalForm
 from structgen.grammar.json_schema.places import Place, Resource, shown
-from structgen.grammar.json_schema.planner import Planner
+from structgen.grammar.json_schema.planner import AlternativesOverlap, Planner
 from structgen.grammar.json_schema.policy import JsonPolicy, Whitespace
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import syntax_of
@@ -83,7 +83,12 @@ def _grammar(document: Json, python_type: object | None, policy: JsonPolicy, lim
     uri = identifier.partition("#")[0] if isinstance(identifier, str) else ""
     resource = Resource(document, uri, limits)
     forms = NormalForm(resource, dialect, limits)
-    term = Planner(forms, syntax_of(policy), limits).grammar(Place(document, resource, None, ()))
+    while True:
+        try:
+            term = Planner(forms, syntax_of(policy), limits).grammar(Place(document, resource, None, ()))
+            break
+        except AlternativesOverlap as found:
+            forms = NormalForm(resource, dialect, limits, found.overlaps)
     reached = frozenset(forms.locals)
     policies = _policies(policy, dialect)
     return Described(term, LazyDescription(lambda: describe(document, dialect, reached), policies, python_type))

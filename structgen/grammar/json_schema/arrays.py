@@ -27,10 +27,30 @@ class ArrayFacet:
         prefix: the schemas of the first items, under ``prefix_keyword``.
         rest: the schema of all further items, under ``rest_keyword``.
         fewest, most: the bounds on their number; ``most`` is ``None`` without a bound.
+        contained: the schema of ``contains``; from ``fewest_contained`` to ``most_contained`` items are valid there.
+        covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
+        unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
         refusals: keywords that cannot be enforced.
+        is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
     """
 
-    __slots__ = ("fewest", "most", "place", "prefix", "prefix_keyword", "refusals", "rest", "rest_keyword")
+    __slots__ = (
+        "_complement",
+        "contained",
+        "covers_rest",
+        "fewest",
+        "fewest_contained",
+        "is_negated",
+        "most",
+        "most_contained",
+        "place",
+        "prefix",
+        "prefix_keyword",
+        "refusals",
+        "rest",
+        "rest_keyword",
+        "unevaluated",
+    )
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -40,7 +60,31 @@ class ArrayFacet:
         self.rest_keyword = "items"
         self.fewest = 0
         self.most: int | None = None
+        self.contained: Place | None = None
+        self.fewest_contained = 1
+        self.most_contained: int | None = None
+        self.covers_rest = False
+        self.unevaluated: Json | None = None
         self.refusals: tuple[str, ...] = ()
+        self.is_negated = False
+        self._complement: ArrayFacet | None = None
+
+    def complement(self) -> ArrayFacet:
+        """The arrays that violate the facet, ``contained`` and ``refusals`` left aside; always the same one."""
+        if self._complement is None:
+            other = ArrayFacet(self.place)
+            for name in ArrayFacet.__slots__:
+                setattr(other, name, getattr(self, name))
+            other.contained, other.refusals = None, ()
+            other.is_negated = not self.is_negated
+            other._complement = self
+            self._complement = other
+        return self._complement
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it restricts items or their number."""
+        return bool(self.prefix) or self.rest is not True or self.fewest > 0 or self.most is not None
 
     def item(self, index: int) -> Place | None:
         """The schema of the item at ``index``, or ``None`` if it may be anything."""
@@ -69,8 +113,10 @@ def _items(shape: Shape, place: Place, value: Json) -> None:
             malformed(place, "items", "a schema where 'prefixItems' is given too")
         facet.prefix, facet.prefix_keyword = value, "items"
         facet.rest, facet.rest_keyword = place.schema.get("additionalItems", True), "additionalItems"
+        facet.covers_rest = "additionalItems" in place.schema
     elif isinstance(value, (dict, bool)):
         facet.rest = value
+        facet.covers_rest = True
     else:
         malformed(place, "items", "a schema or an array of schemas")
 
@@ -104,14 +150,25 @@ def _unique_items(shape: Shape, place: Place, value: Json) -> None:
 def _contains(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "contains", "a schema")
-    _facet(shape, place).refusals += ("contains",)
+    _facet(shape, place).contained = Place(value, place.resource, place, ("contains",))
+
+
+def _min_contains(shape: Shape, place: Place, value: Json) -> None:
+    _facet(shape, place).fewest_contained = least_count(place, "minContains", value)
+
+
+def _max_contains(shape: Shape, place: Place, value: Json) -> None:
+    _facet(shape, place).most_contained = most_count(place, "maxContains", value)
 
 
 def _unevaluated_items(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "unevaluatedItems", "a schema")
-    if value is not True and value != {}:
-        _facet(shape, place).refusals += ("unevaluatedItems",)
+    facet = _facet(shape, place)
+    if value is True or value == {}:
+        facet.covers_rest = True
+    else:
+        facet.unevaluated = value
 
 
 READERS: Final = {
@@ -122,6 +179,8 @@ READERS: Final = {
     "maxItems": _max_items,
     "uniqueItems": _unique_items,
     "contains": _contains,
+    "minContains": _min_contains,
+    "maxContains": _max_contains,
     "unevaluatedItems": _unevaluated_items,
 }
 
@@ -130,25 +189,35 @@ class ArrayLayout:
     """The conjunction of the array facets of a shape.
 
     Attributes:
+        held: the facets that hold, and ``watched`` those that are violated.
+        counted: the facets with ``contains``.
         fewest, most: the bounds on the number of items.
         items: for each position of the longest prefix the schemas that hold there.
         rest: the schemas that hold for all further items.
     """
 
-    __slots__ = ("fewest", "items", "most", "rest")
+    __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "watched")
 
     def __init__(self, facets: tuple[ArrayFacet, ...]) -> None:
-        self.fewest = max(facet.fewest for facet in facets)
-        self.most = min((facet.most for facet in facets if facet.most is not None), default=None)
+        self.held = tuple(facet for facet in facets if not facet.is_negated)
+        self.watched = tuple(facet for facet in facets if facet.is_negated)
+        self.counted = tuple(facet for facet in self.held if facet.contained is not None)
+        self.fewest = max((facet.fewest for facet in self.held), default=0)
+        self.most = min((facet.most for facet in self.held if facet.most is not None), default=None)
         prefix = max(len(facet.prefix) for facet in facets)
         if self.most is not None:
             prefix = min(prefix, self.most)
-        self.items = [_places(facet.item(index) for facet in facets) for index in range(prefix)]
-        self.rest = _places(facet.further() for facet in facets)
-        for facet in facets:
+        self.items = [_places(facet.item(index) for facet in self.held) for index in range(prefix)]
+        self.rest = _places(facet.further() for facet in self.held)
+        for facet in self.held:
             for keyword in facet.refusals:
                 if keyword != "uniqueItems" or self.most is None or self.most > 1:
                     refused(facet.place, keyword)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether something must be remembered from item to item."""
+        return bool(self.watched or self.counted)
 
 
 def _places(found: Iterable[Place | None]) -> tuple[Place, ...]:

@@ -6,18 +6,18 @@ the rest the planner tries to build what they have in common, and finds it empty
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from structgen.grammar.json_schema.equality import value_key
 from structgen.grammar.json_schema.json_types import OBJECT
-from structgen.grammar.json_schema.places import Place, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
+    from structgen.grammar.json_schema.places import Place
     from structgen.grammar.json_schema.shapes import Shape
 
-__all__ = ["Exclusion", "between_branches", "between_shapes", "refuse_overlap"]
+__all__ = ["Exclusion", "are_disjoint", "between_branches", "between_shapes"]
 
 
 class Exclusion(NamedTuple):
@@ -29,8 +29,10 @@ class Exclusion(NamedTuple):
     indices: tuple[int, int]
 
 
-def between_branches(branches: list[list[Shape]], place: Place) -> Iterator[Exclusion]:
-    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint.
+def between_branches(
+    branches: list[list[Shape]], place: Place, known: Container[tuple[int, int, int]]
+) -> Iterator[Exclusion]:
+    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint, ``known`` ones left out.
 
     Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.
     """
@@ -39,12 +41,17 @@ def between_branches(branches: list[list[Shape]], place: Place) -> Iterator[Excl
         return
     for j, (second, label) in enumerate(labelled):
         for first, other in labelled[:j]:
-            if label != other and not first.excludes(second):
+            if label == other or (id(place.schema), min(other, label), max(other, label)) in known:
+                continue
+            if not first.excludes(second):
                 yield Exclusion(first.shape, second.shape, place, (other, label))
 
 
-def between_shapes(shapes: list[Shape]) -> Iterator[Exclusion]:
-    """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint."""
+def between_shapes(shapes: list[Shape], known: Container[tuple[int, int, int]]) -> Iterator[Exclusion]:
+    """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint.
+
+    Pairs of alternatives in ``known`` are left out.
+    """
     traits = [_Traits(shape) for shape in shapes]
     groups: dict[int, list[tuple[_Traits, int]]] = {}
     for one in traits:
@@ -55,9 +62,15 @@ def between_shapes(shapes: list[Shape]) -> Iterator[Exclusion]:
     for j, second in enumerate(traits):
         for first in traits[:j]:
             if not first.excludes(second):
-                clash = _clash(first.shape, second.shape)
+                clash = _clash(first.shape, second.shape, known)
                 if clash:
                     yield Exclusion(first.shape, second.shape, *clash)
+
+
+def are_disjoint(one: list[Shape], other: list[Shape]) -> bool:
+    """Whether no shape of the one list obviously has a value in common with one of the other."""
+    left, right = list(map(_Traits, one)), list(map(_Traits, other))
+    return all(a.excludes(b) for a in left for b in right)
 
 
 def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
@@ -75,12 +88,17 @@ def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
     return False
 
 
-def _clash(a: Shape, b: Shape) -> tuple[Place, tuple[int, int]] | None:
+def _clash(a: Shape, b: Shape, known: Container[tuple[int, int, int]]) -> tuple[Place, tuple[int, int]] | None:
+    """The alternatives that tell two shapes apart; none where a pair is known to be told apart already."""
+    found: tuple[Place, tuple[int, int]] | None = None
     for one in a.branches:
         for other in b.branches:
             if one.place.schema is other.place.schema and one.index != other.index:
-                return one.place, (one.index, other.index)
-    return None
+                first, second = sorted((one.index, other.index))
+                if (id(one.place.schema), first, second) in known:
+                    return None
+                found = found or (one.place, (first, second))
+    return found
 
 
 class _Traits:
@@ -95,8 +113,9 @@ class _Traits:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.constants: dict[str, frozenset[object]] = {}
-        required = {name for facet in shape.objects for name in facet.required}
-        for facet in shape.objects:
+        objects = [facet for facet in shape.objects if not facet.is_negated]
+        required = {name for facet in objects for name in facet.required}
+        for facet in objects:
             for name in required.intersection(facet.properties):
                 keys = _constants(facet.properties[name])
                 if keys is not None:
@@ -120,18 +139,3 @@ def _constants(schema: object) -> frozenset[object] | None:
         return frozenset((value_key(schema["const"]),))
     values = schema.get("enum")
     return frozenset(map(value_key, values)) if isinstance(values, (list, tuple)) else None
-
-
-def refuse_overlap(one: Exclusion) -> NoReturn:
-    """Refuse a ``oneOf`` whose alternatives may overlap.
-
-    Raises:
-        UnsupportedFeature: always.
-    """
-    first, second = sorted(one.indices)
-    refused(
-        one.place,
-        "oneOf",
-        f"alternatives {first} and {second} of 'oneOf' are not provably disjoint",
-        remedy="use 'anyOf' if both may hold, or give each a required property with a 'const' of its own",
-    )

@@ -32,7 +32,10 @@ from structgen.grammar.nodes import (
     sequence,
 )
 
-__all__ = ["ASSERTED", "NOT_REGULAR", "format_language", "format_string"]
+__all__ = ["ASSERTED", "NARROWED", "NOT_REGULAR", "format_language", "format_string"]
+
+NARROWED: Final = frozenset(("email", "hostname", "ipv6", "iri", "iri-reference", "uri", "uri-reference"))
+"""Formats of which only a part is written; what is not written may be valid all the same."""
 
 NOT_REGULAR: Final = {
     "regex": "balanced parentheses are beyond a finite automaton",

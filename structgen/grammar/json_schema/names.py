@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from structgen.grammar.json_schema.exclusion import between_shapes, refuse_overlap
+from structgen.grammar.json_schema.exclusion import between_shapes
 from structgen.grammar.json_schema.json_types import STRING
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.terms import alternatives
@@ -38,8 +38,8 @@ class NameLanguage:
         """
         terms: list[Grammar] = []
         shapes = [shape for shape in self._forms.shapes(self._places) if shape.types & STRING]
-        for one in between_shapes(shapes):
-            refuse_overlap(one)
+        for one in between_shapes(shapes, self._forms.overlaps):
+            self._forms.note(one)
         for shape in shapes:
             for place, keyword in shape.refusals:
                 refused(place, keyword)

@@ -1,35 +1,46 @@
-"""From schemas to shapes: references, ``allOf``, ``anyOf`` and ``oneOf`` are multiplied out.
+"""From schemas to shapes: what applies to one value in place is multiplied out.
 
-The conjunction of several schemas is the list of all meets of their shapes.  Only what applies to one and the same
-value is multiplied; the schemas of members and items stay where they are.
+The conjunction of several schemas is the list of all meets of their shapes, and a negated schema is resolved by De
+Morgan's laws.  The schemas of members and items stay where they are.
+
+``oneOf`` is read as ``anyOf`` of alternatives that exclude each other.  Where the planner finds that two of them do
+not, it notes the pair in ``overlaps`` and begins anew; then each of the two is met with the complement of the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.counts import united
+from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.equality import type_of, value_key
+from structgen.grammar.json_schema.negation import complement_of, lacking, requiring
 from structgen.grammar.json_schema.places import Place, Resource, refused
 from structgen.grammar.json_schema.reading import Local, Part, reader_of
 from structgen.grammar.json_schema.references import References
 from structgen.grammar.json_schema.shapes import Branch, Shape, Values, meet
 from structgen.grammar.json_schema.trampoline import run
+from structgen.grammar.json_schema.unevaluated import judging_the_rest
+from structgen.grammar.json_schema.validity import Validity
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
 
-__all__ = ["NormalForm"]
+__all__ = ["NormalForm", "Overlap"]
 
+_JOINED: Final = -1
+"""The number of the alternative that stands for all alternatives of a ``oneOf`` that list values."""
 _MEET_COST: Final = 16
 """What one meet counts against ``Limits.grammar_nodes``."""
 
 _Shapes = Generator[object, Any, "list[Shape]"]
+Overlap: TypeAlias = tuple[int, int, int]
+"""A schema with ``oneOf``, by identity, and two of its alternatives, the lower first."""
 
 
 class NormalForm:
@@ -39,19 +50,31 @@ class NormalForm:
         locals: the schemas that were read, by identity.
         resource: the document.
         contradictions: schemas that were found to exclude each other, with what does.
+        overlaps: alternatives of a ``oneOf`` that may both be valid, for each by the identity of its schema.
+        found: further ones, which the shapes made so far do not take into account.
     """
 
-    def __init__(self, resource: Resource, dialect: Dialect, limits: Limits) -> None:
+    def __init__(
+        self, resource: Resource, dialect: Dialect, limits: Limits, overlaps: frozenset[Overlap] = frozenset()
+    ) -> None:
         self.locals: dict[int, Local] = {}
         self.resource = resource
+        self.dialect = dialect
         self._read = reader_of(dialect).read
         self._limits = limits
         self.contradictions: list[tuple[tuple[Place, ...], str]] = []
         self._spent = 0
         self._references = References(resource, dialect)
         self._targets: dict[int, Place] = {}
-        self._shapes: dict[int, list[Shape]] = {}
+        self._shapes: dict[tuple[int, bool], list[Shape]] = {}
+        self.overlaps = overlaps
+        self.found: set[Overlap] = set()
+        self._constants = Validity(self).constants
         self._grounded: set[int] = set()
+
+    def adopt(self, schema: Json, local: Local) -> None:
+        """Let ``schema``, which stands in no document, be read as ``local``."""
+        self.locals[id(schema)] = local
 
     def read(self, place: Place) -> Local:
         """The keywords of a schema object."""
@@ -104,54 +127,179 @@ class NormalForm:
         if isinstance(place.schema, bool):
             shape = Shape(place)
             return [shape] if place.schema else []
-        known = self._shapes.get(id(place.schema))
+        known = self._shapes.get((place.key, False))
         if known is not None:
             return known
         self.require_content(place)
         return run(self._expanded(place))
 
-    def _expanded(self, place: Place) -> _Shapes:
+    def _expanded(self, place: Place, *, apart: bool = False) -> _Shapes:
+        """The shapes of a schema; with ``apart`` no value belongs to two that evaluate different members or items."""
         if isinstance(place.schema, bool):
             return [Shape(place)] if place.schema else []
-        key = id(place.schema)
-        known = self._shapes.get(key)
+        known = self._shapes.get((place.key, apart))
         if known is None:
             local = self.read(place)
-            known = [local.shape] if not local.parts else (yield self._conjunction(local))
-            self._shapes[key] = known
+            if place.is_negated:
+                known = yield self._negation(local)
+            elif local.parts or local.looks_at_the_rest:
+                known = yield self._conjunction(local, apart=apart)
+            else:
+                known = [local.shape]
+            self._shapes[place.key, apart] = known
         return known
 
-    def _conjunction(self, local: Local) -> _Shapes:
+    def _conjunction(self, local: Local, *, apart: bool) -> _Shapes:
+        looks_at_the_rest = local.looks_at_the_rest
+        apart = apart or looks_at_the_rest
         result: list[Shape] | None = None
-        for part in local.parts:
+        for part in local.parts or (Part(""),):
             if part.keyword == "":
                 result = self._product(result, [local.shape], local.place)
             elif part.keyword == "$ref":
-                result = self._product(result, (yield self._expanded(self.target(local))), local.place)
+                shapes = yield self._expanded(self.target(local), apart=apart)
+                result = self._product(result, shapes, local.place)
+            elif part.keyword == "not":
+                result = self._product(result, (yield self._expanded(part.places[0].complement())), local.place)
+            elif part.keyword == "if":
+                result = self._product(result, (yield self._condition(part, apart=apart)), local.place)
+            elif part.names:
+                for name, place in zip(part.names, part.places, strict=True):
+                    shapes = yield self._expanded(place, apart=apart)
+                    present = self._product(requiring(local.place, name), shapes, place)
+                    result = self._product(result, [*lacking(local.place, name), *present], place)
             elif part.keyword == "allOf":
                 for place in part.places:
-                    result = self._product(result, (yield self._expanded(place)), place)
+                    result = self._product(result, (yield self._expanded(place, apart=apart)), place)
+            elif apart and part.keyword == "anyOf":
+                result = self._product(result, (yield self._union_apart(part)), local.place)
             else:
-                result = self._product(result, (yield self._union(local, part)), local.place)
-        return result or []
+                result = self._product(result, (yield self._union(local, part, apart=apart)), local.place)
+        shapes = result or []
+        return [judging_the_rest(shape, local, self) for shape in shapes] if looks_at_the_rest else shapes
 
-    def _union(self, local: Local, part: Part) -> _Shapes:
+    def _condition(self, part: Part, *, apart: bool) -> _Shapes:
+        condition, then, otherwise = part.places
+        left = yield self._expanded(condition, apart=apart)
+        left = self._product(left, (yield self._expanded(then, apart=apart)), then)
+        right = yield self._expanded(condition.complement())
+        right = self._product(right, (yield self._expanded(otherwise, apart=apart)), otherwise)
+        return left + right
+
+    def _union(self, local: Local, part: Part, *, apart: bool) -> _Shapes:
         found: list[Shape] = []
         constants: list[Shape] = []
         is_one_of = part.keyword == "oneOf" and len(part.places) > 1
+        joins = not apart and (not is_one_of or self._may_join(local.place, part))
         for index, place in enumerate(part.places):
-            shapes: list[Shape] = yield self._expanded(place)
-            if len(shapes) == 1 and shapes[0].is_constant:
+            shapes: list[Shape] = yield self._expanded(place, apart=apart)
+            if joins and len(shapes) == 1 and shapes[0].is_constant:
                 constants.append(shapes[0])
             elif is_one_of:
+                for other in self.rivals(local.place, part, index):
+                    shapes = self._product(shapes, (yield self._expanded(other.complement())), place)
                 branch = Branch(local.place, index)
                 found += [_with_branch(shape, branch) for shape in shapes]
             else:
                 found += shapes
         if constants:
             joined = _joined(constants, is_one_of=is_one_of)
-            found.append(_with_branch(joined, Branch(local.place, -1)) if is_one_of and found else joined)
+            found.append(_with_branch(joined, Branch(local.place, _JOINED)) if is_one_of and found else joined)
         return found
+
+    def _may_join(self, place: Place, part: Part) -> bool:
+        """Whether those alternatives of a ``oneOf`` that list values may be read as one list."""
+        if any(key == id(place.schema) and first == _JOINED for key, first, _ in self.overlaps):
+            return False
+        listed = [inner for inner in part.places if self.is_constant(inner)]
+        if len(listed) == len(part.places):
+            return True
+        keys = [key for inner in listed for key in self.read(inner).shape.values[0].keys]
+        return len(keys) == len(set(keys))
+
+    def rivals(self, place: Place, part: Part, index: int) -> list[Place]:
+        """The alternatives of a ``oneOf`` that are known to overlap with one of them."""
+        if not self.overlaps:
+            return []
+        return [
+            other
+            for number, other in enumerate(part.places)
+            if (id(place.schema), min(index, number), max(index, number)) in self.overlaps
+        ]
+
+    def _union_apart(self, part: Part) -> _Shapes:
+        """The shapes of ``anyOf``, each with all alternatives to which its values belong."""
+        found: list[tuple[Shape | None, tuple[int, ...]]] = [(None, ())]
+        known: list[list[Shape]] = []
+        for index, place in enumerate(part.places):
+            inside: list[Shape] = yield self._expanded(place, apart=True)
+            outside: list[Shape] = yield self._expanded(place.complement())
+            is_apart = [exclusion.are_disjoint(inside, other) for other in known]
+            known.append(inside)
+            grown: list[tuple[Shape | None, tuple[int, ...]]] = []
+            for shape, chosen in found:
+                if any(is_apart[other] for other in chosen):
+                    grown.append((shape, chosen))
+                    continue
+                before = None if shape is None else [shape]
+                grown += [(met, (*chosen, index)) for met in self._product(before, inside, place)]
+                grown += [(met, chosen) for met in self._product(before, outside, place)]
+            found = grown
+        return [shape for shape, chosen in found if shape is not None and chosen]
+
+    def _negation(self, local: Local) -> _Shapes:
+        """The values that are not valid against a schema."""
+        if local.looks_at_the_rest:
+            shapes = yield self._conjunction(local, apart=True)
+            return self._outside_all(shapes, local.place)
+        found: list[Shape] = []
+        for part in local.parts or (Part(""),):
+            if part.keyword == "":
+                if not local.shape.is_free:
+                    found += complement_of(local.shape, self._constants)
+            elif part.keyword == "$ref":
+                found += yield self._expanded(self.target(local).complement())
+            elif part.keyword == "not":
+                found += yield self._expanded(part.places[0])
+            elif part.keyword == "if":
+                condition, then, otherwise = part.places
+                found += yield self._both(condition, then.complement())
+                found += yield self._both(condition.complement(), otherwise.complement())
+            elif part.names:
+                for name, place in zip(part.names, part.places, strict=True):
+                    outside = yield self._expanded(place.complement())
+                    found += self._product(requiring(local.place, name), outside, place)
+            elif part.keyword == "allOf":
+                for place in part.places:
+                    found += yield self._expanded(place.complement())
+            else:
+                found += yield self._outside_union(part, local.place)
+        return found
+
+    def _both(self, first: Place, second: Place) -> _Shapes:
+        left = yield self._expanded(first)
+        return self._product(left, (yield self._expanded(second)), second)
+
+    def _outside_union(self, part: Part, place: Place) -> _Shapes:
+        """The values in none of the alternatives; for ``oneOf`` also those in two of them."""
+        result: list[Shape] | None = None
+        for inner in part.places:
+            result = self._product(result, (yield self._expanded(inner.complement())), inner)
+        found = result or []
+        if part.keyword == "oneOf":
+            for j, second in enumerate(part.places):
+                for first in part.places[:j]:
+                    left, right = (yield self._expanded(first)), (yield self._expanded(second))
+                    if not exclusion.are_disjoint(left, right):
+                        found += self._product(left, right, place)
+        return found
+
+    def _outside_all(self, shapes: list[Shape], place: Place) -> list[Shape]:
+        """The values that are in none of the shapes."""
+        result = [Shape(place)]
+        for shape in shapes:
+            result = self._product(result, complement_of(shape, self._constants), place)
+        return result
 
     def _product(self, left: list[Shape] | None, right: list[Shape], place: Place) -> list[Shape]:
         if left is None:
@@ -164,12 +312,17 @@ class NormalForm:
             self.contradictions.append((united(a.origins, b.origins), why))
         return met
 
+    def note(self, one: exclusion.Exclusion) -> None:
+        """Note that two alternatives of a ``oneOf`` are not told apart by the shapes made so far."""
+        first, second = sorted(one.indices)
+        self.found.add((id(one.place.schema), first, second))
+
     def is_constant(self, place: Place) -> bool:
         """Whether a schema only lists values."""
         if not isinstance(place.schema, dict):
             return False
         local = self.read(place)
-        return not local.parts and local.shape.is_constant
+        return not local.parts and not place.is_negated and local.shape.is_constant
 
     def require_content(self, start: Place) -> None:
         """Make sure that applying schemas in place comes to an end.

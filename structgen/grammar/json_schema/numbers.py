@@ -13,7 +13,7 @@ from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, m
 from structgen.grammar.json_schema.places import malformed, refused
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import EMPTY, Choice, Grammar, Intersection, Literal
+from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, Literal
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.places import Place
@@ -37,9 +37,11 @@ class NumberFacet:
         lower, upper: the bounds, or ``None``.
         lower_open, upper_open: whether the bound itself is outside.
         step: every number is a multiple of this.
+        not_steps: no number is a multiple of any of these.
+        excluded: no number equals any of these.
     """
 
-    __slots__ = ("lower", "lower_open", "step", "upper", "upper_open")
+    __slots__ = ("excluded", "lower", "lower_open", "not_steps", "step", "upper", "upper_open")
 
     def __init__(self) -> None:
         self.lower: int | Decimal | None = None
@@ -47,6 +49,8 @@ class NumberFacet:
         self.upper: int | Decimal | None = None
         self.upper_open = False
         self.step: Fraction | None = None
+        self.not_steps: tuple[Fraction, ...] = ()
+        self.excluded: tuple[int | Decimal, ...] = ()
 
     def raise_lower(self, bound: int | Decimal | None, *, is_open: bool) -> None:
         """Let no number below ``bound`` remain."""
@@ -78,7 +82,31 @@ class NumberFacet:
             both.raise_lower(facet.lower, is_open=facet.lower_open)
             both.drop_upper(facet.upper, is_open=facet.upper_open)
             both.divide(facet.step)
+            both.not_steps += facet.not_steps
+            both.excluded += facet.excluded
         return both
+
+    def complement(self) -> list[NumberFacet]:
+        """The numbers that do not remain, as a union."""
+        others: list[NumberFacet] = []
+
+        def other() -> NumberFacet:
+            others.append(NumberFacet())
+            return others[-1]
+
+        if self.lower is not None:
+            other().drop_upper(self.lower, is_open=not self.lower_open)
+        if self.upper is not None:
+            other().raise_lower(self.upper, is_open=not self.upper_open)
+        if self.step is not None:
+            other().not_steps = (self.step,)
+        for step in self.not_steps:
+            other().divide(step)
+        for value in self.excluded:
+            point = other()
+            point.raise_lower(value, is_open=False)
+            point.drop_upper(value, is_open=False)
+        return others
 
     def admits(self, value: float | Decimal) -> bool:
         """Whether ``value`` remains."""
@@ -87,7 +115,31 @@ class NumberFacet:
             return False
         if self.upper is not None and (number > self.upper or (self.upper_open and number == self.upper)):
             return False
+        if any(number == value for value in self.excluded):
+            return False
+        if any((Fraction(number) / step).denominator == 1 for step in self.not_steps):
+            return False
         return self.step is None or (Fraction(number) / self.step).denominator == 1
+
+    def gaps(self) -> list[NumberFacet]:
+        """The same numbers as a union of intervals, so that nothing is excluded from any of them."""
+        marks = sorted(set(self.excluded))
+        pieces: list[NumberFacet] = []
+        for below, above in zip([None, *marks], [*marks, None], strict=True):
+            piece = NumberFacet()
+            piece.raise_lower(self.lower, is_open=self.lower_open)
+            piece.raise_lower(below, is_open=True)
+            piece.drop_upper(self.upper, is_open=self.upper_open)
+            piece.drop_upper(above, is_open=True)
+            piece.step, piece.not_steps = self.step, self.not_steps
+            pieces.append(piece)
+        return pieces
+
+    def without_integers(self) -> NumberFacet:
+        """The same numbers without the integers."""
+        rest = self.meet(NumberFacet())
+        rest.not_steps += (Fraction(1),)
+        return rest
 
 
 def exact(value: float | Decimal) -> int | Decimal:
@@ -165,23 +217,43 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
     """
     if facet is None:
         return syntax.any_integer if integral else syntax.any_number
+    if facet.excluded:
+        return alternatives(*(number_term(piece, syntax, origins, integral=integral) for piece in facet.gaps()))
     lower = _usable(facet.lower, "minimum", origins)
     upper = _usable(facet.upper, "maximum", origins)
     step = facet.step
     digits = syntax.policy.digits
     if step is not None and not _few_multiples(lower, upper, step, integral=integral):
-        count = remainders(step, integral=integral)
-        if count > 1:
-            digits = max(WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
-        if count * digits > MOST_STATES and count > 1:
-            place, name = _culprit(origins, ("multipleOf",))
-            refused(
-                place,
-                name,
-                f"multiples of {step} need an automaton of {count * digits} states; at most {MOST_STATES} are made",
-                remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
-            )
-    return _term(lower, facet.lower_open, upper, facet.upper_open, step, integral, digits)
+        digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
+    for not_step in facet.not_steps:
+        for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
+            if isinstance(bound, Decimal) and -_exponent(bound) > digits:
+                refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
+        digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
+    return _term(lower, facet.lower_open, upper, facet.upper_open, step, facet.not_steps, integral, digits)
+
+
+def _bounded_digits(
+    count: int,
+    lower: int | Decimal | None,
+    upper: int | Decimal | None,
+    digits: int,
+    step: Fraction,
+    origins: tuple[Place, ...],
+) -> int:
+    """How many digits are written before the point, where ``count`` remainders must be told apart."""
+    if count <= 1:
+        return max(digits, _least_digits(lower, 1), _least_digits(upper, -1))
+    digits = max(WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
+    if count * digits > MOST_STATES:
+        place, name = _culprit(origins, ("multipleOf",))
+        refused(
+            place,
+            name,
+            f"multiples of {step} need an automaton of {count * digits} states; at most {MOST_STATES} are made",
+            remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
+        )
+    return digits
 
 
 def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Place, ...]) -> int | Decimal | None:
@@ -209,6 +281,11 @@ def _least_digits(bound: int | Decimal | None, sign: int) -> int:
     return 2 + (bound.adjusted() if isinstance(bound, Decimal) else len(str(abs(bound))))
 
 
+def _exponent(bound: Decimal) -> int:
+    exponent = bound.as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0
+
+
 def _culprit(origins: tuple[Place, ...], keywords: tuple[str, ...]) -> tuple[Place, str]:
     for place in origins:
         for keyword in keywords:
@@ -230,6 +307,7 @@ def _term(  # the fields of a facet, as a key
     upper: int | Decimal | None,
     upper_open: bool,
     step: Fraction | None,
+    not_steps: tuple[Fraction, ...],
     integral: bool,
     digits: int,
 ) -> Grammar:
@@ -240,12 +318,12 @@ def _term(  # the fields of a facet, as a key
         if step is not None and lower is not None and upper is not None:
             unit = step.numerator
             first, last = -(-lower // unit), upper // unit
-            if last - first < _FEW:
+            if last - first < _FEW and not not_steps:
                 return _listed(range(int(first * unit), int(last * unit) + 1, unit))
     if lower is not None and upper is not None and (lower > upper or (lower == upper and (lower_open or upper_open))):
         return EMPTY
     positive = negative = EMPTY
-    exponents = step is None and not integral
+    exponents = step is None and not not_steps and not integral
     if upper is None or upper >= 0:
         low = (lower, lower_open) if lower is not None and lower >= 0 else (0, False)
         positive = _side(low, (upper, upper_open), places, exponents=exponents)
@@ -254,12 +332,19 @@ def _term(  # the fields of a facet, as a key
         high = None if lower is None else -lower
         negative = chain(_MINUS, _side(low, (high, lower_open), places, exponents=exponents))
     interval = alternatives(positive, negative)
-    if step is None or interval is EMPTY:
+    if interval is EMPTY:
+        return interval
+    for not_step in not_steps:
+        interval = Intersection((interval, Complement(_signed(multiples(not_step, places)))))
+    if step is None:
         return interval
     if lower is not None and upper is not None and not _holds_multiple(lower, lower_open, upper, upper_open, step):
         return EMPTY
-    stepped = multiples(step, places)
-    return Intersection((interval, Choice((stepped, chain(_MINUS, stepped)))))
+    return Intersection((interval, _signed(multiples(step, places))))
+
+
+def _signed(magnitudes: Grammar) -> Grammar:
+    return Choice((magnitudes, chain(_MINUS, magnitudes)))
 
 
 def _holds_multiple(

@@ -8,8 +8,7 @@ special case: the schemas of a region are met.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,7 +21,16 @@ from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersec
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.objects import ObjectFacet
 
-__all__ = ["Entry", "NameRule", "ObjectLayout", "OtherNames"]
+__all__ = [
+    "Entry",
+    "NameRule",
+    "NameRules",
+    "ObjectLayout",
+    "OtherNames",
+    "names_place",
+    "places_of_name",
+    "places_of_region",
+]
 
 _MOST_OVERLAPPING: Final = 5
 """Patterns that may overlap each other; they divide the names into up to 2 ** 5 regions."""
@@ -58,40 +66,70 @@ class Entry:
         self.is_forbidden = False
 
 
-@dataclass(slots=True)
 class OtherNames:
-    """A region of undeclared names: their texts, and the schemas of their values."""
+    """A region of undeclared names.
 
-    key: Grammar
-    places: tuple[Place, ...]
+    Attributes:
+        key: their texts.
+        matched: the patterns that they match.
+        places: the schemas of their values.
+    """
+
+    __slots__ = ("_excluded", "_parts", "key", "matched", "places")
+
+    def __init__(
+        self, matched: tuple[str, ...], places: tuple[Place, ...], parts: list[Grammar], excluded: list[Grammar]
+    ) -> None:
+        self.matched = matched
+        self.places = places
+        self._parts = parts
+        self._excluded = excluded
+        self.key = _key(parts, excluded)
+
+    def within(self, languages: tuple[Grammar, ...]) -> Grammar:
+        """The texts of those names that belong to all of ``languages`` as well."""
+        return _key([*self._parts, *languages], self._excluded)
+
+
+NameRules = Callable[[tuple[Place, ...]], NameRule]
 
 
 class ObjectLayout:
     """The conjunction of the object facets of a shape.
 
     Attributes:
+        held: the facets that hold, and ``watched`` those that are violated.
         entries: the declared names: in the order of ``properties``, then the required ones that are not there.
         others: the regions of all other names.
         fewest, most: the bounds on the number of members.
+        dependents: for a name those that must occur beside it.
+        name_rules: what is left of the names by schemas of names.
     """
 
-    __slots__ = ("entries", "facets", "fewest", "most", "others")
+    __slots__ = ("dependents", "entries", "fewest", "held", "most", "name_rules", "others", "watched")
 
-    def __init__(self, facets: tuple[ObjectFacet, ...], names: NameRule | None) -> None:
-        self.facets = facets
-        for facet in facets:
-            for keyword in facet.refusals:
-                refused(facet.place, keyword)
-        if len(facets) == 1 and not facets[0].patterns:
+    def __init__(self, facets: tuple[ObjectFacet, ...], name_rules: NameRules) -> None:
+        self.held = tuple(facet for facet in facets if not facet.is_negated)
+        self.watched = tuple(facet for facet in facets if facet.is_negated)
+        self.name_rules = name_rules
+        self.dependents = _dependents(self.held)
+        if len(facets) == 1 and not facets[0].patterns and not self.is_watched:
             self._of_one(facets[0])
         else:
             self._of_several(facets)
+        rules = tuple(names_place(facet) for facet in self.held if facet.names is not True)
+        names = name_rules(rules) if rules else None
         if names is not None:
             for entry in self.entries:
                 entry.is_forbidden = not names.admits(entry.name)
         self.others: list[OtherNames] = []
-        if not any(facet.additional is False and not facet.patterns for facet in facets):
-            self.others = list(_regions(facets, [entry.name for entry in self.entries], names))
+        if not any(facet.additional is False and not facet.patterns for facet in self.held):
+            self.others = list(self._regions(facets, [entry.name for entry in self.entries], names))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether something must be remembered from member to member."""
+        return bool(self.watched or self.dependents)
 
     def _of_one(self, facet: ObjectFacet) -> None:
         self.fewest, self.most = facet.fewest, facet.most
@@ -116,9 +154,9 @@ class ObjectLayout:
         ]
 
     def _of_several(self, facets: tuple[ObjectFacet, ...]) -> None:
-        self.fewest = max(facet.fewest for facet in facets)
-        self.most = min((facet.most for facet in facets if facet.most is not None), default=None)
-        required = {name for facet in facets for name in facet.required}
+        self.fewest = max((facet.fewest for facet in self.held), default=0)
+        self.most = min((facet.most for facet in self.held if facet.most is not None), default=None)
+        required = {name for facet in self.held for name in facet.required}
         owners: dict[str, ObjectFacet] = {}
         for facet in facets:
             for name in facet.properties:
@@ -126,49 +164,62 @@ class ObjectLayout:
         for facet in facets:
             for name in facet.required:
                 owners.setdefault(name, facet)
+        for facet in self.held:
+            for name, others in facet.dependents.items():
+                for one in (name, *others):
+                    owners.setdefault(one, facet)
         self.entries = [
-            Entry(name, facet, _places_of_name(facets, name), is_required=name in required)
+            Entry(name, facet, places_of_name(self.held, name), is_required=name in required)
             for name, facet in owners.items()
         ]
 
-
-def _places_of_name(facets: tuple[ObjectFacet, ...], name: str) -> tuple[Place, ...]:
-    places: list[Place] = []
-    for facet in facets:
-        found = [facet.property(name)] if name in facet.properties else []
-        found += [facet.pattern(text) for text, language in facet.patterns if belongs(name, language)]
-        additional = None if found else facet.additional_place()
-        places += found if additional is None else [additional]
-    return tuple(places)
-
-
-def _regions(facets: tuple[ObjectFacet, ...], declared: list[str], names: NameRule | None) -> Iterator[OtherNames]:
-    """The regions of undeclared names, those without any pattern last."""
-    permitted = names.language() if names else None
-    if permitted is EMPTY:
-        return
-    patterns: dict[str, tuple[Grammar, list[str]]] = {}
-    for facet in facets:
-        for text, language in facet.patterns:
-            if text not in patterns:
-                patterns[text] = language, [name for name in declared if belongs(name, language)]
-    for matched in _subsets(facets, list(patterns)):
-        places = _places_of_region(facets, matched)
-        if any(place.schema is False for place in places):
-            continue
-        if matched:
-            inside = [patterns[text][0] for text in matched]
-            # A declared name is excluded where it matches all patterns of the region.
-            excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
-            outside = [patterns[text][0] for text in patterns if text not in matched]
-            if not all(_are_disjoint(matched[0], text) for text in patterns if text not in matched):
-                excluded_languages: list[Grammar] = outside
+    def _regions(
+        self, facets: tuple[ObjectFacet, ...], declared: list[str], names: NameRule | None
+    ) -> Iterator[OtherNames]:
+        """The regions of undeclared names, those without any pattern last."""
+        permitted = names.language() if names else None
+        if permitted is EMPTY:
+            return
+        allowed = [] if permitted is None else [permitted]
+        patterns: dict[str, tuple[Grammar, list[str]]] = {}
+        for facet in facets:
+            for text, language in facet.patterns:
+                if text not in patterns:
+                    patterns[text] = language, [name for name in declared if belongs(name, language)]
+        for matched in _subsets(facets, list(patterns)):
+            places = places_of_region(self.held, matched)
+            if any(place.schema is False for place in places):
+                continue
+            if matched:
+                inside = [patterns[text][0] for text in matched]
+                # A declared name is excluded where it matches all patterns of the region.
+                excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
+                outside = [patterns[text][0] for text in patterns if text not in matched]
+                if all(_are_disjoint(matched[0], text) for text in patterns if text not in matched):
+                    outside = []
             else:
-                excluded_languages = []
-        else:
-            inside, excluded = [], declared
-            excluded_languages = [language for language, _ in patterns.values()]
-        yield OtherNames(_key(inside, excluded, excluded_languages, permitted), places)
+                inside, excluded = [], declared
+                outside = [language for language, _ in patterns.values()]
+            literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
+            yield OtherNames(matched, places, [*inside, *allowed], [*literals, *outside])
+
+
+def names_place(facet: ObjectFacet) -> Place:
+    """The schema of the names of a facet."""
+    return Place(facet.names, facet.place.resource, facet.place, ("propertyNames",))
+
+
+def _dependents(facets: tuple[ObjectFacet, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for facet in facets:
+        for name, others in facet.dependents.items():
+            found[name] = (*found.get(name, ()), *(other for other in others if other != name))
+    return found
+
+
+def places_of_name(facets: tuple[ObjectFacet, ...], name: str) -> tuple[Place, ...]:
+    """The schemas of the value of a declared name."""
+    return tuple(place for facet in facets for place in facet.places_of(name))
 
 
 def _subsets(facets: tuple[ObjectFacet, ...], patterns: list[str]) -> Iterator[tuple[str, ...]]:
@@ -193,7 +244,8 @@ def _subsets(facets: tuple[ObjectFacet, ...], patterns: list[str]) -> Iterator[t
     yield ()
 
 
-def _places_of_region(facets: tuple[ObjectFacet, ...], matched: tuple[str, ...]) -> tuple[Place, ...]:
+def places_of_region(facets: tuple[ObjectFacet, ...], matched: tuple[str, ...]) -> tuple[Place, ...]:
+    """The schemas of the values of undeclared names that match exactly these patterns."""
     places: list[Place] = []
     for facet in facets:
         found = [facet.pattern(text) for text, _ in facet.patterns if text in matched]
@@ -202,12 +254,11 @@ def _places_of_region(facets: tuple[ObjectFacet, ...], matched: tuple[str, ...])
     return tuple(places)
 
 
-def _key(inside: list[Grammar], names: list[str], outside: list[Grammar], permitted: Grammar | None) -> Grammar:
-    """The JSON strings in all of ``inside`` and ``permitted`` that are none of ``names`` and not ``outside``."""
-    parts = [*inside, *([permitted] if permitted is not None else [])]
-    excluded = [*(Literal(name.encode()) for name in names), *outside]
-    if excluded:
-        parts.append(Complement(excluded[0] if len(excluded) == 1 else Choice(excluded)))
+def _key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
+    """The JSON strings in all of ``inside`` and none of ``outside``."""
+    parts = list(inside)
+    if outside:
+        parts.append(Complement(outside[0] if len(outside) == 1 else Choice(outside)))
     if not parts:
         return ANY_STRING
     return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["object_term"]
+__all__ = ["MOST_STATES", "object_term", "refuse_count", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
 
-_MOST_STATES: Final = 200_000
+MOST_STATES: Final = 200_000
 """Names times counts of a chain with a bounded number of members."""
 
 
@@ -63,12 +63,12 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if (room is not None and room < need) or (other is EMPTY and need > optional):
         return EMPTY
     if other is not EMPTY and need > 1:
-        _refuse_count(layout)
+        refuse_count(layout)
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
     steps = need if room is None else room
-    if (len(members) + 1) * (steps + 1) > _MOST_STATES:
-        _refuse_size(layout)
+    if (len(members) + 1) * (steps + 1) > MOST_STATES:
+        refuse_size(layout)
     row: _Row | None = None
     for extra in range(steps, -1, -1):
         row = _Row(members, other, syntax, ahead=row, is_capped=room == extra, may_end=extra >= need)
@@ -147,8 +147,13 @@ class _Row:
             self.first = first if following is EMPTY else Choice((first, following))
 
 
-def _refuse_count(layout: ObjectLayout) -> None:
-    facet = max(layout.facets, key=lambda facet: facet.fewest)
+def refuse_count(layout: ObjectLayout) -> None:
+    """Refuse to count names that may be repeated.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    facet = max(layout.held + layout.watched, key=lambda facet: facet.fewest)
     refused(
         facet.place,
         "minProperties",
@@ -157,11 +162,16 @@ def _refuse_count(layout: ObjectLayout) -> None:
     )
 
 
-def _refuse_size(layout: ObjectLayout) -> None:
-    facet = layout.facets[0]
+def refuse_size(layout: ObjectLayout) -> None:
+    """Refuse a chain with too many states.
+
+    Raises:
+        LimitExceeded: always.
+    """
+    facet = (layout.held + layout.watched)[0]
     raise LimitExceeded(
         facet.place.subject(),
         limit="states",
-        maximum=_MOST_STATES,
+        maximum=MOST_STATES,
         evidence=f"{len(layout.entries)} names with up to {layout.most} members",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.counts import least_count, most_count
+from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, malformed
 from structgen.grammar.json_schema.strings import pattern_language
 
@@ -22,36 +23,70 @@ class ObjectFacet:
     Attributes:
         place: the schema.
         properties: the schemas of declared names.
-        patterns: the names under ``patternProperties`` with their languages.
+        patterns: the names under ``patternProperties`` with their languages; ``pattern_schemas``: with their schemas.
         additional: the schema of names that are neither.
         required: the names that must occur.
         names: the schema of all names (``propertyNames``), ``True`` if they are free.
         fewest, most: the bounds on the number of members; ``most`` is ``None`` without a bound.
-        refusals: keywords that cannot be enforced.
+        dependents: for a name the names that must occur beside it.
+        additional_keyword: where ``additional`` stands.
+        covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
+        unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
+        is_negated: objects that violate any of this but ``dependents`` are meant.
     """
 
     __slots__ = (
+        "_complement",
         "additional",
+        "additional_keyword",
+        "covers_rest",
+        "dependents",
         "fewest",
+        "is_negated",
         "most",
         "names",
+        "pattern_schemas",
         "patterns",
         "place",
         "properties",
-        "refusals",
         "required",
+        "unevaluated",
     )
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.properties: dict[str, Json] = {}
         self.patterns: tuple[tuple[str, Grammar], ...] = ()
+        self.pattern_schemas: dict[str, Json] = {}
         self.additional: Json = True
         self.required: list[str] = []
         self.names: Json = True
         self.fewest = 0
         self.most: int | None = None
-        self.refusals: tuple[str, ...] = ()
+        self.dependents: dict[str, tuple[str, ...]] = {}
+        self.additional_keyword = "additionalProperties"
+        self.covers_rest = False
+        self.unevaluated: Json | None = None
+        self.is_negated = False
+        self._complement: ObjectFacet | None = None
+
+    def complement(self) -> ObjectFacet:
+        """The objects that violate the facet, ``dependents`` left aside; always the same one."""
+        if self._complement is None:
+            other = ObjectFacet(self.place)
+            for name in ObjectFacet.__slots__:
+                setattr(other, name, getattr(self, name))
+            other.dependents = {}
+            other.is_negated = not self.is_negated
+            other._complement = self
+            self._complement = other
+        return self._complement
+
+    @property
+    def only_depends(self) -> bool:
+        """Whether ``dependents`` is all that it says."""
+        says_more = self.properties or self.patterns or self.additional is not True or self.required
+        return not (says_more or self.names is not True or self.fewest or self.most is not None)
 
     def property(self, name: str) -> Place:
         """The schema that ``properties`` holds for ``name``."""
@@ -59,14 +94,22 @@ class ObjectFacet:
 
     def pattern(self, pattern: str) -> Place:
         """The schema that ``patternProperties`` holds for ``pattern``."""
-        schema = self.place.schema["patternProperties"][pattern]
-        return Place(schema, self.place.resource, self.place, ("patternProperties", pattern))
+        return Place(self.pattern_schemas[pattern], self.place.resource, self.place, ("patternProperties", pattern))
+
+    def places_of(self, name: str) -> tuple[Place, ...]:
+        """The schemas of the value of ``name``."""
+        places = [self.property(name)] if name in self.properties else []
+        places += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
+        if not places:
+            additional = self.additional_place()
+            return () if additional is None else (additional,)
+        return tuple(places)
 
     def additional_place(self) -> Place | None:
         """The schema of other names, or ``None`` if they may hold anything."""
         if self.additional is True:
             return None
-        return Place(self.additional, self.place.resource, self.place, ("additionalProperties",))
+        return Place(self.additional, self.place.resource, self.place, (self.additional_keyword,))
 
 
 def _facet(shape: Shape, place: Place) -> ObjectFacet:
@@ -98,7 +141,9 @@ def _required(shape: Shape, place: Place, value: Json) -> None:
 def _additional_properties(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "additionalProperties", "a schema")
-    _facet(shape, place).additional = value
+    facet = _facet(shape, place)
+    facet.additional = value
+    facet.covers_rest = True
 
 
 def _pattern_properties(shape: Shape, place: Place, value: Json) -> None:
@@ -107,7 +152,9 @@ def _pattern_properties(shape: Shape, place: Place, value: Json) -> None:
     for pattern, schema in value.items():
         if not isinstance(schema, (dict, bool)):
             malformed(place, "patternProperties", "a schema", pattern)
-    _facet(shape, place).patterns = tuple(
+    facet = _facet(shape, place)
+    facet.pattern_schemas = value
+    facet.patterns = tuple(
         (pattern, pattern_language(pattern, place, "patternProperties", pattern)) for pattern in value
     )
 
@@ -126,32 +173,54 @@ def _max_properties(shape: Shape, place: Place, value: Json) -> None:
     _facet(shape, place).most = most_count(place, "maxProperties", value)
 
 
+def _names(place: Place, keyword: str, name: str, value: Json) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        malformed(place, keyword, "an array of names", name)
+    for index, other in enumerate(value):
+        if not isinstance(other, str):
+            malformed(place, keyword, "a name", name, index)
+    return tuple(value)
+
+
+def _depend(shape: Shape, place: Place, name: str, others: tuple[str, ...]) -> None:
+    if any(other != name for other in others):
+        facet = _facet(shape, place)
+        facet.dependents = {**facet.dependents, name: (*facet.dependents.get(name, ()), *others)}
+
+
 def _dependent_required(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, dict):
         malformed(place, "dependentRequired", "an object")
-    if any(value.values()):
-        _facet(shape, place).refusals += ("dependentRequired",)
+    for name, others in value.items():
+        _depend(shape, place, name, _names(place, "dependentRequired", name, others))
 
 
-def _dependent_schemas(shape: Shape, place: Place, value: Json) -> None:
+def _dependent_schemas(_: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, dict):
         malformed(place, "dependentSchemas", "an object of schemas")
-    if value:
-        _facet(shape, place).refusals += ("dependentSchemas",)
+    for name, schema in value.items():
+        if not isinstance(schema, (dict, bool)):
+            malformed(place, "dependentSchemas", "a schema", name)
 
 
 def _dependencies(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, dict):
         malformed(place, "dependencies", "an object")
-    if value:
-        _facet(shape, place).refusals += ("dependencies",)
+    for name, what in value.items():
+        if isinstance(what, str):  # draft 3, and still seen
+            malformed(place, "dependencies", "a schema or an array of names", name)
+        if not isinstance(what, (dict, bool)):
+            _depend(shape, place, name, _names(place, "dependencies", name, what))
 
 
 def _unevaluated_properties(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "unevaluatedProperties", "a schema")
-    if value is not True and value != {}:
-        _facet(shape, place).refusals += ("unevaluatedProperties",)
+    facet = _facet(shape, place)
+    if value is True or value == {}:
+        facet.covers_rest = True
+    else:
+        facet.unevaluated = value
 
 
 READERS: Final = {

@@ -50,15 +50,31 @@ class Place:
         resource: the resource that its references are relative to.
         parent: the schema that it is part of, or ``None`` where ``path`` begins at the document.
         path: the steps from the parent: keyword, then name or index where there is one.
+        is_negated: the values that are *not* valid against the schema are meant.
     """
 
-    __slots__ = ("parent", "path", "resource", "schema")
+    __slots__ = ("is_negated", "parent", "path", "resource", "schema")
 
     def __init__(self, schema: Json, resource: Resource, parent: Place | None, path: tuple[str | int, ...]) -> None:
         self.schema = schema
         self.resource = resource
         self.parent = parent
         self.path = path
+        self.is_negated = False
+
+    @property
+    def key(self) -> int:
+        """What tells this set of values from that of other schemas: equal for one schema met in several ways."""
+        return -id(self.schema) if self.is_negated else id(self.schema)
+
+    def complement(self) -> Place:
+        """The values that are not valid here; of a boolean schema the other boolean."""
+        schema = self.schema
+        if isinstance(schema, bool):
+            return Place(not schema, self.resource, self.parent, self.path)
+        other = Place(schema, self.resource, self.parent, self.path)
+        other.is_negated = not self.is_negated
+        return other
 
     @property
     def pointer(self) -> str:

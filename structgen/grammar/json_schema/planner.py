@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.json_schema import exclusion
+from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
-from structgen.grammar.json_schema.json_types import ANY, ARRAY, BOOLEAN, FRACTION, NULL, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.json_types import ANY, ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, STRING
 from structgen.grammar.json_schema.names import NameLanguage
-from structgen.grammar.json_schema.normal_form import NormalForm
-from structgen.grammar.json_schema.numbers import number_term
+from structgen.grammar.json_schema.normal_form import NormalForm, Overlap
+from structgen.grammar.json_schema.numbers import NumberFacet, number_term
+from structgen.grammar.json_schema.object_chain import ObjectChain
 from structgen.grammar.json_schema.object_layout import ObjectLayout
 from structgen.grammar.json_schema.object_terms import object_term
 from structgen.grammar.json_schema.places import Place, refused
@@ -33,15 +35,28 @@ from structgen.grammar.json_schema.values import values_term
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.reading import Local, Part
     from structgen.grammar.json_schema.syntax import Syntax
     from structgen.grammar.limits import Limits
 
-__all__ = ["Planner"]
+__all__ = ["AlternativesOverlap", "Planner"]
 
 _SHAPE_COST: Final = 64
 _ENTRY_COST: Final = 40
 _ITEM_COST: Final = 16
 """What a shape, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
+
+
+class AlternativesOverlap(Exception):
+    """Alternatives of a ``oneOf`` may both be valid, so that the normal form must be made anew.
+
+    Attributes:
+        overlaps: all pairs that are known by now.
+    """
+
+    def __init__(self, overlaps: frozenset[Overlap]) -> None:
+        super().__init__(len(overlaps))
+        self.overlaps = overlaps
 
 
 class Planner:
@@ -70,6 +85,7 @@ class Planner:
         Raises:
             GrammarError: the schema is malformed, refused or unsatisfiable.
             LimitExceeded: it is too large.
+            AlternativesOverlap: a ``oneOf`` was read as if its alternatives excluded each other.
         """
         root = self._request((place,))
         self._explore()
@@ -77,6 +93,8 @@ class Planner:
         for pairs in self._exclusions:
             for one in pairs:
                 self._check(one)
+        if self._forms.found:
+            raise AlternativesOverlap(self._forms.overlaps | self._forms.found)
         term = self._builder.build(root)
         if term is EMPTY:
             found = [*self._forms.contradictions, *self._reasons]
@@ -104,6 +122,8 @@ class Planner:
         if schema is False:
             self._reasons.append((places, " is false"))
             return self._nothing
+        if place.is_negated:
+            return self._request_conjunction(places)
         plan = self._plans.get(id(schema))
         if plan is not None:
             plan.uses += 1
@@ -118,11 +138,14 @@ class Planner:
         return plan
 
     def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
-        distinct = {id(place.schema): place for place in places if place.schema is not True and place.schema != {}}
-        if len(distinct) <= 1:
+        distinct = {place.key: place for place in places if place.schema is not True and not _is_free(place)}
+        if len(distinct) <= 1 and not any(place.is_negated for place in distinct.values()):
             return self._request(tuple(distinct.values())) if distinct else self._anything
-        if any(place.schema is False for place in places):
+        if any(place.schema is False for place in distinct.values()):
             self._reasons.append((tuple(place for place in places if place.schema is False), " is false"))
+            return self._nothing
+        if any(-key in distinct for key in distinct):
+            self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return self._nothing
         key = frozenset(distinct)
         plan = self._plans.get(key)
@@ -146,30 +169,42 @@ class Planner:
             self._expand(plan)
 
     def _expand(self, plan: Plan) -> None:
-        if len(plan.places) == 1:
+        if len(plan.places) == 1 and not plan.places[0].is_negated:
             place = plan.places[0]
             local = self._forms.read(place)
-            if not local.parts:
+            if not local.parts and not local.looks_at_the_rest:
                 self._fill(plan, [local.shape])
                 return
             self._forms.require_content(place)
-            if local.is_wrapper:
-                inner = [inner for _, inner in self._forms.in_place(local)]
-                if len(inner) > 1 and all(map(self._forms.is_constant, inner)):
-                    self._fill(plan, self._forms.shapes(plan.places))
-                    return
-                if any(part.keyword == "oneOf" for part in local.parts) and not self._are_proofs:
-                    branches = list(map(self._forms.shapes_of, inner))
-                    self._exclusions.append(exclusion.between_branches(branches, place))
-                plan.children = [self._request((branch,)) for branch in inner]
-                plan.build = union
+            part = local.wrapped
+            if part is not None and not self._are_values(local, part):
+                self._alternatives(plan, local, part)
                 return
         self._fill(plan, self._forms.shapes(plan.places))
+
+    def _are_values(self, local: Local, part: Part) -> bool:
+        """Whether several alternatives only list values."""
+        return len(part.places) > 1 and all(map(self._forms.is_constant, part.places))
+
+    def _alternatives(self, plan: Plan, local: Local, part: Part) -> None:
+        """Let a plan be the union of the alternatives of a schema that is nothing else."""
+        inner = [inner for _, inner in self._forms.in_place(local)]
+        if part.keyword == "oneOf" and not self._are_proofs:
+            branches = list(map(self._forms.shapes_of, inner))
+            self._exclusions.append(exclusion.between_branches(branches, local.place, self._forms.overlaps))
+        plan.build = union
+        if part.keyword != "oneOf":
+            plan.children = [self._request((branch,)) for branch in inner]
+            return
+        plan.children = [
+            self._request((branch, *(other.complement() for other in self._forms.rivals(local.place, part, index))))
+            for index, branch in enumerate(inner)
+        ]
 
     def _fill(self, plan: Plan, shapes: list[Shape]) -> None:
         """Note what the shapes of a plan need."""
         if any(shape.branches for shape in shapes) and not self._are_proofs:
-            self._exclusions.append(exclusion.between_shapes(shapes))
+            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps))
         if not shapes:
             self._reasons.append((plan.places, ": no alternative is left"))
         if len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values:
@@ -219,7 +254,10 @@ class Planner:
             if term is EMPTY:
                 self._reasons.append((shape.origins, ": 'minLength' exceeds 'maxLength'"))
         if types & NUMBER:
-            term = number_term(shape.number, syntax, shape.origins, integral=not types & FRACTION)
+            facet = shape.number
+            if not types & INTEGER:
+                facet = (facet or NumberFacet()).without_integers()
+            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION)
             terms.append(term)
             if term is EMPTY:
                 why = ": no number is left by 'minimum', 'maximum' and 'multipleOf'"
@@ -248,6 +286,8 @@ class Planner:
         layout = ArrayLayout(shape.arrays)
         place = shape.arrays[0].place
         self._forms.spend(_ITEM_COST * (1 + len(layout.items)), place)
+        if layout.is_watched:
+            return self._watched_array(plan, layout, place)
         plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
 
         def build(terms: list[Grammar]) -> Grammar:
@@ -259,17 +299,28 @@ class Planner:
         plan.build = build
         return plan
 
+    def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
+        chain = ArrayChain(layout)
+        self._forms.spend(_ITEM_COST * len(chain.places), place)
+        plan.children = [self._request(places) for places in chain.places]
+
+        def build(terms: list[Grammar]) -> Grammar:
+            term = chain.term(terms, self._syntax)
+            if term is EMPTY:
+                self._reasons.append(((place,), ": no array is left by 'contains', 'not' and the number of items"))
+            return term
+
+        plan.build = build
+        return plan
+
     def _object(self, plan: Plan, shape: Shape) -> Plan:
         """Note what the objects of a shape need."""
         facets = shape.objects
-        rules = [
-            Place(facet.names, facet.place.resource, facet.place, ("propertyNames",))
-            for facet in facets
-            if facet.names is not True
-        ]
-        layout = ObjectLayout(facets, NameLanguage(tuple(rules), self._forms, self._validity) if rules else None)
+        layout = ObjectLayout(facets, self._names)
         place = facets[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
+        if layout.is_watched:
+            return self._watched_object(plan, layout, place)
         count = len(layout.entries)
         plan.children = [
             *(self._request(entry.places) for entry in layout.entries),
@@ -285,13 +336,28 @@ class Planner:
         plan.build = build
         return plan
 
+    def _names(self, places: tuple[Place, ...]) -> NameLanguage:
+        """The names that are valid against schemas."""
+        return NameLanguage(places, self._forms, self._validity)
+
+    def _watched_object(self, plan: Plan, layout: ObjectLayout, place: Place) -> Plan:
+        chain = ObjectChain(layout)
+        self._forms.spend(_ITEM_COST * len(chain.places), place)
+        plan.children = [self._request(places) for places in chain.places]
+
+        def build(terms: list[Grammar]) -> Grammar:
+            term = chain.term(terms, self._syntax)
+            if term is EMPTY:
+                self._reasons.append(((place,), ": no object is left by 'not', 'required' and the like"))
+            return term
+
+        plan.build = build
+        return plan
+
     def _check(self, one: exclusion.Exclusion) -> None:
-        """Make sure that two alternatives of a ``oneOf`` have nothing in common.
+        """Note two alternatives of a ``oneOf`` that may have a value in common.
 
         Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
-
-        Raises:
-            UnsupportedFeature: that is not provable.
         """
         plan = Plan((), 0)
         self._has_proved = True
@@ -301,8 +367,12 @@ class Planner:
         self._explore()
         noted = len(self._reasons)
         if self._builder.build(plan) is not EMPTY:
-            exclusion.refuse_overlap(one)
+            self._forms.note(one)
         del self._reasons[noted:]
+
+
+def _is_free(place: Place) -> bool:
+    return place.schema == {} and not place.is_negated
 
 
 def _pointers(places: tuple[Place, ...]) -> str:

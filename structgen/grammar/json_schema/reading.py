@@ -35,15 +35,18 @@ class Part:
     """Schemas that apply to the same value.
 
     Attributes:
-        keyword: ``$ref``, ``allOf``, ``anyOf`` or ``oneOf``; ``""`` for the constraints of the schema itself.
-        places: the schemas under it; none where ``keyword`` is ``$ref``, which is resolved later.
+        keyword: one of ``IN_PLACE``; ``""`` for the constraints of the schema itself.
+        places: the schemas under it; none where ``keyword`` is ``$ref``, which is resolved later; those of ``if``,
+            ``then`` and ``else``, where what is missing is the schema ``true``.
+        names: for ``dependentSchemas`` and ``dependencies`` the name that calls each of ``places`` into being.
     """
 
-    __slots__ = ("keyword", "places")
+    __slots__ = ("keyword", "names", "places")
 
-    def __init__(self, keyword: str, places: tuple[Place, ...] = ()) -> None:
+    def __init__(self, keyword: str, places: tuple[Place, ...] = (), names: tuple[str, ...] = ()) -> None:
         self.keyword = keyword
         self.places = places
+        self.names = names
 
 
 class Local:
@@ -54,21 +57,26 @@ class Local:
         shape: its own constraints.
         parts: what applies in place, in the order of the schema, the schema's own constraints among them at the
             place of ``properties``; empty if there is nothing but its own constraints.
+        looks_at_the_rest: it has ``unevaluatedProperties`` or ``unevaluatedItems`` that can exclude something.
     """
 
-    __slots__ = ("parts", "place", "shape")
+    __slots__ = ("looks_at_the_rest", "parts", "place", "shape")
 
     def __init__(self, place: Place, shape: Shape, parts: tuple[Part, ...]) -> None:
         self.place = place
         self.shape = shape
         self.parts = parts
+        self.looks_at_the_rest = any(facet.unevaluated is not None for facet in (*shape.objects, *shape.arrays))
 
     @property
-    def is_wrapper(self) -> bool:
-        """Whether it constrains nothing itself and has one part, whose alternatives it therefore is."""
+    def wrapped(self) -> Part | None:
+        """The one part whose alternatives the schema is, where it constrains nothing itself."""
         if len(self.parts) != 2 or not self.shape.is_free:
-            return False
-        return not any(part.keyword == "allOf" and len(part.places) != 1 for part in self.parts)
+            return None
+        part = self.parts[0] if self.parts[0].keyword else self.parts[1]
+        if part.keyword in _ALTERNATIVES or (part.keyword == "allOf" and len(part.places) == 1):
+            return part
+        return None
 
 
 def _type(shape: Shape, place: Place, value: Json) -> None:
@@ -127,20 +135,25 @@ def _ref(_: Shape, place: Place, value: Json) -> None:
         malformed(place, "$ref", "a URI reference")
 
 
-def _not(shape: Shape, place: Place, value: Json) -> None:
+def _one_schema(place: Place, value: Json, keyword: str) -> None:
     if not isinstance(value, (dict, bool)):
-        malformed(place, "not", "a schema")
-    if value is True or value == {}:
-        shape.types = 0
-    elif value is not False:
-        shape.refusals += ((place, "not"),)
+        malformed(place, keyword, "a schema")
 
 
-def _if(shape: Shape, place: Place, value: Json) -> None:
-    if not isinstance(value, (dict, bool)):
-        malformed(place, "if", "a schema")
-    if "then" in place.schema or "else" in place.schema:
-        shape.refusals += ((place, "if"),)
+def _not(_: Shape, place: Place, value: Json) -> None:
+    _one_schema(place, value, "not")
+
+
+def _if(_: Shape, place: Place, value: Json) -> None:
+    _one_schema(place, value, "if")
+
+
+def _then(_: Shape, place: Place, value: Json) -> None:
+    _one_schema(place, value, "then")
+
+
+def _else(_: Shape, place: Place, value: Json) -> None:
+    _one_schema(place, value, "else")
 
 
 def _dynamic_ref(shape: Shape, place: Place, value: Json) -> None:
@@ -162,6 +175,8 @@ CONSTRAINTS: Final[dict[str, Reader]] = {
     "const": _const,
     "not": _not,
     "if": _if,
+    "then": _then,
+    "else": _else,
     "$ref": _ref,
     "$dynamicRef": _dynamic_ref,
     "$recursiveRef": _recursive_ref,
@@ -175,7 +190,12 @@ CONSTRAINTS: Final[dict[str, Reader]] = {
 }
 """Every keyword that can exclude a value, with its reader."""
 
-IN_PLACE: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
+IN_PLACE: Final = frozenset(
+    ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
+)
+"""The keywords whose schemas apply to the same value."""
+
+_ALTERNATIVES: Final = ("$ref", "anyOf", "oneOf")
 
 
 class SchemaReader:
@@ -213,7 +233,22 @@ class SchemaReader:
             reader = readers.get(keyword)
             if reader is not None:
                 reader(shape, place, value)
-        return Local(place, shape, () if IN_PLACE.isdisjoint(schema) else tuple(_parts(place)))
+        return Local(place, shape, () if IN_PLACE.isdisjoint(schema) else tuple(self._parts(place)))
+
+    def _parts(self, place: Place) -> list[Part]:
+        parts: list[Part] = []
+        own: Part | None = None
+        for keyword, value in place.schema.items():
+            if keyword == "properties":
+                own = Part("")
+                parts.append(own)
+            elif keyword == "$ref":
+                parts.append(Part("$ref"))
+            elif keyword in IN_PLACE and keyword in self._readers:
+                part = _part(place, keyword, value)
+                if part is not None:
+                    parts.append(part)
+        return parts if own else [Part(""), *parts]
 
 
 @lru_cache(maxsize=16)
@@ -229,20 +264,19 @@ def _enter_resource(place: Place, identifier: Json) -> None:
         place.resource = resource.inner(place.schema, identifier, place.pointer[1:])
 
 
-def _parts(place: Place) -> list[Part]:
-    parts: list[Part] = []
-    own: Part | None = None
-    for keyword, value in place.schema.items():
-        if keyword == "properties":
-            own = Part("")
-            parts.append(own)
-        elif keyword == "$ref":
-            parts.append(Part("$ref"))
-        elif keyword in IN_PLACE:
-            parts.append(
-                Part(
-                    keyword,
-                    tuple(Place(schema, place.resource, place, (keyword, index)) for index, schema in enumerate(value)),
-                )
-            )
-    return parts if own else [Part(""), *parts]
+def _part(place: Place, keyword: str, value: Json) -> Part | None:
+    def inner(schema: Json, *path: str | int) -> Place:
+        return Place(schema, place.resource, place, path)
+
+    if keyword == "not":
+        return Part(keyword, (inner(value, keyword),))
+    if keyword == "if":
+        if "then" not in place.schema and "else" not in place.schema:
+            return None
+        names = ("if", "then", "else")
+        return Part(keyword, tuple(inner(place.schema.get(name, True), name) for name in names))
+    if keyword in ("dependentSchemas", "dependencies"):
+        named = {name: schema for name, schema in value.items() if isinstance(schema, (dict, bool))}
+        places = tuple(inner(schema, keyword, name) for name, schema in named.items())
+        return Part(keyword, places, tuple(named)) if named else None
+    return Part(keyword, tuple(inner(schema, keyword, index) for index, schema in enumerate(value)))

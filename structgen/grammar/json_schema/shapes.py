@@ -31,15 +31,17 @@ class Values:
     Attributes:
         members: the values, in the order of the schema.
         place: the schema of the keyword, and ``keyword`` its name.
+        facets: facets that only one of the members satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "keyword", "members", "place")
+    __slots__ = ("_keys", "facets", "keyword", "members", "place")
 
     def __init__(self, members: list[Json], place: Place, keyword: str) -> None:
         self.members = members
         self.place = place
         self.keyword = keyword
         self._keys: frozenset[object] | None = None
+        self.facets: dict[object, ArrayFacet | ObjectFacet] = {}
 
     @property
     def keys(self) -> frozenset[object]:

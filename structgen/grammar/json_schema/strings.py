@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.json_schema.counts import least_count, most_count, united
-from structgen.grammar.json_schema.formats import ASSERTED, NOT_REGULAR, format_language, format_string
+from structgen.grammar.json_schema.formats import ASSERTED, NARROWED, NOT_REGULAR, format_language, format_string
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, malformed, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
-from structgen.grammar.nodes import ANY_CHAR, EMPTY, Grammar, Intersection, JsonString, Repeat
+from structgen.grammar.nodes import ANY_CHAR, EMPTY, Complement, Grammar, Intersection, JsonString, Repeat
 from structgen.grammar.regex import search_language
 
 if TYPE_CHECKING:
@@ -28,16 +28,18 @@ class StringFacet:
         shortest, longest: the lengths; ``longest`` is ``None`` without a bound.
         languages: the decoded text belongs to each.
         formats: the names of formats, likewise.
+        narrowed: those of them of which only a part is written, with their place.
         refusals: keywords that cannot be enforced, with their place.
     """
 
-    __slots__ = ("formats", "languages", "longest", "refusals", "shortest")
+    __slots__ = ("formats", "languages", "longest", "narrowed", "refusals", "shortest")
 
     def __init__(self) -> None:
         self.shortest = 0
         self.longest: int | None = None
         self.languages: tuple[Grammar, ...] = ()
         self.formats: tuple[str, ...] = ()
+        self.narrowed: tuple[tuple[Place, str], ...] = ()
         self.refusals: tuple[tuple[Place, str], ...] = ()
 
     @property
@@ -53,8 +55,31 @@ class StringFacet:
         both.longest = min(bounds, default=None)
         both.languages = united(self.languages, other.languages)
         both.formats = tuple(dict.fromkeys(self.formats + other.formats))
+        both.narrowed = self.narrowed + other.narrowed
         both.refusals = self.refusals + other.refusals
         return both
+
+    def complement(self) -> StringFacet:
+        """The strings that it does not leave.
+
+        Raises:
+            UnsupportedFeature: a format is known from the inside only, so that its complement is not.
+        """
+        other = StringFacet()
+        self.refuse()
+        for place, name in self.narrowed:
+            refused(place, "format", f"'not' over format {name!r}, of which only a part is written, is not enforced")
+        if not self.languages and not self.formats and self.longest is None:
+            other.longest = self.shortest - 1
+            return other
+        if not self.languages and not self.formats and self.shortest == 0:
+            other.shortest = (self.longest or 0) + 1
+            return other
+        parts = self.all_languages()
+        if self.shortest > 0 or self.longest is not None:
+            parts.append(Repeat(ANY_CHAR, self.shortest, self.longest))
+        other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
+        return other
 
     def admits(self, text: str) -> bool:
         """Whether ``text`` is left."""
@@ -104,6 +129,8 @@ def _format(shape: Shape, place: Place, value: Json) -> None:
         malformed(place, "format", "a string")
     if value in ASSERTED:
         _facet(shape).formats += (value,)
+        if value in NARROWED:
+            _facet(shape).narrowed += ((place, value),)
     elif value in NOT_REGULAR:
         _facet(shape).refusals += ((place, "format"),)
 

@@ -6,15 +6,14 @@ from collections.abc import Generator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from structgen.grammar.json_schema.arrays import ArrayLayout
 from structgen.grammar.json_schema.equality import type_of, value_key
-from structgen.grammar.json_schema.exclusion import between_shapes, refuse_overlap
+from structgen.grammar.json_schema.exclusion import between_shapes
 from structgen.grammar.json_schema.json_types import ARRAY, OBJECT
-from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.trampoline import run
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.arrays import ArrayFacet
     from structgen.grammar.json_schema.normal_form import NormalForm
     from structgen.grammar.json_schema.objects import ObjectFacet
     from structgen.grammar.json_schema.shapes import Shape
@@ -54,8 +53,8 @@ class Validity:
                     refused(place, keyword)
                 if (yield self._fits(value, shape)):
                     fitting.append(shape)
-        for one in between_shapes(fitting):
-            refuse_overlap(one)
+        for one in between_shapes(fitting, self._forms.overlaps):
+            self._forms.note(one)
         return len(fitting) > 0
 
     def _fits(self, value: Json, shape: Shape) -> _Answer:
@@ -67,39 +66,51 @@ class Validity:
             return shape.string is None or shape.string.admits(value)
         if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
             return shape.number is None or shape.number.admits(value)
-        if kind == ARRAY and shape.arrays:
-            is_valid: bool = yield self._array(value, shape)
-            return is_valid
-        if kind == OBJECT and shape.objects:
+        if kind == ARRAY:
+            for facet in shape.arrays:
+                if not (yield self._array(value, facet)):
+                    return False
+        if kind == OBJECT:
             for facet in shape.objects:
                 if not (yield self._object(value, facet)):
                     return False
         return True
 
-    def _array(self, value: list[Json], shape: Shape) -> _Answer:
-        layout = ArrayLayout(shape.arrays)
-        if len(value) < layout.fewest or (layout.most is not None and len(value) > layout.most):
+    def _array(self, value: list[Json], facet: ArrayFacet) -> _Answer:
+        is_inside: bool = yield self._items(value, facet)
+        if is_inside == facet.is_negated:
+            return False
+        if "uniqueItems" in facet.refusals and len(set(map(value_key, value))) < len(value):
+            return False
+        if facet.contained is None:
+            return True
+        count = 0
+        for item in value:
+            count += yield self._satisfies(item, (facet.contained,))
+        return facet.fewest_contained <= count and (facet.most_contained is None or count <= facet.most_contained)
+
+    def _items(self, value: list[Json], facet: ArrayFacet) -> _Answer:
+        if len(value) < facet.fewest or (facet.most is not None and len(value) > facet.most):
             return False
         for index, item in enumerate(value):
-            places = layout.items[index] if index < len(layout.items) else layout.rest
-            if not (yield self._satisfies(item, places)):
+            place = facet.item(index)
+            if place is not None and not (yield self._satisfies(item, (place,))):
                 return False
         return True
 
     def _object(self, value: dict[str, Json], facet: ObjectFacet) -> _Answer:
-        for keyword in facet.refusals:
-            refused(facet.place, keyword)
+        is_inside: bool = yield self._members(value, facet)
+        if is_inside == facet.is_negated:
+            return False
+        return not any(other not in value for name in value for other in facet.dependents.get(name, ()))
+
+    def _members(self, value: dict[str, Json], facet: ObjectFacet) -> _Answer:
         if len(value) < facet.fewest or (facet.most is not None and len(value) > facet.most):
             return False
         if any(name not in value for name in facet.required):
             return False
         for name, member in value.items():
-            places = [facet.property(name)] if name in facet.properties else []
-            places += [facet.pattern(text) for text, language in facet.patterns if belongs(name, language)]
-            additional = facet.additional_place()
-            if not places and additional is not None:
-                places = [additional]
-            if not (yield self._satisfies(member, tuple(places))):
+            if not (yield self._satisfies(member, facet.places_of(name))):
                 return False
             if facet.names is not True:
                 names = Place(facet.names, facet.place.resource, facet.place, ("propertyNames",))

@@ -1,0 +1,241 @@
+"""Arrays as grammars, where something must be remembered from item to item.
+
+``contains`` counts the items that are valid against a schema, and negated facets must be violated by some item or by
+the number of items.  There is one chain of items for each state of what is remembered.  Where a count matters
+exactly (``maxContains``), an item is read as inside or outside; else as one that counts, or as any item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.arrays import ArrayLayout
+    from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.syntax import Syntax
+
+__all__ = ["ArrayChain"]
+
+_MOST_READINGS: Final = 256
+"""Ways to read one item, by what it violates and where it counts."""
+_MOST_STATES: Final = 100_000
+"""Positions times states of a chain."""
+
+
+class State(NamedTuple):
+    """What is remembered between items: the watched facets known to be violated, as bits, and the counts."""
+
+    violated: int
+    counts: tuple[int, ...]
+
+
+class Reading(NamedTuple):
+    """One way to read an item.
+
+    Attributes:
+        violates: the facets that it violates, and ``proves`` those of them for which a narrower value is asked.
+        counts: the counters that it raises, as bits.
+        value: which of the chain's places it belongs to.
+    """
+
+    violates: int
+    proves: int
+    counts: int
+    value: int
+
+
+class ArrayChain:
+    """The arrays of a layout with ``contains`` or watched facets.
+
+    Attributes:
+        places: the conjunctions of schemas whose terms ``term`` needs.
+    """
+
+    def __init__(self, layout: ArrayLayout) -> None:
+        self._layout = layout
+        self.places: list[tuple[Place, ...]] = []
+        self._readings = [
+            list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
+        ]
+        self._start = State(0, (0,) * len(layout.counted))
+
+    def _readings_of(self, places: tuple[Place, ...], index: int) -> Iterator[Reading]:
+        ways: list[list[tuple[int, int, int, tuple[Place, ...]]]] = []
+        for number, facet in enumerate(self._layout.watched):
+            bit = 1 << number
+            place = facet.item(index)
+            if place is None or place.schema is True:
+                continue
+            if place.schema is False:
+                ways.append([(bit, 0, 0, ())])
+            else:
+                ways.append([(0, 0, 0, ()), (bit, bit, 0, (place.complement(),))])
+        for number, facet in enumerate(self._layout.counted):
+            inside = facet.contained
+            if inside is not None:
+                outside = () if facet.most_contained is None else (inside.complement(),)
+                ways.append([(0, 0, 0, outside), (0, 0, 1 << number, (inside,))])
+        count = 1
+        for way in ways:
+            count *= len(way)
+        if count > _MOST_READINGS:
+            facet = (*self._layout.watched, *self._layout.counted)[0]
+            raise LimitExceeded(
+                facet.place.subject(),
+                limit="readings",
+                maximum=_MOST_READINGS,
+                evidence="one item may violate or satisfy many schemas in many ways",
+            )
+        for chosen in product(*ways):
+            more = tuple(place for _, _, _, extra in chosen for place in extra)
+            self.places.append((*places, *more))
+            yield Reading(
+                sum(way[0] for way in chosen),
+                sum(way[1] for way in chosen),
+                sum(way[2] for way in chosen),
+                len(self.places) - 1,
+            )
+
+    def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
+        """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
+
+        Raises:
+            LimitExceeded: there are too many states.
+
+        Complexity: O(positions * states * readings), where the positions are as many as the prefix has and the
+        bounds on the number of items tell apart.
+        """
+        layout = self._layout
+        last = self._last()
+        reached = self._reached(values, last)
+        after: dict[State, Grammar | None] = {}
+        for index in range(last, 0, -1):
+            here: dict[State, Grammar | None] = {}
+            for state in sorted(reached[index], key=_progress, reverse=True):
+                here[state] = self._tail(index, last, state, here if index == last else after, values, syntax)
+            after = here
+        firsts: list[Grammar] = []
+        if layout.most != 0:
+            for reading, state in self._steps(0, self._start, values):
+                tail = after[state]
+                if tail is not None:
+                    firsts.append(chain(values[reading.value], tail))
+        first = alternatives(*firsts)
+        may_be_empty = self._accepts(0, self._start)
+        if first is EMPTY:
+            return Sequence((syntax.open_array, syntax.end_array)) if may_be_empty else EMPTY
+        some = chain(first, syntax.close_array)
+        return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
+
+    def _last(self) -> int:
+        """The number of items from which on more make no difference, or than which there are no more."""
+        layout = self._layout
+        if layout.most is not None:
+            return max(layout.most, 1)
+        bounds = [len(layout.items), layout.fewest, *(facet.fewest for facet in layout.watched)]
+        bounds += [facet.most + 1 for facet in layout.watched if facet.most is not None]
+        bounds += [len(facet.prefix) for facet in layout.watched]
+        return max(*bounds, 1)
+
+    def _reached(self, values: Items[Grammar], last: int) -> list[set[State]]:
+        """For each number of items the states that are possible."""
+        reached: list[set[State]] = [set() for _ in range(last + 1)]
+        reached[0].add(self._start)
+        total = 0
+        for index in range(last):
+            for state in reached[index]:
+                reached[index + 1].update(after for _, after in self._steps(index, state, values))
+            total += len(reached[index + 1])
+            if total > _MOST_STATES:
+                place = (self._layout.held + self._layout.watched)[0].place
+                raise LimitExceeded(
+                    place.subject(),
+                    limit="states",
+                    maximum=_MOST_STATES,
+                    evidence=f"{last} positions with what 'contains' and 'not' remember",
+                )
+        if self._layout.most is None:
+            waiting = list(reached[last])
+            while waiting:
+                for _, state in self._steps(last, waiting.pop(), values):
+                    if state not in reached[last]:
+                        reached[last].add(state)
+                        waiting.append(state)
+        return reached
+
+    def _steps(self, index: int, state: State, values: Items[Grammar]) -> Iterator[tuple[Reading, State]]:
+        """The items that may come at ``index``."""
+        for reading in self._readings[min(index, len(self._readings) - 1)]:
+            if reading.proves & state.violated or values[reading.value] is EMPTY:
+                continue  # what is violated already needs no proof
+            counts = self._counted(reading.counts, state.counts)
+            if counts is not None:
+                yield reading, State(state.violated | reading.violates, counts)
+
+    def _counted(self, raised: int, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+        result = list(counts)
+        for number, facet in enumerate(self._layout.counted):
+            if raised >> number & 1:
+                result[number] += 1
+                most = facet.most_contained
+                if result[number] > (facet.fewest_contained if most is None else most):
+                    return None  # too many, or an item that need not be shown to count
+        return tuple(result)
+
+    def _accepts(self, length: int, state: State) -> bool:
+        layout = self._layout
+        if length < layout.fewest:
+            return False
+        for count, counted in zip(state.counts, layout.counted, strict=True):
+            if count < counted.fewest_contained:
+                return False
+        for number, facet in enumerate(layout.watched):
+            is_counted_out = length < facet.fewest or (facet.most is not None and length > facet.most)
+            if not (state.violated >> number & 1 or is_counted_out):
+                return False
+        return True
+
+    def _tail(
+        self,
+        index: int,
+        last: int,
+        state: State,
+        after: dict[State, Grammar | None],
+        values: Items[Grammar],
+        syntax: Syntax,
+    ) -> Grammar | None:
+        """What may come after ``index`` items; ``None`` where no array can be ended any more."""
+        loops: list[Grammar] = []
+        more: list[Grammar] = []
+        if index < last or self._layout.most is None:
+            for reading, state_after in self._steps(index, state, values):
+                if index == last and state_after == state:
+                    loops.append(values[reading.value])
+                else:
+                    tail = after[state_after]
+                    if tail is not None:
+                        more.append(chain(values[reading.value], tail))
+        rest = alternatives(*more)
+        can_end = self._accepts(index, state)
+        if rest is EMPTY and not can_end:
+            return None
+        end: Grammar = EPSILON
+        if rest is not EMPTY:
+            end = chain(syntax.comma, rest)
+            if can_end:
+                end = Choice((EPSILON, end))
+        loop = alternatives(*loops)
+        return end if loop is EMPTY else chain(Repeat(chain(syntax.comma, loop)), end)
+
+
+def _progress(state: State) -> tuple[int, int]:
+    """Items only ever lead to states of a higher rank, or nowhere."""
+    return state.violated.bit_count(), sum(state.counts)
+

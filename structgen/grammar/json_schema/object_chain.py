@@ -1,0 +1,345 @@
+"""Objects as grammars, where something must be remembered from member to member.
+
+Negated facets must be violated by some member, by a missing name or by the number of members; ``dependentRequired``
+calls for names by others.  The members are chained from the right as in ``object_terms``, one chain for each state of
+what is remembered.  A member that may violate a facet is read in two ways, as a violation and as any member; so
+states are sets of facets that are known to be violated, and a text may be read in several ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.object_layout import names_place, places_of_region
+from structgen.grammar.json_schema.object_terms import MOST_STATES, refuse_count, refuse_size
+from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.object_layout import Entry, ObjectLayout, OtherNames
+    from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.syntax import Syntax
+
+__all__ = ["ObjectChain"]
+
+_MOST_READINGS: Final = 256
+"""Ways to read one member, by the facets that it violates."""
+
+
+class State(NamedTuple):
+    """What is remembered between members.
+
+    Attributes:
+        violated: the watched facets that are known to be violated, as bits.
+        due: the entries that must still come, and ``barred`` those that must not, as bits.
+        count: how many members were written, as far as that matters.
+    """
+
+    violated: int = 0
+    due: int = 0
+    barred: int = 0
+    count: int = 0
+
+
+class Reading(NamedTuple):
+    """One way to read a member.
+
+    Attributes:
+        violates: the facets that it violates, and ``proves`` those of them for which a narrower name or value is asked.
+        key: its name.
+        value: which of the chain's places its value belongs to.
+    """
+
+    violates: int
+    proves: int
+    key: Grammar
+    value: int
+
+
+class _Choice(NamedTuple):
+    violates: int
+    proves: int
+    places: tuple[Place, ...]
+    languages: tuple[Grammar, ...]
+
+
+class ObjectChain:
+    """The objects of a layout with watched facets or dependent names.
+
+    Attributes:
+        places: the conjunctions of schemas whose terms ``term`` needs.
+    """
+
+    def __init__(self, layout: ObjectLayout) -> None:
+        self._layout = layout
+        self.places: list[tuple[Place, ...]] = []
+        self._members = [list(self._readings_of_entry(entry)) for entry in layout.entries]
+        self._others = [reading for region in layout.others for reading in self._readings_of_region(region)]
+        index = {entry.name: number for number, entry in enumerate(layout.entries)}
+        self._calls = [0] * len(index)  # by an entry: the later ones that must come with it
+        self._called_by = [0] * len(index)  # the later ones that must not come without it
+        for name, others in layout.dependents.items():
+            for other in others:
+                if layout.entries[index[other]].is_required:
+                    continue
+                if index[other] > index[name]:
+                    self._calls[index[name]] |= 1 << index[other]
+                else:
+                    self._called_by[index[other]] |= 1 << index[name]
+        self._missing = [
+            sum(1 << number for number, facet in enumerate(layout.watched) if entry.name in facet.required)
+            for entry in layout.entries
+        ]
+        self._cap = _cap(layout)
+
+    def _value(self, places: tuple[Place, ...]) -> int:
+        self.places.append(places)
+        return len(self.places) - 1
+
+    def _readings_of_entry(self, entry: Entry) -> Iterator[Reading]:
+        if entry.is_forbidden:
+            return
+        choices = [_Choice(0, 0, (), ())]
+        for number, facet in enumerate(self._layout.watched):
+            is_bad_name = facet.names is not True and not self._layout.name_rules((names_place(facet),)).admits(
+                entry.name
+            )
+            choices = self._watch(choices, 1 << number, facet.places_of(entry.name), is_bad_name=is_bad_name)
+        for violates, proves, places, _ in choices:
+            yield Reading(violates, proves, entry.key, self._value((*entry.places, *places)))
+
+    def _readings_of_region(self, region: OtherNames) -> Iterator[Reading]:
+        choices = [_Choice(0, 0, (), ())]
+        for number, facet in enumerate(self._layout.watched):
+            bit = 1 << number
+            bad_names: Grammar | None = EMPTY
+            if facet.names is not True:
+                bad_names = self._layout.name_rules((names_place(facet).complement(),)).language()
+            grown = self._watch(choices, bit, places_of_region((facet,), region.matched), is_bad_name=bad_names is None)
+            if bad_names is not None and bad_names is not EMPTY:
+                grown += [
+                    _Choice(c.violates | bit, c.proves | bit, c.places, (*c.languages, bad_names)) for c in choices
+                ]
+            choices = grown
+        for violates, proves, places, languages in choices:
+            key = region.within(languages) if languages else region.key
+            yield Reading(violates, proves, key, self._value((*region.places, *places)))
+
+    def _watch(
+        self, choices: list[_Choice], bit: int, places: tuple[Place, ...], *, is_bad_name: bool
+    ) -> list[_Choice]:
+        """Add the ways in which a member violates a facet: by its name, or against one of ``places``."""
+        if is_bad_name or any(place.schema is False for place in places):
+            return [c._replace(violates=c.violates | bit) for c in choices]
+        outside = [place.complement() for place in places if place.schema is not True]
+        grown = choices + [
+            _Choice(c.violates | bit, c.proves | bit, (*c.places, place), c.languages)
+            for c in choices
+            for place in outside
+        ]
+        if len(grown) > _MOST_READINGS:
+            facet = self._layout.watched[0]
+            raise LimitExceeded(
+                facet.place.subject(),
+                limit="readings",
+                maximum=_MOST_READINGS,
+                evidence="one member may violate many negated schemas in many ways",
+            )
+        return grown
+
+    def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
+        """The objects, given the terms of ``places``; ``EMPTY`` means that there are none.
+
+        Raises:
+            UnsupportedFeature: the number of members matters, and a text may repeat undeclared names.
+            LimitExceeded: there are too many states.
+
+        Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
+        and of open dependencies.
+        """
+        return _Builder(self, values, syntax).term()
+
+    def begin(self, reading: Reading, state: State) -> State | None:
+        """The state after a member with an undeclared name."""
+        count = min(state.count + 1, self._cap)
+        if self._layout.most is not None and count > self._layout.most:
+            return None
+        return state._replace(violated=state.violated | reading.violates, count=count)
+
+    def take(self, index: int, reading: Reading, state: State) -> State | None:
+        """The state after the entry at ``index``, if it may come."""
+        after = self.begin(reading, state)
+        if after is None or state.barred >> index & 1:
+            return None
+        return after._replace(due=(state.due | self._calls[index]) & ~(1 << index))
+
+    def skip(self, index: int, state: State) -> State | None:
+        """The state where the entry at ``index`` does not come, if it may be missing."""
+        if self._layout.entries[index].is_required or state.due >> index & 1:
+            return None
+        return state._replace(
+            violated=state.violated | self._missing[index],
+            barred=(state.barred | self._called_by[index]) & ~(1 << index),
+        )
+
+    def accepts(self, state: State) -> bool:
+        """Whether an object may end here, with no entry left."""
+        if state.count < self._layout.fewest:
+            return False
+        for number, facet in enumerate(self._layout.watched):
+            is_counted_out = state.count < facet.fewest or (facet.most is not None and state.count > facet.most)
+            if not (state.violated >> number & 1 or is_counted_out):
+                return False
+        return True
+
+
+def _cap(layout: ObjectLayout) -> int:
+    """The number of members from which on more make no difference."""
+    bounds = [layout.fewest, *(facet.fewest for facet in layout.watched)]
+    bounds += [most + 1 for most in (layout.most, *(facet.most for facet in layout.watched)) if most is not None]
+    return max(bounds)
+
+
+class _Builder:
+    """Chains the members from the right, for all states that can be reached."""
+
+    def __init__(self, chain: ObjectChain, values: Items[Grammar], syntax: Syntax) -> None:
+        self._chain = chain
+        self._layout = layout = chain._layout
+        self._syntax = syntax
+        self._values = values
+        self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
+        self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
+        most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
+        required = sum(entry.is_required for entry in layout.entries)
+        if self._others and most_needed - required > 1:
+            refuse_count(layout)
+
+    def term(self) -> Grammar:
+        count = len(self._members)
+        before, after = self._reached()
+        tails: dict[State, Grammar | None] = {}
+        following: dict[State, Grammar] = {}
+        for index in range(count, -1, -1):
+            following_here = {
+                state: self._next(index, state, tails, following) if index < count else EMPTY
+                for state in before[index] | after[index]
+            }
+            tails_here: dict[State, Grammar | None] = {}
+            for state in sorted(after[index], key=_progress, reverse=True):
+                tails_here[state] = self._tail(index, state, following_here[state], tails_here)
+            following, tails = following_here, tails_here
+        start = State()
+        parts = [following[start]]
+        for reading, state in self._steps(start):
+            tail = tails[state]
+            if tail is not None:
+                parts.append(chain(self._member(reading), tail))
+        first = alternatives(*parts)
+        empty = self._may_end(0, start)
+        syntax = self._syntax
+        if first is EMPTY:
+            return Sequence((syntax.open_object, syntax.end_object)) if empty else EMPTY
+        some = Sequence((first, syntax.close_object))
+        return Sequence((syntax.open_object, Choice((syntax.end_object, some)) if empty else some))
+
+    def _reached(self) -> tuple[list[set[State]], list[set[State]]]:
+        """By the number of entries decided: the states that entries left out lead to, and those after a member."""
+        count = len(self._members)
+        before: list[set[State]] = [set() for _ in range(count + 1)]
+        after: list[set[State]] = [set() for _ in range(count + 1)]
+        before[0].add(State())
+        after[0].update(state for _, state in self._steps(State()))
+        total = 0
+        for index in range(count + 1):
+            waiting = list(after[index])
+            while waiting:
+                for _, state in self._steps(waiting.pop()):
+                    if state not in after[index]:
+                        after[index].add(state)
+                        waiting.append(state)
+            here = before[index] | after[index]
+            total += len(here)
+            if total > MOST_STATES:
+                refuse_size(self._layout)
+            if index == count:
+                break
+            for state in here:
+                skipped = self._chain.skip(index, state)
+                if skipped is not None:
+                    before[index + 1].add(skipped)
+                after[index + 1].update(taken for _, taken in self._takes(index, state))
+        return before, after
+
+    def _steps(self, state: State) -> Iterator[tuple[Reading, State]]:
+        """The members with undeclared names that may come."""
+        for reading in self._others:
+            if not reading.proves & state.violated:  # what is violated already needs no proof
+                after = self._chain.begin(reading, state)
+                if after is not None:
+                    yield reading, after
+
+    def _takes(self, index: int, state: State) -> Iterator[tuple[Reading, State]]:
+        for reading in self._members[index]:
+            if not reading.proves & state.violated:
+                after = self._chain.take(index, reading, state)
+                if after is not None:
+                    yield reading, after
+
+    def _next(
+        self, index: int, state: State, tails: dict[State, Grammar | None], following: dict[State, Grammar]
+    ) -> Grammar:
+        """What may come after a comma, the entries from ``index`` on and no others before the first of them."""
+        members: list[Grammar] = []
+        for reading, after in self._takes(index, state):
+            tail = tails[after]
+            if tail is not None:
+                members.append(chain(self._member(reading), tail))
+        skipped = self._chain.skip(index, state)
+        if skipped is not None:
+            members.append(following[skipped])
+        return alternatives(*members)
+
+    def _tail(self, index: int, state: State, following: Grammar, tails: dict[State, Grammar | None]) -> Grammar | None:
+        """What may come after a member; ``None`` where no object can be ended any more."""
+        comma = self._syntax.comma
+        loops: list[Grammar] = []
+        more = [following]
+        for reading, after in self._steps(state):
+            if after == state:
+                loops.append(self._member(reading))
+            else:
+                tail = tails[after]
+                if tail is not None:
+                    more.append(chain(self._member(reading), tail))
+        rest = alternatives(*more)
+        can_end = self._may_end(index, state)
+        if rest is EMPTY and not can_end:
+            return None
+        end: Grammar = EPSILON
+        if rest is not EMPTY:
+            end = chain(comma, rest)
+            if can_end:
+                end = Choice((EPSILON, end))
+        loop = alternatives(*loops)
+        return end if loop is EMPTY else chain(Repeat(chain(comma, loop)), end)
+
+    def _may_end(self, index: int, state: State) -> bool:
+        for number in range(index, len(self._members)):
+            skipped = self._chain.skip(number, state)
+            if skipped is None:
+                return False
+            state = skipped
+        return self._chain.accepts(state)
+
+    def _member(self, reading: Reading) -> Grammar:
+        return chain(reading.key, self._syntax.colon, self._values[reading.value])
+
+
+def _progress(state: State) -> tuple[int, int]:
+    """Undeclared members only ever lead to states of a higher rank, or nowhere."""
+    return state.violated.bit_count(), state.count
+
