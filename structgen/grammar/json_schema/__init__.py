@@ -81,7 +81,7 @@ def _grammar(document: Json, python_type: object | None, policy: JsonPolicy, lim
     dialect = dialect_of(document)
     identifier = document.get(dialect.id_keyword) if isinstance(document, dict) else None
     uri = identifier.partition("#")[0] if isinstance(identifier, str) else ""
-    resource = Resource(document, uri, limits)
+    resource = Resource(document, uri, limits, has_const=dialect.has("const"))
     forms = NormalForm(resource, dialect, limits)
     while True:
         try:

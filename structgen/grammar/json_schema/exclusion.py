@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from structgen.grammar.json_schema.equality import value_key
 from structgen.grammar.json_schema.json_types import OBJECT
+from structgen.grammar.json_schema.labels import labels_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -116,9 +116,8 @@ class _Traits:
         objects = [facet for facet in shape.objects if not facet.is_negated]
         required = {name for facet in objects for name in facet.required}
         for facet in objects:
-            for name in required.intersection(facet.properties):
-                keys = _constants(facet.properties[name])
-                if keys is not None:
+            for name, (keys, _) in labels_of(facet).items():
+                if name in required:
                     self.constants[name] = keys & self.constants.get(name, keys)
 
     def excludes(self, other: _Traits) -> bool:
@@ -130,12 +129,3 @@ class _Traits:
         return any(
             keys.isdisjoint(other.constants[name]) for name, keys in self.constants.items() if name in other.constants
         )
-
-
-def _constants(schema: object) -> frozenset[object] | None:
-    if not isinstance(schema, dict):
-        return None
-    if "const" in schema:
-        return frozenset((value_key(schema["const"]),))
-    values = schema.get("enum")
-    return frozenset(map(value_key, values)) if isinstance(values, (list, tuple)) else None

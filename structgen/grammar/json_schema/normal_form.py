@@ -17,6 +17,7 @@ from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.equality import type_of, value_key
+from structgen.grammar.json_schema.labels import settled
 from structgen.grammar.json_schema.negation import complement_of, lacking, requiring
 from structgen.grammar.json_schema.places import Place, Resource, refused
 from structgen.grammar.json_schema.reading import Local, Part, reader_of
@@ -305,7 +306,7 @@ class NormalForm:
         if left is None:
             return right
         self.spend(_MEET_COST * len(left) * len(right), place)
-        met = [_meet(a, b) for a in left for b in right if not a.excludes(b)]
+        met = [both for a in left for b in right if not a.excludes(b) and (both := _meet(a, b)) is not None]
         if not met and left and right:
             a, b = left[0], right[0]
             why = ": the types exclude each other" if a.types & b.types == 0 else ": no constant is common"
@@ -359,8 +360,12 @@ class NormalForm:
             enter(inner)
 
 
-def _meet(a: Shape, b: Shape) -> Shape:
-    return b if a.is_free else a if b.is_free else meet(a, b)
+def _meet(a: Shape, b: Shape) -> Shape | None:
+    """The values of both; ``None`` where there are obviously none."""
+    if a.is_free or b.is_free:
+        return b if a.is_free else a
+    both = meet(a, b)
+    return settled(both) if a.objects and b.objects else both
 
 
 def _with_branch(shape: Shape, branch: Branch) -> Shape:

@@ -7,11 +7,10 @@ special case: the schemas of a region are met.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from itertools import combinations
 from typing import TYPE_CHECKING, Final, Protocol
 
+from structgen.grammar.disjointness import are_disjoint
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
@@ -32,8 +31,8 @@ __all__ = [
     "places_of_region",
 ]
 
-_MOST_OVERLAPPING: Final = 5
-"""Patterns that may overlap each other; they divide the names into up to 2 ** 5 regions."""
+_MOST_REGIONS: Final = 200
+"""Regions into which patterns that overlap may divide the names."""
 
 
 class NameRule(Protocol):
@@ -186,7 +185,7 @@ class ObjectLayout:
             for text, language in facet.patterns:
                 if text not in patterns:
                     patterns[text] = language, [name for name in declared if belongs(name, language)]
-        for matched in _subsets(facets, list(patterns)):
+        for matched in _subsets(facets, {text: language for text, (language, _) in patterns.items()}):
             places = places_of_region(self.held, matched)
             if any(place.schema is False for place in places):
                 continue
@@ -194,9 +193,9 @@ class ObjectLayout:
                 inside = [patterns[text][0] for text in matched]
                 # A declared name is excluded where it matches all patterns of the region.
                 excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
-                outside = [patterns[text][0] for text in patterns if text not in matched]
-                if all(_are_disjoint(matched[0], text) for text in patterns if text not in matched):
-                    outside = []
+                first = patterns[matched[0]][0]
+                others = (patterns[text][0] for text in patterns if text not in matched)
+                outside = [language for language in others if not are_disjoint(first, language)]
             else:
                 inside, excluded = [], declared
                 outside = [language for language, _ in patterns.values()]
@@ -222,25 +221,26 @@ def places_of_name(facets: tuple[ObjectFacet, ...], name: str) -> tuple[Place, .
     return tuple(place for facet in facets for place in facet.places_of(name))
 
 
-def _subsets(facets: tuple[ObjectFacet, ...], patterns: list[str]) -> Iterator[tuple[str, ...]]:
-    """The sets of patterns that a name may match at once; ``()`` is the last."""
-    pairs = [pair for pair in combinations(patterns, 2) if not _are_disjoint(*pair)]
-    overlapping = [text for text in patterns if any(text in pair for pair in pairs)]
-    if len(overlapping) > _MOST_OVERLAPPING:
-        place = next(facet.place for facet in facets if facet.patterns)
-        refused(
-            place,
-            "patternProperties",
-            f"{len(overlapping)} patterns may match the same names; at most {_MOST_OVERLAPPING} are enforced",
-            remedy="anchor the patterns with distinct beginnings such as '^a_' and '^b_'",
-        )
-    for text in patterns:
-        if text not in overlapping:
-            yield (text,)
-    for size in range(len(overlapping), 0, -1):
-        for chosen in combinations(overlapping, size):
-            if all(pair in pairs for pair in combinations(chosen, 2)):
-                yield chosen
+def _subsets(facets: tuple[ObjectFacet, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
+    """The sets of patterns that a name may match at once, as far as pairs of them tell; ``()`` is the last."""
+    texts = list(patterns)
+    meeting = {
+        text: {other for other in texts[:index] if not are_disjoint(patterns[text], patterns[other])}
+        for index, text in enumerate(texts)
+    }
+    found: list[tuple[str, ...]] = []
+    for text in texts:
+        grown = [(*known, text) for known in found if meeting[text].issuperset(known)]
+        found += [*grown, (text,)]
+        if len(found) > _MOST_REGIONS:
+            place = next(facet.place for facet in facets if facet.patterns)
+            refused(
+                place,
+                "patternProperties",
+                f"the {len(texts)} patterns divide the names into more than {_MOST_REGIONS} regions",
+                remedy="anchor the patterns with distinct beginnings such as '^a_' and '^b_'",
+            )
+    yield from sorted(found, key=len, reverse=True)
     yield ()
 
 
@@ -262,21 +262,3 @@ def _key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
     if not parts:
         return ANY_STRING
     return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
-
-
-_PREFIX: Final = re.compile(r"\^((?:[A-Za-z0-9_ /:@,;=~#%&!<>'\"-]|\\[-./$^|+*?()\[\]{}\\])*)(?P<next>.?)", re.DOTALL)
-
-
-def _prefix(pattern: str) -> str:
-    """Text that every match begins with, where the pattern is anchored and simple enough to tell; else ``""``."""
-    match = _PREFIX.match(pattern)
-    if match is None or "|" in pattern:
-        return ""
-    text = re.sub(r"\\(.)", r"\1", match[1])
-    return text[:-1] if match["next"] and match["next"] in "*?{+" else text
-
-
-def _are_disjoint(a: str, b: str) -> bool:
-    """Whether no name can match both patterns, as far as their literal beginnings tell."""
-    first, second = _prefix(a), _prefix(b)
-    return bool(first and second) and not (first.startswith(second) or second.startswith(first))

@@ -33,6 +33,7 @@ class ObjectFacet:
         covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
         unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
         is_negated: objects that violate any of this but ``dependents`` are meant.
+        labels: the constants of its members, once somebody has asked (``labels``).
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class ObjectFacet:
         "dependents",
         "fewest",
         "is_negated",
+        "labels",
         "most",
         "names",
         "pattern_schemas",
@@ -68,6 +70,7 @@ class ObjectFacet:
         self.covers_rest = False
         self.unevaluated: Json | None = None
         self.is_negated = False
+        self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
         self._complement: ObjectFacet | None = None
 
     def complement(self) -> ObjectFacet:

@@ -27,19 +27,24 @@ class Resource:
         uri: its absolute URI without fragment, or ``""``.
         pointer: where it stands in the document, without ``#``.
         limits: the bounds on its patterns.
+        has_const: whether ``const`` is a keyword of its draft.
     """
 
-    __slots__ = ("limits", "pointer", "root", "uri")
+    __slots__ = ("has_const", "limits", "pointer", "root", "uri")
 
-    def __init__(self, root: Json, uri: str, limits: Limits, pointer: str = "") -> None:
+    def __init__(
+        self, root: Json, uri: str, limits: Limits, pointer: str = "", *, has_const: bool = True
+    ) -> None:
         self.root = root
         self.uri = uri
         self.limits = limits
         self.pointer = pointer
+        self.has_const = has_const
 
     def inner(self, schema: Json, identifier: str, pointer: str) -> Resource:
         """The resource of a schema with an identifier within this one."""
-        return Resource(schema, urljoin(self.uri, identifier).partition("#")[0], self.limits, pointer)
+        uri = urljoin(self.uri, identifier).partition("#")[0]
+        return Resource(schema, uri, self.limits, pointer, has_const=self.has_const)
 
 
 class Place:

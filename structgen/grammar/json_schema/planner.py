@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar
+from structgen.grammar.disjointness import are_disjoint
 from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
@@ -36,6 +38,7 @@ from structgen.grammar.nodes import EMPTY, Grammar, Rules
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.reading import Local, Part
+    from structgen.grammar.json_schema.strings import StringFacet
     from structgen.grammar.json_schema.syntax import Syntax
     from structgen.grammar.limits import Limits
 
@@ -249,7 +252,7 @@ class Planner:
         types, syntax = shape.types, self._syntax
         terms: list[Grammar] = []
         if types & STRING:
-            term = string_term(shape.string)
+            term = EMPTY if self._are_proofs and _is_empty(shape.string) else string_term(shape.string)
             terms.append(term)
             if term is EMPTY:
                 self._reasons.append((shape.origins, ": 'minLength' exceeds 'maxLength'"))
@@ -369,6 +372,11 @@ class Planner:
         if self._builder.build(plan) is not EMPTY:
             self._forms.note(one)
         del self._reasons[noted:]
+
+
+def _is_empty(facet: StringFacet | None) -> bool:
+    """Whether the languages of a facet are proved to exclude each other."""
+    return facet is not None and any(are_disjoint(*pair) for pair in combinations(facet.all_languages(), 2))
 
 
 def _is_free(place: Place) -> bool:

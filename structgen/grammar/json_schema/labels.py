@@ -1,0 +1,154 @@
+"""What tells objects apart at a glance: members with few constants.
+
+Unions of objects usually have a member such as ``"type"`` with another constant in each alternative.  Looking at
+constants, required names and closed facets keeps products of alternatives small: contradictory ones vanish, and so do
+negated facets that are violated in any case.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from structgen.grammar.json_schema.equality import value_key
+from structgen.grammar.json_schema.json_types import OBJECT
+from structgen.grammar.json_schema.shapes import Shape, meet
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.objects import ObjectFacet
+    from structgen.grammar.json_schema.strict_json import Json
+
+__all__ = ["constants_of", "labels_of", "settled"]
+
+Keys = frozenset[object]
+
+_NONE: Final[Keys] = frozenset()
+_WORDS: Final = re.compile(r"\^(?:\((?:\?:)?(?P<several>[\w -]+(?:\|[\w -]+)*)\)|(?P<one>[\w -]+))\$")
+_SAYS_NO_MORE: Final = frozenset(
+    ("const", "enum", "pattern", "title", "description", "default", "examples", "$comment", "markdownDescription")
+)
+
+
+def constants_of(schema: Json, *, has_const: bool) -> tuple[Keys, bool] | None:
+    """The keys of the only values that a schema can admit, and whether it admits them all; ``None`` if unknown.
+
+    Args:
+        schema: the schema.
+        has_const: whether ``const`` is a keyword of its draft.
+    """
+    if schema is False:
+        return _NONE, True
+    if not isinstance(schema, dict):
+        return None
+    says_more = schema.keys() - _SAYS_NO_MORE
+    if has_const and "const" in schema:
+        return frozenset((value_key(schema["const"]),)), not says_more and "enum" not in schema
+    values = schema.get("enum")
+    if isinstance(values, (list, tuple)):
+        keys = frozenset(map(value_key, values))
+        is_all = not says_more or (says_more == {"type"} and _are_strings(schema, values))
+        return keys, is_all and "pattern" not in schema
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and schema.get("type") == "string":
+        words = _WORDS.fullmatch(pattern)
+        if words is not None:
+            return frozenset((words["several"] or words["one"]).split("|")), says_more == {"type"}
+    return None
+
+
+def _are_strings(schema: dict[str, Json], values: Json) -> bool:
+    return schema["type"] == "string" and all(isinstance(value, str) for value in values)
+
+
+def labels_of(facet: ObjectFacet) -> dict[str, tuple[Keys, bool]]:
+    """The constants of the members of a facet, by name; found once."""
+    labels = facet.labels
+    if labels is None:
+        labels = facet.labels = {}
+        has_const = facet.place.resource.has_const
+        for name, schema in facet.properties.items():
+            found = constants_of(schema, has_const=has_const)
+            if found is not None:
+                labels[name] = found
+    return labels
+
+
+def settled(shape: Shape) -> Shape | None:
+    """The shape without objects if its facets obviously contradict each other, and without idle negated facets.
+
+    ``None`` means that nothing is left.
+
+    Complexity: linear in the number of facets, labels and required names.
+    """
+    if not shape.types & OBJECT or len(shape.objects) < 2:
+        return shape
+    known = _Known(shape)
+    kept = tuple(facet for facet in shape.objects if not (facet.is_negated and known.is_violated(facet)))
+    if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
+        if shape.types == OBJECT:
+            return None
+        kept, types = (), shape.types & ~OBJECT
+    else:
+        types = shape.types
+        if len(kept) == len(shape.objects):
+            return shape
+    other = meet(shape, shape)
+    other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches
+    other.types, other.objects = types, kept
+    return other
+
+
+class _Known:
+    """What the facets of a shape that hold say about names.
+
+    Attributes:
+        allowed: for names with constants, those that are left; empty if the name cannot occur.
+        required: the names that must occur.
+        is_possible: whether a required name has a value left, as far as can be seen.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.allowed: dict[str, Keys] = {}
+        self.required: set[str] = set()
+        self._closed: list[ObjectFacet] = []
+        for facet in shape.objects:
+            if facet.is_negated:
+                continue
+            self.required.update(facet.required)
+            for name, (keys, _) in labels_of(facet).items():
+                known = self.allowed.get(name)
+                self.allowed[name] = keys if known is None else keys & known
+            if facet.additional is False and not facet.patterns:
+                self._closed.append(facet)
+        self.is_possible = not any(map(self._is_absent, self.required))
+
+    def _is_absent(self, name: str) -> bool:
+        keys = self.allowed.get(name)
+        if keys is not None and not keys:
+            return True
+        return any(name not in facet.properties for facet in self._closed)
+
+    def is_violated(self, facet: ObjectFacet) -> bool:
+        """Whether every object here violates a facet."""
+        if any(map(self._is_absent, facet.required)):
+            return True
+        for name, (keys, _) in labels_of(facet).items():
+            known = self.allowed.get(name)
+            if name in self.required and (not keys or (known is not None and keys.isdisjoint(known))):
+                return True
+        return False
+
+    def is_kept(self, facet: ObjectFacet) -> bool:
+        """Whether no object here violates a facet."""
+        if facet.patterns or facet.additional is not True or facet.names is not True:
+            return False
+        if facet.fewest or facet.most is not None or not self.required.issuperset(facet.required):
+            return False
+        labels = labels_of(facet)
+        for name, schema in facet.properties.items():
+            if schema is True or self._is_absent(name):
+                continue
+            keys, is_all = labels.get(name, (_NONE, False))
+            if not is_all or name not in self.allowed or not self.allowed[name] <= keys:
+                return False
+        return True
