@@ -195,6 +195,7 @@ IN_PLACE: Final = frozenset(
 )
 """The keywords whose schemas apply to the same value."""
 
+_CONDITIONS: Final = ("not", "if", "dependentSchemas", "dependencies")
 _ALTERNATIVES: Final = ("$ref", "anyOf", "oneOf")
 
 
@@ -237,6 +238,7 @@ class SchemaReader:
 
     def _parts(self, place: Place) -> list[Part]:
         parts: list[Part] = []
+        conditions: list[Part] = []  # what they mention comes last, so that they never change the order of members
         own: Part | None = None
         for keyword, value in place.schema.items():
             if keyword == "properties":
@@ -247,8 +249,8 @@ class SchemaReader:
             elif keyword in IN_PLACE and keyword in self._readers:
                 part = _part(place, keyword, value)
                 if part is not None:
-                    parts.append(part)
-        return parts if own else [Part(""), *parts]
+                    (conditions if keyword in _CONDITIONS else parts).append(part)
+        return [*parts, *conditions] if own else [Part(""), *parts, *conditions]
 
 
 @lru_cache(maxsize=16)
