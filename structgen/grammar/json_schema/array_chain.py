@@ -7,12 +7,13 @@ exactly (``maxContains``), an item is read as inside or outside; else as one tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.terms import alternatives, chain
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
@@ -41,14 +42,28 @@ class Reading(NamedTuple):
 
     Attributes:
         violates: the facets that it violates, and ``proves`` those of them for which a narrower value is asked.
-        counts: the counters that it raises, as bits.
+        counts: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
         value: which of the chain's places it belongs to.
     """
 
     violates: int
     proves: int
     counts: int
+    shows: int
     value: int
+
+
+class _Way(NamedTuple):
+    """What one facet makes of an item: the fields of a reading, and schemas of its value."""
+
+    violates: int = 0
+    proves: int = 0
+    counts: int = 0
+    shows: int = 0
+    places: tuple[Place, ...] = ()
+
+
+Compare = Callable[["tuple[Place, ...]", "Place"], Relation]
 
 
 class ArrayChain:
@@ -58,8 +73,9 @@ class ArrayChain:
         places: the conjunctions of schemas whose terms ``term`` needs.
     """
 
-    def __init__(self, layout: ArrayLayout) -> None:
+    def __init__(self, layout: ArrayLayout, compare: Compare) -> None:
         self._layout = layout
+        self._compare = compare
         self.places: list[tuple[Place, ...]] = []
         self._readings = [
             list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
@@ -67,21 +83,28 @@ class ArrayChain:
         self._start = State(0, (0,) * len(layout.counted))
 
     def _readings_of(self, places: tuple[Place, ...], index: int) -> Iterator[Reading]:
-        ways: list[list[tuple[int, int, int, tuple[Place, ...]]]] = []
+        ways: list[list[_Way]] = []
         for number, facet in enumerate(self._layout.watched):
             bit = 1 << number
             place = facet.item(index)
             if place is None or place.schema is True:
                 continue
-            if place.schema is False:
-                ways.append([(bit, 0, 0, ())])
-            else:
-                ways.append([(0, 0, 0, ()), (bit, bit, 0, (place.complement(),))])
+            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+            if relation is Relation.OUTSIDE:
+                ways.append([_Way(violates=bit)])
+            elif relation is Relation.UNKNOWN:
+                ways.append([_Way(), _Way(violates=bit, proves=bit, places=(place.complement(),))])
         for number, facet in enumerate(self._layout.counted):
             inside = facet.contained
-            if inside is not None:
+            if inside is None:
+                continue
+            bit = 1 << number
+            relation = self._compare(places, inside)
+            if relation is Relation.INSIDE:
+                ways.append([_Way(counts=bit)])
+            elif relation is Relation.UNKNOWN:
                 outside = () if facet.most_contained is None else (inside.complement(),)
-                ways.append([(0, 0, 0, outside), (0, 0, 1 << number, (inside,))])
+                ways.append([_Way(places=outside), _Way(counts=bit, shows=bit, places=(inside,))])
         count = 1
         for way in ways:
             count *= len(way)
@@ -94,14 +117,9 @@ class ArrayChain:
                 evidence="one item may violate or satisfy many schemas in many ways",
             )
         for chosen in product(*ways):
-            more = tuple(place for _, _, _, extra in chosen for place in extra)
-            self.places.append((*places, *more))
-            yield Reading(
-                sum(way[0] for way in chosen),
-                sum(way[1] for way in chosen),
-                sum(way[2] for way in chosen),
-                len(self.places) - 1,
-            )
+            self.places.append((*places, *(place for way in chosen for place in way.places)))
+            bits = (sum(way[field] for way in chosen) for field in range(4))
+            yield Reading(*bits, len(self.places) - 1)
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
         """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
@@ -175,18 +193,23 @@ class ArrayChain:
         for reading in self._readings[min(index, len(self._readings) - 1)]:
             if reading.proves & state.violated or values[reading.value] is EMPTY:
                 continue  # what is violated already needs no proof
-            counts = self._counted(reading.counts, state.counts)
+            counts = self._counted(reading, state.counts)
             if counts is not None:
                 yield reading, State(state.violated | reading.violates, counts)
 
-    def _counted(self, raised: int, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _counted(self, reading: Reading, counts: tuple[int, ...]) -> tuple[int, ...] | None:
         result = list(counts)
         for number, facet in enumerate(self._layout.counted):
-            if raised >> number & 1:
+            if not reading.counts >> number & 1:
+                continue
+            if facet.most_contained is not None:
                 result[number] += 1
-                most = facet.most_contained
-                if result[number] > (facet.fewest_contained if most is None else most):
-                    return None  # too many, or an item that need not be shown to count
+                if result[number] > facet.most_contained:
+                    return None
+            elif result[number] < facet.fewest_contained:
+                result[number] += 1
+            elif reading.shows >> number & 1:
+                return None  # enough of them count already
         return tuple(result)
 
     def _accepts(self, length: int, state: State) -> bool:

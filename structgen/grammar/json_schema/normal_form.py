@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen.errors import LimitExceeded
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
 
-__all__ = ["NormalForm", "Overlap"]
+__all__ = ["NormalForm", "Overlap", "Relation"]
 
 _JOINED: Final = -1
 """The number of the alternative that stands for all alternatives of a ``oneOf`` that list values."""
@@ -42,6 +43,14 @@ _MEET_COST: Final = 16
 _Shapes = Generator[object, Any, "list[Shape]"]
 Overlap: TypeAlias = tuple[int, int, int]
 """A schema with ``oneOf``, by identity, and two of its alternatives, the lower first."""
+
+
+class Relation(Enum):
+    """How a set of values lies to a schema."""
+
+    INSIDE = auto()
+    OUTSIDE = auto()
+    UNKNOWN = auto()
 
 
 class NormalForm:
@@ -313,6 +322,17 @@ class NormalForm:
             self.contradictions.append((united(a.origins, b.origins), why))
         return met
 
+    def compare(self, places: tuple[Place, ...], other: Place) -> Relation:
+        """How the values of a conjunction lie to a schema, as far as types, constants and equality tell."""
+        if any(place.key == other.key or _is_same(place, other) for place in places):
+            return Relation.INSIDE
+        inside, outside = self.shapes(places) if places else [Shape(other)], self.shapes_of(other)
+        if all(a.excludes(b) for a in inside for b in outside):
+            return Relation.OUTSIDE
+        if all(any(b.admits_all_of(a) for b in outside) for a in inside):
+            return Relation.INSIDE
+        return Relation.UNKNOWN
+
     def note(self, one: exclusion.Exclusion) -> None:
         """Note that two alternatives of a ``oneOf`` are not told apart by the shapes made so far."""
         first, second = sorted(one.indices)
@@ -358,6 +378,11 @@ class NormalForm:
                     remedy="end the cycle, or put the reference under 'properties' or 'items'",
                 )
             enter(inner)
+
+
+def _is_same(a: Place, b: Place) -> bool:
+    """Whether two schemas are written alike and their references, if any, mean the same."""
+    return a.resource is b.resource and a.is_negated == b.is_negated and a.schema == b.schema
 
 
 def _meet(a: Shape, b: Shape) -> Shape | None:

@@ -8,11 +8,12 @@ states are sets of facets that are known to be violated, and a text may be read 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
 from structgen.grammar.json_schema.object_terms import MOST_STATES, refuse_count, refuse_size
 from structgen.grammar.json_schema.terms import alternatives, chain
@@ -59,6 +60,9 @@ class Reading(NamedTuple):
     value: int
 
 
+Compare = Callable[["tuple[Place, ...]", "Place"], Relation]
+
+
 class _Choice(NamedTuple):
     violates: int
     proves: int
@@ -73,8 +77,9 @@ class ObjectChain:
         places: the conjunctions of schemas whose terms ``term`` needs.
     """
 
-    def __init__(self, layout: ObjectLayout) -> None:
+    def __init__(self, layout: ObjectLayout, compare: Compare) -> None:
         self._layout = layout
+        self._compare = compare
         self.places: list[tuple[Place, ...]] = []
         self._members = [list(self._readings_of_entry(entry)) for entry in layout.entries]
         self._others = [reading for region in layout.others for reading in self._readings_of_region(region)]
@@ -107,7 +112,8 @@ class ObjectChain:
             is_bad_name = facet.names is not True and not self._layout.name_rules((names_place(facet),)).admits(
                 entry.name
             )
-            choices = self._watch(choices, 1 << number, facet.places_of(entry.name), is_bad_name=is_bad_name)
+            outside = self._outside(entry.places, facet.places_of(entry.name))
+            choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
         for violates, proves, places, _ in choices:
             yield Reading(violates, proves, entry.key, self._value((*entry.places, *places)))
 
@@ -118,7 +124,8 @@ class ObjectChain:
             bad_names: Grammar | None = EMPTY
             if facet.names is not True:
                 bad_names = self._layout.name_rules((names_place(facet).complement(),)).language()
-            grown = self._watch(choices, bit, places_of_region((facet,), region.matched), is_bad_name=bad_names is None)
+            outside = self._outside(region.places, places_of_region((facet,), region.matched))
+            grown = self._watch(choices, bit, None if bad_names is None else outside)
             if bad_names is not None and bad_names is not EMPTY:
                 grown += [
                     _Choice(c.violates | bit, c.proves | bit, c.places, (*c.languages, bad_names)) for c in choices
@@ -128,13 +135,21 @@ class ObjectChain:
             key = region.within(languages) if languages else region.key
             yield Reading(violates, proves, key, self._value((*region.places, *places)))
 
-    def _watch(
-        self, choices: list[_Choice], bit: int, places: tuple[Place, ...], *, is_bad_name: bool
-    ) -> list[_Choice]:
-        """Add the ways in which a member violates a facet: by its name, or against one of ``places``."""
-        if is_bad_name or any(place.schema is False for place in places):
+    def _outside(self, places: tuple[Place, ...], watched: tuple[Place, ...]) -> list[Place] | None:
+        """The schemas by which values of ``places`` violate ``watched``; ``None`` where all of them do."""
+        found: list[Place] = []
+        for place in watched:
+            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+            if relation is Relation.OUTSIDE:
+                return None
+            if relation is Relation.UNKNOWN:
+                found.append(place.complement())
+        return found
+
+    def _watch(self, choices: list[_Choice], bit: int, outside: list[Place] | None) -> list[_Choice]:
+        """Add the ways in which a member violates a facet: in any case, or by one of ``outside``."""
+        if outside is None:
             return [c._replace(violates=c.violates | bit) for c in choices]
-        outside = [place.complement() for place in places if place.schema is not True]
         grown = choices + [
             _Choice(c.violates | bit, c.proves | bit, (*c.places, place), c.languages)
             for c in choices

@@ -303,7 +303,7 @@ class Planner:
         return plan
 
     def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
-        chain = ArrayChain(layout)
+        chain = ArrayChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = [self._request(places) for places in chain.places]
 
@@ -344,7 +344,7 @@ class Planner:
         return NameLanguage(places, self._forms, self._validity)
 
     def _watched_object(self, plan: Plan, layout: ObjectLayout, place: Place) -> Plan:
-        chain = ObjectChain(layout)
+        chain = ObjectChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = [self._request(places) for places in chain.places]
 

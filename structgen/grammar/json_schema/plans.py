@@ -41,11 +41,11 @@ class Plan:
         children: the plans that its parts need, and ``build`` makes the term from theirs.
         term: the result, once it is there.
         uses: how often it is asked for.
-        is_rule: it is recursive and so needs a name.
+        is_rule: it is recursive and so needs a name; ``rule_name`` is that, once it is given.
         state: not yet met, on the way down, or done.
     """
 
-    __slots__ = ("build", "children", "depth", "is_rule", "places", "state", "term", "uses")
+    __slots__ = ("build", "children", "depth", "is_rule", "places", "rule_name", "state", "term", "uses")
 
     def __init__(self, places: tuple[Place, ...], depth: int, term: Grammar | None = None) -> None:
         self.places = places
@@ -55,12 +55,13 @@ class Plan:
         self.term = term
         self.uses = 1
         self.is_rule = False
+        self.rule_name: str | None = None
         self.state = _NEW if term is None else _DONE
 
     @property
     def name(self) -> str:
-        """The name of its rule: the pointers of its schemas."""
-        return " & ".join(place.pointer for place in self.places)
+        """What its rule is about: the pointers of its schemas, those that must not hold behind ``~``."""
+        return " & ".join(f"~{place.pointer}" if place.is_negated else place.pointer for place in self.places)
 
 
 def union(terms: list[Grammar]) -> Grammar:
@@ -77,6 +78,19 @@ class Builder:
 
     def __init__(self) -> None:
         self.rules: dict[str, Grammar] = {}
+        self._taken: set[str] = set()
+
+    def _name(self, plan: Plan) -> str:
+        """The name of the rule of a plan.  Schemas that the front end makes up may share the pointer of a keyword."""
+        if plan.rule_name is None:
+            base = name = plan.name
+            number = 1
+            while name in self._taken:
+                number += 1
+                name = f"{base} ({number})"
+            self._taken.add(name)
+            plan.rule_name = name
+        return plan.rule_name
 
     def build(self, root: Plan) -> Grammar:
         """Build the term of a plan and of all that it needs."""
@@ -100,12 +114,13 @@ class Builder:
                 terms.append(child.term)
             else:  # above us on the way down
                 child.is_rule = True
-                terms.append(Reference(child.name))
+                terms.append(Reference(self._name(child)))
         term = plan.build(terms)
         plan.state = _DONE
         if plan.is_rule or (plan.uses > 1 and plan.places and not _is_small(term)):
-            self.rules[plan.name] = term
-            term = EMPTY if term is EMPTY else Reference(plan.name)
+            name = self._name(plan)
+            self.rules[name] = term
+            term = EMPTY if term is EMPTY else Reference(name)
         plan.term = term
         plan.children, plan.build = [], union  # they hold the planner, and recursive plans hold each other
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import value_key
-from structgen.grammar.json_schema.json_types import ANY, ARRAY, OBJECT
+from structgen.grammar.json_schema.json_types import ANY, ARRAY, NUMBER, OBJECT, STRING
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayFacet
@@ -121,6 +121,21 @@ class Shape:
         if self.types & other.types == 0:
             return True
         return any(a.keys.isdisjoint(b.keys) for a in self.values for b in other.values)
+
+    def admits_all_of(self, other: Shape) -> bool:
+        """Whether types or constants alone show that it admits every value of ``other``."""
+        if other.types & ~self.types or self.refusals or self.branches:
+            return False
+        if self.values:
+            facets = self.string or self.number or self.arrays or self.objects
+            return not facets and any(all(b.keys <= a.keys for a in self.values) for b in other.values)
+        types = other.types
+        return not (
+            (self.string and types & STRING)
+            or (self.number and types & NUMBER)
+            or (self.arrays and types & ARRAY)
+            or (self.objects and types & OBJECT)
+        )
 
     @property
     def is_scalar(self) -> bool:
