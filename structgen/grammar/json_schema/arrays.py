@@ -31,11 +31,14 @@ class ArrayFacet:
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
         refusals: keywords that cannot be enforced.
+        annotates: whether what it looks at counts as evaluated.
         is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
     """
 
     __slots__ = (
         "_complement",
+        "_silent",
+        "annotates",
         "contained",
         "covers_rest",
         "fewest",
@@ -67,19 +70,34 @@ class ArrayFacet:
         self.unevaluated: Json | None = None
         self.refusals: tuple[str, ...] = ()
         self.is_negated = False
+        self.annotates = True
         self._complement: ArrayFacet | None = None
+        self._silent: ArrayFacet | None = None
 
     def complement(self) -> ArrayFacet:
         """The arrays that violate the facet, ``contained`` and ``refusals`` left aside; always the same one."""
         if self._complement is None:
-            other = ArrayFacet(self.place)
-            for name in ArrayFacet.__slots__:
-                setattr(other, name, getattr(self, name))
+            other = self._complement = self._copy()
             other.contained, other.refusals = None, ()
             other.is_negated = not self.is_negated
-            other._complement = self
-            self._complement = other
+            other.annotates = False
+            other._complement = self.silent()
         return self._complement
+
+    def silent(self) -> ArrayFacet:
+        """The same arrays, of which nothing counts as evaluated; always the same one."""
+        if not self.annotates:
+            return self
+        if self._silent is None:
+            self._silent = self._copy()
+            self._silent.annotates = False
+        return self._silent
+
+    def _copy(self) -> ArrayFacet:
+        other = ArrayFacet(self.place)
+        for name in ArrayFacet.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
 
     @property
     def is_plain(self) -> bool:

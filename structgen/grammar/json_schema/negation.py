@@ -50,6 +50,7 @@ def lacking(place: Place, name: str) -> list[Shape]:
     shape = Shape(place)
     facet = ObjectFacet(place)
     facet.properties = {name: False}
+    facet.annotates = False
     shape.objects = (facet,)
     return [shape]
 
@@ -61,6 +62,7 @@ def requiring(place: Place, name: str) -> list[Shape]:
     facet = ObjectFacet(place)
     facet.properties = {name: True}
     facet.required = [name]
+    facet.annotates = False
     shape.objects = (facet,)
     return [shape]
 
@@ -112,6 +114,7 @@ def _outside_array(facet: ArrayFacet, place: Place) -> list[Shape]:
 
 def _containing(facet: ArrayFacet, fewest: int, most: int | None) -> ArrayFacet:
     counted = ArrayFacet(facet.place)
+    counted.annotates = False
     counted.contained, counted.fewest_contained, counted.most_contained = facet.contained, fewest, most
     return counted
 

@@ -25,7 +25,7 @@ from structgen.grammar.json_schema.reading import Local, Part, reader_of
 from structgen.grammar.json_schema.references import References
 from structgen.grammar.json_schema.shapes import Branch, Shape, Values, meet
 from structgen.grammar.json_schema.trampoline import run
-from structgen.grammar.json_schema.unevaluated import judging_the_rest
+from structgen.grammar.json_schema.unevaluated import judging_the_rest, silenced
 from structgen.grammar.json_schema.validity import Validity
 
 if TYPE_CHECKING:
@@ -170,13 +170,16 @@ class NormalForm:
                 shapes = yield self._expanded(self.target(local), apart=apart)
                 result = self._product(result, shapes, local.place)
             elif part.keyword == "not":
-                result = self._product(result, (yield self._expanded(part.places[0].complement())), local.place)
+                shapes = yield self._expanded(part.places[0].complement())
+                result = self._product(result, silenced(shapes) if apart else shapes, local.place)
             elif part.keyword == "if":
+                if not apart and part.places[1].schema is True and part.places[2].schema is True:
+                    continue  # it only matters for what counts as evaluated
                 result = self._product(result, (yield self._condition(part, apart=apart)), local.place)
             elif part.names:
                 for name, place in zip(part.names, part.places, strict=True):
                     shapes = yield self._expanded(place, apart=apart)
-                    present = self._product(requiring(local.place, name), shapes, place)
+                    present = self._product(shapes, requiring(local.place, name), place)
                     result = self._product(result, [*lacking(local.place, name), *present], place)
             elif part.keyword == "allOf":
                 for place in part.places:
@@ -193,6 +196,8 @@ class NormalForm:
         left = yield self._expanded(condition, apart=apart)
         left = self._product(left, (yield self._expanded(then, apart=apart)), then)
         right = yield self._expanded(condition.complement())
+        if apart:
+            right = silenced(right)
         right = self._product(right, (yield self._expanded(otherwise, apart=apart)), otherwise)
         return left + right
 
@@ -243,7 +248,7 @@ class NormalForm:
         known: list[list[Shape]] = []
         for index, place in enumerate(part.places):
             inside: list[Shape] = yield self._expanded(place, apart=True)
-            outside: list[Shape] = yield self._expanded(place.complement())
+            outside = silenced((yield self._expanded(place.complement())))
             is_apart = [exclusion.are_disjoint(inside, other) for other in known]
             known.append(inside)
             grown: list[tuple[Shape | None, tuple[int, ...]]] = []

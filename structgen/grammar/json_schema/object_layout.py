@@ -165,7 +165,7 @@ class ObjectLayout:
                 owners.setdefault(name, facet)
         for facet in self.held:
             for name, others in facet.dependents.items():
-                for one in (name, *others):
+                for one in (*others, name):
                     owners.setdefault(one, facet)
         self.entries = [
             Entry(name, facet, places_of_name(self.held, name), is_required=name in required)

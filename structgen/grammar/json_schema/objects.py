@@ -32,12 +32,15 @@ class ObjectFacet:
         additional_keyword: where ``additional`` stands.
         covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
         unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
+        annotates: whether what it looks at counts as evaluated.
         is_negated: objects that violate any of this but ``dependents`` are meant.
         labels: the constants of its members, once somebody has asked (``labels``).
     """
 
     __slots__ = (
         "_complement",
+        "_silent",
+        "annotates",
         "additional",
         "additional_keyword",
         "covers_rest",
@@ -71,19 +74,34 @@ class ObjectFacet:
         self.unevaluated: Json | None = None
         self.is_negated = False
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
+        self.annotates = True
         self._complement: ObjectFacet | None = None
+        self._silent: ObjectFacet | None = None
 
     def complement(self) -> ObjectFacet:
         """The objects that violate the facet, ``dependents`` left aside; always the same one."""
         if self._complement is None:
-            other = ObjectFacet(self.place)
-            for name in ObjectFacet.__slots__:
-                setattr(other, name, getattr(self, name))
+            other = self._complement = self._copy()
             other.dependents = {}
             other.is_negated = not self.is_negated
-            other._complement = self
-            self._complement = other
+            other.annotates = False
+            other._complement = self.silent()
         return self._complement
+
+    def silent(self) -> ObjectFacet:
+        """The same objects, of which nothing counts as evaluated; always the same one."""
+        if not self.annotates:
+            return self
+        if self._silent is None:
+            self._silent = self._copy()
+            self._silent.annotates = False
+        return self._silent
+
+    def _copy(self) -> ObjectFacet:
+        other = ObjectFacet(self.place)
+        for name in ObjectFacet.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
 
     @property
     def only_depends(self) -> bool:

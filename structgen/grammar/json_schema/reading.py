@@ -273,8 +273,6 @@ def _part(place: Place, keyword: str, value: Json) -> Part | None:
     if keyword == "not":
         return Part(keyword, (inner(value, keyword),))
     if keyword == "if":
-        if "then" not in place.schema and "else" not in place.schema:
-            return None
         names = ("if", "then", "else")
         return Part(keyword, tuple(inner(place.schema.get(name, True), name) for name in names))
     if keyword in ("dependentSchemas", "dependencies"):

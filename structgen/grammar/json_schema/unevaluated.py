@@ -2,7 +2,8 @@
 
 They are resolved in the normal form.  Each shape of the schema they stand in comes from a known choice of
 alternatives, so what these alternatives evaluate is known, and the keyword becomes a facet for all other members or
-items.  Negated facets evaluate nothing, as a schema that fails leaves no annotations (2020-12, sections 11.2, 11.3).
+items.  What comes out of a negation evaluates nothing: a schema that fails, and one under ``not``, leaves no
+annotations (2020-12, sections 11.2, 11.3).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["judging_the_rest"]
+__all__ = ["judging_the_rest", "silenced"]
 
 
 def judging_the_rest(shape: Shape, local: Local, forms: NormalForm) -> Shape:
@@ -35,8 +36,23 @@ def judging_the_rest(shape: Shape, local: Local, forms: NormalForm) -> Shape:
     return shape if rest.is_free else meet(shape, rest)
 
 
+def silenced(shapes: list[Shape]) -> list[Shape]:
+    """The same shapes, of which nothing counts as evaluated."""
+    return [_silenced(shape) for shape in shapes]
+
+
+def _silenced(shape: Shape) -> Shape:
+    if not any(facet.annotates for facet in (*shape.objects, *shape.arrays)):
+        return shape
+    other = meet(shape, shape)
+    other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches
+    other.objects = tuple(facet.silent() for facet in shape.objects)
+    other.arrays = tuple(facet.silent() for facet in shape.arrays)
+    return other
+
+
 def _covers(facet: ObjectFacet | ArrayFacet) -> bool:
-    return facet.covers_rest and not facet.is_negated
+    return facet.covers_rest and facet.annotates
 
 
 def _other_members(shape: Shape, place: Place, schema: Json) -> ObjectFacet:
@@ -44,7 +60,7 @@ def _other_members(shape: Shape, place: Place, schema: Json) -> ObjectFacet:
     rest.additional, rest.additional_keyword, rest.covers_rest = schema, "unevaluatedProperties", True
     patterns: dict[str, Grammar] = {}
     for facet in shape.objects:
-        if not facet.is_negated:
+        if facet.annotates:
             rest.properties |= dict.fromkeys(facet.properties, True)
             patterns |= dict(facet.patterns)
     rest.patterns = tuple(patterns.items())
@@ -55,7 +71,7 @@ def _other_members(shape: Shape, place: Place, schema: Json) -> ObjectFacet:
 def _other_items(shape: Shape, place: Place, schema: Json, forms: NormalForm) -> ArrayFacet:
     rest = ArrayFacet(place)
     rest.rest, rest.rest_keyword, rest.covers_rest = schema, "unevaluatedItems", True
-    facets = [facet for facet in shape.arrays if not facet.is_negated]
+    facets = [facet for facet in shape.arrays if facet.annotates]
     rest.prefix = [True] * max((len(facet.prefix) for facet in facets), default=0)
     contained = [facet.contained for facet in facets if facet.contained is not None]
     if contained and forms.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
