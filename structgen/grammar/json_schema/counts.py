@@ -13,6 +13,7 @@ __all__ = ["least_count", "most_count", "united"]
 
 T = TypeVar("T")
 
+_FEW: Final = 8
 _MOST: Final = 2**31 - 1
 """No text that fits into memory has more characters or items."""
 
@@ -52,4 +53,7 @@ def united(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
     """The items of both, each object once."""
     if not a or not b:
         return a or b
+    if len(a) > _FEW:
+        known = set(map(id, a))
+        return a + tuple(item for item in b if id(item) not in known)
     return a + tuple(item for item in b if not any(item is other for other in a))

@@ -43,18 +43,7 @@ _NAMED: Final = frozenset(
 )
 _HOLDERS: Final = frozenset(("$defs", "definitions"))
 _NEEDS: Final = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-_NO_EFFECT: Final = frozenset(
-    (
-        "if",
-        "uniqueItems",
-        "not",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    )
-)
+"""Keywords that mean nothing without another one."""
 
 
 class LazyDescription(Description):
@@ -149,8 +138,8 @@ def _entry(  # one keyword with all that its treatment depends on
     status, detail = Status.ANNOTATION, ""
     if keyword in _HOLDERS:
         detail = "holds schemas for $ref"
-    elif keyword in _NEEDS:
-        detail = f"has no effect without {_NEEDS[keyword]!r}" if _NEEDS[keyword] not in schema else "has no effect"
+    elif keyword in _NEEDS and _NEEDS[keyword] not in schema:
+        detail = f"has no effect without {_NEEDS[keyword]!r}"
     elif keyword not in CONSTRAINTS and keyword != "additionalItems":
         pass
     elif not dialect.has(keyword):
@@ -161,7 +150,7 @@ def _entry(  # one keyword with all that its treatment depends on
         detail = f"{value!r} is not a format of the specification; not asserted"
     else:
         status = Status.ENFORCED
-        if keyword in _NO_EFFECT:
+        if keyword == "uniqueItems":
             detail = "excludes nothing here"
         elif keyword == "format" and value in ("hostname", "email"):
             detail = "names with hyphens in third and fourth place (xn--...) are not written"

@@ -30,27 +30,27 @@ class Exclusion(NamedTuple):
 
 
 def between_branches(
-    branches: list[list[Shape]], place: Place, known: Container[tuple[int, int, int]]
+    branches: list[list[Shape]], place: Place, known: Container[int]
 ) -> Iterator[Exclusion]:
-    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint, ``known`` ones left out.
+    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint; none if its schema is ``known``.
 
     Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.
     """
+    if id(place.schema) in known:
+        return
     labelled = [(_Traits(shape), index) for index, shapes in enumerate(branches) for shape in shapes]
     if _are_told_apart(labelled):
         return
     for j, (second, label) in enumerate(labelled):
         for first, other in labelled[:j]:
-            if label == other or (id(place.schema), min(other, label), max(other, label)) in known:
-                continue
-            if not first.excludes(second):
+            if label != other and not first.excludes(second):
                 yield Exclusion(first.shape, second.shape, place, (other, label))
 
 
-def between_shapes(shapes: list[Shape], known: Container[tuple[int, int, int]]) -> Iterator[Exclusion]:
+def between_shapes(shapes: list[Shape], known: Container[int]) -> Iterator[Exclusion]:
     """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint.
 
-    Pairs of alternatives in ``known`` are left out.
+    Alternatives of the schemas in ``known`` do exclude each other.
     """
     traits = [_Traits(shape) for shape in shapes]
     groups: dict[int, list[tuple[_Traits, int]]] = {}
@@ -88,16 +88,15 @@ def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
     return False
 
 
-def _clash(a: Shape, b: Shape, known: Container[tuple[int, int, int]]) -> tuple[Place, tuple[int, int]] | None:
+def _clash(a: Shape, b: Shape, known: Container[int]) -> tuple[Place, tuple[int, int]] | None:
     """The alternatives that tell two shapes apart; none where a pair is known to be told apart already."""
     found: tuple[Place, tuple[int, int]] | None = None
     for one in a.branches:
         for other in b.branches:
             if one.place.schema is other.place.schema and one.index != other.index:
-                first, second = sorted((one.index, other.index))
-                if (id(one.place.schema), first, second) in known:
+                if id(one.place.schema) in known:
                     return None
-                found = found or (one.place, (first, second))
+                found = found or (one.place, (one.index, other.index))
     return found
 
 
@@ -117,7 +116,7 @@ class _Traits:
         required = {name for facet in objects for name in facet.required}
         for facet in objects:
             for name, (keys, _) in labels_of(facet).items():
-                if name in required:
+                if name in required and name not in facet.outside:
                     self.constants[name] = keys & self.constants.get(name, keys)
 
     def excludes(self, other: _Traits) -> bool:

@@ -8,6 +8,8 @@ negated facets that are violated in any case.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.equality import value_key
@@ -38,6 +40,8 @@ def constants_of(schema: Json, *, has_const: bool) -> tuple[Keys, bool] | None:
     """
     if schema is False:
         return _NONE, True
+    if schema is True:
+        return None
     if not isinstance(schema, dict):
         return None
     says_more = schema.keys() - _SAYS_NO_MORE
@@ -73,6 +77,24 @@ def labels_of(facet: ObjectFacet) -> dict[str, tuple[Keys, bool]]:
     return labels
 
 
+def _held(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
+    """The names of a facet that holds with the only constants that they can have."""
+    for name, (keys, _) in labels_of(facet).items():
+        if name not in facet.outside:
+            yield name, keys
+    for name in facet.outside:
+        if facet.properties[name] is True:
+            yield name, _NONE
+
+
+def _denied(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
+    """The names of a facet that holds with constants that they cannot have."""
+    for name in facet.outside:
+        keys, is_all = labels_of(facet).get(name, (_NONE, False))
+        if is_all:
+            yield name, keys
+
+
 def settled(shape: Shape) -> Shape | None:
     """The shape without objects if its facets obviously contradict each other, and without idle negated facets.
 
@@ -83,7 +105,7 @@ def settled(shape: Shape) -> Shape | None:
     if not shape.types & OBJECT or len(shape.objects) < 2:
         return shape
     known = _Known(shape)
-    kept = tuple(facet for facet in shape.objects if not (facet.is_negated and known.is_violated(facet)))
+    kept = tuple(facet for facet in shape.objects if not known.is_idle(facet))
     if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
         if shape.types == OBJECT:
             return None
@@ -103,23 +125,28 @@ class _Known:
 
     Attributes:
         allowed: for names with constants, those that are left; empty if the name cannot occur.
-        required: the names that must occur.
+        required: the names that must occur, each with the number of facets that say so.
         is_possible: whether a required name has a value left, as far as can be seen.
     """
 
     def __init__(self, shape: Shape) -> None:
         self.allowed: dict[str, Keys] = {}
-        self.required: set[str] = set()
+        self.required: Counter[str] = Counter()
         self._closed: list[ObjectFacet] = []
         for facet in shape.objects:
             if facet.is_negated:
                 continue
             self.required.update(facet.required)
-            for name, (keys, _) in labels_of(facet).items():
+            for name, keys in _held(facet):
                 known = self.allowed.get(name)
                 self.allowed[name] = keys if known is None else keys & known
             if facet.additional is False and not facet.patterns:
                 self._closed.append(facet)
+        self._listed = dict(self.allowed)  # before what is denied is taken away
+        for facet in shape.objects:
+            for name, keys in _denied(facet) if facet.outside else ():
+                if name in self.allowed:
+                    self.allowed[name] -= keys
         self.is_possible = not any(map(self._is_absent, self.required))
 
     def _is_absent(self, name: str) -> bool:
@@ -128,21 +155,37 @@ class _Known:
             return True
         return any(name not in facet.properties for facet in self._closed)
 
-    def is_violated(self, facet: ObjectFacet) -> bool:
+    def is_idle(self, facet: ObjectFacet) -> bool:
+        """Whether a facet excludes nothing that the others leave; if so it is counted out."""
+        if facet.is_negated:
+            return self._is_violated(facet)
+        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+            return False
+        for name, keys in _denied(facet):
+            listed = self._listed.get(name)
+            if listed is None or not listed.isdisjoint(keys):
+                return False
+            if any(self.required[other] < 2 for other in facet.required):
+                return False
+            self.required.subtract(facet.required)
+            return True
+        return False
+
+    def _is_violated(self, facet: ObjectFacet) -> bool:
         """Whether every object here violates a facet."""
         if any(map(self._is_absent, facet.required)):
             return True
-        for name, (keys, _) in labels_of(facet).items():
+        for name, (keys, _) in labels_of(facet).items() if not facet.outside else ():
             known = self.allowed.get(name)
-            if name in self.required and (not keys or (known is not None and keys.isdisjoint(known))):
+            if self.required[name] and (not keys or (known is not None and keys.isdisjoint(known))):
                 return True
         return False
 
     def is_kept(self, facet: ObjectFacet) -> bool:
         """Whether no object here violates a facet."""
-        if facet.patterns or facet.additional is not True or facet.names is not True:
+        if facet.patterns or facet.additional is not True or facet.names is not True or facet.outside:
             return False
-        if facet.fewest or facet.most is not None or not self.required.issuperset(facet.required):
+        if facet.fewest or facet.most is not None or not all(self.required[name] for name in facet.required):
             return False
         labels = labels_of(facet)
         for name, schema in facet.properties.items():

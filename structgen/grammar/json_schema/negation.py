@@ -123,7 +123,7 @@ def _outside_object(facet: ObjectFacet, place: Place) -> list[Shape]:
     found: list[Shape] = []
     if not facet.only_depends:
         found.append(_of_type(place, OBJECT))
-        found[-1].objects = (facet.complement(),)
+        found[-1].objects = (facet.complement_of_name() or facet.complement(),)
     for name, others in facet.dependents.items():
         for other in dict.fromkeys(others):
             found.append(_of_type(place, OBJECT))

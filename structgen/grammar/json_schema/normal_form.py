@@ -3,15 +3,17 @@
 The conjunction of several schemas is the list of all meets of their shapes, and a negated schema is resolved by De
 Morgan's laws.  The schemas of members and items stay where they are.
 
-``oneOf`` is read as ``anyOf`` of alternatives that exclude each other.  Where the planner finds that two of them do
-not, it notes the pair in ``overlaps`` and begins anew; then each of the two is met with the complement of the other.
+``oneOf`` is first read as ``anyOf`` of alternatives that exclude each other.  Where the planner finds that two of
+them do not, it looks at all pairs of that ``oneOf`` and begins anew; then each alternative is met with the complement
+of those that overlap with it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen.errors import LimitExceeded
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
 
-__all__ = ["NormalForm", "Overlap", "Relation"]
+__all__ = ["NormalForm", "Pairs", "Relation"]
 
 _JOINED: Final = -1
 """The number of the alternative that stands for all alternatives of a ``oneOf`` that list values."""
@@ -41,8 +43,8 @@ _MEET_COST: Final = 16
 """What one meet counts against ``Limits.grammar_nodes``."""
 
 _Shapes = Generator[object, Any, "list[Shape]"]
-Overlap: TypeAlias = tuple[int, int, int]
-"""A schema with ``oneOf``, by identity, and two of its alternatives, the lower first."""
+Pairs: TypeAlias = frozenset[tuple[int, int]]
+"""Alternatives of a ``oneOf``, the lower first."""
 
 
 class Relation(Enum):
@@ -60,12 +62,13 @@ class NormalForm:
         locals: the schemas that were read, by identity.
         resource: the document.
         contradictions: schemas that were found to exclude each other, with what does.
-        overlaps: alternatives of a ``oneOf`` that may both be valid, for each by the identity of its schema.
-        found: further ones, which the shapes made so far do not take into account.
+        overlaps: for each ``oneOf`` that is known to need it, by the identity of its schema, the pairs of
+            alternatives that may both be valid.
+        found: further schemas whose alternatives overlap, which the shapes made so far do not take into account.
     """
 
     def __init__(
-        self, resource: Resource, dialect: Dialect, limits: Limits, overlaps: frozenset[Overlap] = frozenset()
+        self, resource: Resource, dialect: Dialect, limits: Limits, overlaps: Mapping[int, Pairs] = MappingProxyType({})
     ) -> None:
         self.locals: dict[int, Local] = {}
         self.resource = resource
@@ -78,7 +81,7 @@ class NormalForm:
         self._targets: dict[int, Place] = {}
         self._shapes: dict[tuple[int, bool], list[Shape]] = {}
         self.overlaps = overlaps
-        self.found: set[Overlap] = set()
+        self.found: dict[int, Local] = {}
         self._constants = Validity(self).constants
         self._grounded: set[int] = set()
 
@@ -151,7 +154,7 @@ class NormalForm:
         if known is None:
             local = self.read(place)
             if place.is_negated:
-                known = yield self._negation(local)
+                known = yield self._negation(local, apart=apart)
             elif local.parts or local.looks_at_the_rest:
                 known = yield self._conjunction(local, apart=apart)
             else:
@@ -170,7 +173,7 @@ class NormalForm:
                 shapes = yield self._expanded(self.target(local), apart=apart)
                 result = self._product(result, shapes, local.place)
             elif part.keyword == "not":
-                shapes = yield self._expanded(part.places[0].complement())
+                shapes = yield self._expanded(part.places[0].complement(), apart=apart)
                 result = self._product(result, silenced(shapes) if apart else shapes, local.place)
             elif part.keyword == "if":
                 if not apart and part.places[1].schema is True and part.places[2].schema is True:
@@ -184,10 +187,10 @@ class NormalForm:
             elif part.keyword == "allOf":
                 for place in part.places:
                     result = self._product(result, (yield self._expanded(place, apart=apart)), place)
-            elif apart and part.keyword == "anyOf":
+            elif apart:
                 result = self._product(result, (yield self._union_apart(part)), local.place)
             else:
-                result = self._product(result, (yield self._union(local, part, apart=apart)), local.place)
+                result = self._product(result, (yield self._union(local, part)), local.place)
         shapes = result or []
         return [judging_the_rest(shape, local, self) for shape in shapes] if looks_at_the_rest else shapes
 
@@ -195,19 +198,19 @@ class NormalForm:
         condition, then, otherwise = part.places
         left = yield self._expanded(condition, apart=apart)
         left = self._product(left, (yield self._expanded(then, apart=apart)), then)
-        right = yield self._expanded(condition.complement())
+        right = yield self._expanded(condition.complement(), apart=apart)
         if apart:
             right = silenced(right)
         right = self._product(right, (yield self._expanded(otherwise, apart=apart)), otherwise)
         return left + right
 
-    def _union(self, local: Local, part: Part, *, apart: bool) -> _Shapes:
+    def _union(self, local: Local, part: Part) -> _Shapes:
         found: list[Shape] = []
         constants: list[Shape] = []
         is_one_of = part.keyword == "oneOf" and len(part.places) > 1
-        joins = not apart and (not is_one_of or self._may_join(local.place, part))
+        joins = not is_one_of or self._may_join(local.place, part)
         for index, place in enumerate(part.places):
-            shapes: list[Shape] = yield self._expanded(place, apart=apart)
+            shapes: list[Shape] = yield self._expanded(place)
             if joins and len(shapes) == 1 and shapes[0].is_constant:
                 constants.append(shapes[0])
             elif is_one_of:
@@ -224,7 +227,7 @@ class NormalForm:
 
     def _may_join(self, place: Place, part: Part) -> bool:
         """Whether those alternatives of a ``oneOf`` that list values may be read as one list."""
-        if any(key == id(place.schema) and first == _JOINED for key, first, _ in self.overlaps):
+        if id(place.schema) in self.overlaps:
             return False
         listed = [inner for inner in part.places if self.is_constant(inner)]
         if len(listed) == len(part.places):
@@ -234,21 +237,20 @@ class NormalForm:
 
     def rivals(self, place: Place, part: Part, index: int) -> list[Place]:
         """The alternatives of a ``oneOf`` that are known to overlap with one of them."""
-        if not self.overlaps:
-            return []
+        pairs = self.overlaps.get(id(place.schema), ())
         return [
             other
             for number, other in enumerate(part.places)
-            if (id(place.schema), min(index, number), max(index, number)) in self.overlaps
+            if (min(index, number), max(index, number)) in pairs
         ]
 
     def _union_apart(self, part: Part) -> _Shapes:
-        """The shapes of ``anyOf``, each with all alternatives to which its values belong."""
+        """The shapes of ``anyOf`` or ``oneOf``, each with all alternatives to which its values belong."""
         found: list[tuple[Shape | None, tuple[int, ...]]] = [(None, ())]
         known: list[list[Shape]] = []
         for index, place in enumerate(part.places):
             inside: list[Shape] = yield self._expanded(place, apart=True)
-            outside = silenced((yield self._expanded(place.complement())))
+            outside = silenced((yield self._expanded(place.complement(), apart=True)))
             is_apart = [exclusion.are_disjoint(inside, other) for other in known]
             known.append(inside)
             grown: list[tuple[Shape | None, tuple[int, ...]]] = []
@@ -257,12 +259,13 @@ class NormalForm:
                     grown.append((shape, chosen))
                     continue
                 before = None if shape is None else [shape]
-                grown += [(met, (*chosen, index)) for met in self._product(before, inside, place)]
+                if not chosen or part.keyword == "anyOf":
+                    grown += [(met, (*chosen, index)) for met in self._product(before, inside, place)]
                 grown += [(met, chosen) for met in self._product(before, outside, place)]
             found = grown
         return [shape for shape, chosen in found if shape is not None and chosen]
 
-    def _negation(self, local: Local) -> _Shapes:
+    def _negation(self, local: Local, *, apart: bool) -> _Shapes:
         """The values that are not valid against a schema."""
         if local.looks_at_the_rest:
             shapes = yield self._conjunction(local, apart=True)
@@ -273,38 +276,39 @@ class NormalForm:
                 if not local.shape.is_free:
                     found += complement_of(local.shape, self._constants)
             elif part.keyword == "$ref":
-                found += yield self._expanded(self.target(local).complement())
+                found += yield self._expanded(self.target(local).complement(), apart=apart)
             elif part.keyword == "not":
-                found += yield self._expanded(part.places[0])
+                found += yield self._expanded(part.places[0], apart=apart)
             elif part.keyword == "if":
                 condition, then, otherwise = part.places
-                found += yield self._both(condition, then.complement())
-                found += yield self._both(condition.complement(), otherwise.complement())
+                found += yield self._both(condition, then.complement(), apart=apart)
+                found += yield self._both(condition.complement(), otherwise.complement(), apart=apart)
             elif part.names:
                 for name, place in zip(part.names, part.places, strict=True):
-                    outside = yield self._expanded(place.complement())
+                    outside = yield self._expanded(place.complement(), apart=apart)
                     found += self._product(requiring(local.place, name), outside, place)
             elif part.keyword == "allOf":
                 for place in part.places:
-                    found += yield self._expanded(place.complement())
+                    found += yield self._expanded(place.complement(), apart=apart)
             else:
-                found += yield self._outside_union(part, local.place)
+                found += yield self._outside_union(part, local.place, apart=apart)
         return found
 
-    def _both(self, first: Place, second: Place) -> _Shapes:
-        left = yield self._expanded(first)
-        return self._product(left, (yield self._expanded(second)), second)
+    def _both(self, first: Place, second: Place, *, apart: bool) -> _Shapes:
+        left = yield self._expanded(first, apart=apart)
+        return self._product(left, (yield self._expanded(second, apart=apart)), second)
 
-    def _outside_union(self, part: Part, place: Place) -> _Shapes:
+    def _outside_union(self, part: Part, place: Place, *, apart: bool) -> _Shapes:
         """The values in none of the alternatives; for ``oneOf`` also those in two of them."""
         result: list[Shape] | None = None
         for inner in part.places:
-            result = self._product(result, (yield self._expanded(inner.complement())), inner)
+            result = self._product(result, (yield self._expanded(inner.complement(), apart=apart)), inner)
         found = result or []
         if part.keyword == "oneOf":
             for j, second in enumerate(part.places):
                 for first in part.places[:j]:
-                    left, right = (yield self._expanded(first)), (yield self._expanded(second))
+                    left = yield self._expanded(first, apart=apart)
+                    right = yield self._expanded(second, apart=apart)
                     if not exclusion.are_disjoint(left, right):
                         found += self._product(left, right, place)
         return found
@@ -319,8 +323,8 @@ class NormalForm:
     def _product(self, left: list[Shape] | None, right: list[Shape], place: Place) -> list[Shape]:
         if left is None:
             return right
-        self.spend(_MEET_COST * len(left) * len(right), place)
         met = [both for a in left for b in right if not a.excludes(b) and (both := _meet(a, b)) is not None]
+        self.spend(len(left) * len(right) + _MEET_COST * len(met), place)
         if not met and left and right:
             a, b = left[0], right[0]
             why = ": the types exclude each other" if a.types & b.types == 0 else ": no constant is common"
@@ -340,8 +344,7 @@ class NormalForm:
 
     def note(self, one: exclusion.Exclusion) -> None:
         """Note that two alternatives of a ``oneOf`` are not told apart by the shapes made so far."""
-        first, second = sorted(one.indices)
-        self.found.add((id(one.place.schema), first, second))
+        self.found[id(one.place.schema)] = self.read(one.place)
 
     def is_constant(self, place: Place) -> bool:
         """Whether a schema only lists values."""

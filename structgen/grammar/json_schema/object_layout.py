@@ -139,7 +139,7 @@ class ObjectLayout:
             Entry(
                 name,
                 facet,
-                (Place(schema, resource, place, ("properties", name)),),
+                (facet.property(name) if facet.outside else Place(schema, resource, place, ("properties", name)),),
                 is_required=name in required,
             )
             for name, schema in properties.items()

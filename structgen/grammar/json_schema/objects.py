@@ -33,6 +33,7 @@ class ObjectFacet:
         covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
         unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
         annotates: whether what it looks at counts as evaluated.
+        outside: the declared names whose value must not be valid against their schema.
         is_negated: objects that violate any of this but ``dependents`` are meant.
         labels: the constants of its members, once somebody has asked (``labels``).
     """
@@ -50,6 +51,7 @@ class ObjectFacet:
         "labels",
         "most",
         "names",
+        "outside",
         "pattern_schemas",
         "patterns",
         "place",
@@ -72,6 +74,7 @@ class ObjectFacet:
         self.additional_keyword = "additionalProperties"
         self.covers_rest = False
         self.unevaluated: Json | None = None
+        self.outside: frozenset[str] = frozenset()
         self.is_negated = False
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
         self.annotates = True
@@ -103,6 +106,22 @@ class ObjectFacet:
             setattr(other, name, getattr(self, name))
         return other
 
+    def complement_of_name(self) -> ObjectFacet | None:
+        """The objects that violate the facet, as one that holds, where it is about a single name."""
+        limited = (name for name, schema in self.properties.items() if schema is not True or name in self.outside)
+        names = {*self.required, *limited}
+        is_more = self.patterns or self.additional is not True or self.names is not True or self.dependents
+        if len(names) != 1 or is_more or self.fewest or self.most is not None or self.is_negated:
+            return None
+        (name,) = names
+        other = ObjectFacet(self.place)
+        other.annotates = False
+        other.properties = {name: self.properties.get(name, True)}
+        other.outside = frozenset(names) - self.outside
+        if not self.required:
+            other.required = [name]
+        return other
+
     @property
     def only_depends(self) -> bool:
         """Whether ``dependents`` is all that it says."""
@@ -111,7 +130,8 @@ class ObjectFacet:
 
     def property(self, name: str) -> Place:
         """The schema that ``properties`` holds for ``name``."""
-        return Place(self.properties[name], self.place.resource, self.place, ("properties", name))
+        place = Place(self.properties[name], self.place.resource, self.place, ("properties", name))
+        return place.complement() if name in self.outside else place
 
     def pattern(self, pattern: str) -> Place:
         """The schema that ``patternProperties`` holds for ``pattern``."""

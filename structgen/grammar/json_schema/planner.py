@@ -9,7 +9,7 @@ than once becomes a rule; the rest stands where it is used.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
 from structgen.grammar.json_schema.json_types import ANY, ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, STRING
 from structgen.grammar.json_schema.names import NameLanguage
-from structgen.grammar.json_schema.normal_form import NormalForm, Overlap
+from structgen.grammar.json_schema.normal_form import NormalForm, Pairs
 from structgen.grammar.json_schema.numbers import NumberFacet, number_term
 from structgen.grammar.json_schema.object_chain import ObjectChain
 from structgen.grammar.json_schema.object_layout import ObjectLayout
@@ -54,10 +54,10 @@ class AlternativesOverlap(Exception):
     """Alternatives of a ``oneOf`` may both be valid, so that the normal form must be made anew.
 
     Attributes:
-        overlaps: all pairs that are known by now.
+        overlaps: all pairs that are known by now, by the identity of the schema.
     """
 
-    def __init__(self, overlaps: frozenset[Overlap]) -> None:
+    def __init__(self, overlaps: Mapping[int, Pairs]) -> None:
         super().__init__(len(overlaps))
         self.overlaps = overlaps
 
@@ -95,9 +95,11 @@ class Planner:
         self._are_proofs = True
         for pairs in self._exclusions:
             for one in pairs:
-                self._check(one)
+                if id(one.place.schema) not in self._forms.found and self._overlap(one):
+                    self._forms.note(one)
         if self._forms.found:
-            raise AlternativesOverlap(self._forms.overlaps | self._forms.found)
+            found = {key: self._overlapping(local) for key, local in self._forms.found.items()}
+            raise AlternativesOverlap({**self._forms.overlaps, **found})
         term = self._builder.build(root)
         if term is EMPTY:
             found = [*self._forms.contradictions, *self._reasons]
@@ -357,8 +359,20 @@ class Planner:
         plan.build = build
         return plan
 
-    def _check(self, one: exclusion.Exclusion) -> None:
-        """Note two alternatives of a ``oneOf`` that may have a value in common.
+    def _overlapping(self, local: Local) -> Pairs:
+        """The pairs of alternatives of a ``oneOf`` that may have a value in common."""
+        found: set[tuple[int, int]] = set()
+        for part in local.parts:
+            if part.keyword == "oneOf":
+                branches = list(map(self._forms.shapes_of, part.places))
+                for one in exclusion.between_branches(branches, local.place, ()):
+                    first, second = sorted(one.indices)
+                    if (first, second) not in found and self._overlap(one):
+                        found.add((first, second))
+        return frozenset(found)
+
+    def _overlap(self, one: exclusion.Exclusion) -> bool:
+        """Whether two alternatives of a ``oneOf`` may have a value in common.
 
         Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
         """
@@ -369,9 +383,9 @@ class Planner:
         self._fill(plan, [meet(one.first, one.second)])
         self._explore()
         noted = len(self._reasons)
-        if self._builder.build(plan) is not EMPTY:
-            self._forms.note(one)
+        is_empty = self._builder.build(plan) is EMPTY
         del self._reasons[noted:]
+        return not is_empty
 
 
 def _is_empty(facet: StringFacet | None) -> bool:

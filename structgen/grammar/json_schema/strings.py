@@ -67,6 +67,8 @@ class StringFacet:
         """
         other = StringFacet()
         self.refuse()
+        if self.is_contradictory:
+            return other
         for place, name in self.narrowed:
             refused(place, "format", f"'not' over format {name!r}, of which only a part is written, is not enforced")
         if not self.languages and not self.formats and self.longest is None:
