@@ -26,8 +26,8 @@ __all__ = ["ArrayChain"]
 
 _MOST_READINGS: Final = 256
 """Ways to read one item, by what it violates and where it counts."""
-_MOST_STATES: Final = 100_000
-"""Positions times states of a chain."""
+_MOST_STEPS: Final = 30_000
+"""Transitions of a chain: positions times states times readings."""
 
 
 class State(NamedTuple):
@@ -42,13 +42,13 @@ class Reading(NamedTuple):
 
     Attributes:
         violates: the facets that it violates, and ``proves`` those of them for which a narrower value is asked.
-        counts: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
+        raises: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
         value: which of the chain's places it belongs to.
     """
 
     violates: int
     proves: int
-    counts: int
+    raises: int
     shows: int
     value: int
 
@@ -58,7 +58,7 @@ class _Way(NamedTuple):
 
     violates: int = 0
     proves: int = 0
-    counts: int = 0
+    raises: int = 0
     shows: int = 0
     places: tuple[Place, ...] = ()
 
@@ -101,10 +101,10 @@ class ArrayChain:
             bit = 1 << number
             relation = self._compare(places, inside)
             if relation is Relation.INSIDE:
-                ways.append([_Way(counts=bit)])
+                ways.append([_Way(raises=bit)])
             elif relation is Relation.UNKNOWN:
                 outside = () if facet.most_contained is None else (inside.complement(),)
-                ways.append([_Way(places=outside), _Way(counts=bit, shows=bit, places=(inside,))])
+                ways.append([_Way(places=outside), _Way(raises=bit, shows=bit, places=(inside,))])
         count = 1
         for way in ways:
             count *= len(way)
@@ -118,8 +118,13 @@ class ArrayChain:
             )
         for chosen in product(*ways):
             self.places.append((*places, *(place for way in chosen for place in way.places)))
-            bits = (sum(way[field] for way in chosen) for field in range(4))
-            yield Reading(*bits, len(self.places) - 1)
+            yield Reading(
+                sum(way.violates for way in chosen),
+                sum(way.proves for way in chosen),
+                sum(way.raises for way in chosen),
+                sum(way.shows for way in chosen),
+                len(self.places) - 1,
+            )
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
         """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
@@ -169,24 +174,28 @@ class ArrayChain:
         total = 0
         for index in range(last):
             for state in reached[index]:
-                reached[index + 1].update(after for _, after in self._steps(index, state, values))
-            total += len(reached[index + 1])
-            if total > _MOST_STATES:
-                place = (self._layout.held + self._layout.watched)[0].place
-                raise LimitExceeded(
-                    place.subject(),
-                    limit="states",
-                    maximum=_MOST_STATES,
-                    evidence=f"{last} positions with what 'contains' and 'not' remember",
-                )
+                after = {state for _, state in self._steps(index, state, values)}
+                reached[index + 1] |= after
+                total += len(after)
+                self._bound(total)
         if self._layout.most is None:
             waiting = list(reached[last])
             while waiting:
-                for _, state in self._steps(last, waiting.pop(), values):
-                    if state not in reached[last]:
-                        reached[last].add(state)
-                        waiting.append(state)
+                after = {state for _, state in self._steps(last, waiting.pop(), values)}
+                total += len(after)
+                self._bound(total)
+                waiting += after - reached[last]
+                reached[last] |= after
         return reached
+
+    def _bound(self, steps: int) -> None:
+        if steps > _MOST_STEPS:
+            raise LimitExceeded(
+                (self._layout.held + self._layout.watched)[0].place.subject(),
+                limit="states",
+                maximum=_MOST_STEPS,
+                evidence="items times what 'contains' and 'not' remember of the items before",
+            )
 
     def _steps(self, index: int, state: State, values: Items[Grammar]) -> Iterator[tuple[Reading, State]]:
         """The items that may come at ``index``."""
@@ -200,7 +209,7 @@ class ArrayChain:
     def _counted(self, reading: Reading, counts: tuple[int, ...]) -> tuple[int, ...] | None:
         result = list(counts)
         for number, facet in enumerate(self._layout.counted):
-            if not reading.counts >> number & 1:
+            if not reading.raises >> number & 1:
                 continue
             if facet.most_contained is not None:
                 result[number] += 1
@@ -261,4 +270,3 @@ class ArrayChain:
 def _progress(state: State) -> tuple[int, int]:
     """Items only ever lead to states of a higher rank, or nowhere."""
     return state.violated.bit_count(), sum(state.counts)
-

@@ -29,9 +29,7 @@ class Exclusion(NamedTuple):
     indices: tuple[int, int]
 
 
-def between_branches(
-    branches: list[list[Shape]], place: Place, known: Container[int]
-) -> Iterator[Exclusion]:
+def between_branches(branches: list[list[Shape]], place: Place, known: Container[int]) -> Iterator[Exclusion]:
     """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint; none if its schema is ``known``.
 
     Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.

@@ -35,10 +35,7 @@ def complement_of(shape: Shape, constants: Callable[[Shape], list[Json]]) -> lis
         UnsupportedFeature: a part of the shape cannot be enforced, so neither can its complement.
     """
     place = shape.origins[0]
-    if shape.values:
-        found = _outside_values(constants(shape), shape.values[0], place)
-    else:
-        found = _outside(shape, place)
+    found = _outside_values(constants(shape), shape.values[0], place) if shape.values else _outside(shape, place)
     if shape.refusals:
         for one in found:
             one.refusals += shape.refusals
@@ -80,9 +77,9 @@ def _outside(shape: Shape, place: Place) -> list[Shape]:
         others.append(_of_type(place, STRING))
         others[-1].string = shape.string.complement()
     if shape.number and shape.types & NUMBER:
-        for facet in shape.number.complement():
+        for interval in shape.number.complement():
             others.append(_of_type(place, shape.types & NUMBER))
-            others[-1].number = facet
+            others[-1].number = interval
     if shape.types & ARRAY:
         for array in shape.arrays:
             others += _outside_array(array, place)
@@ -194,4 +191,3 @@ def _exactly_array(value: list[Json], source: Values) -> ArrayFacet:
 def _made(source: Values) -> Place:
     """The place of schemas that stand for a constant."""
     return Place(source.place.schema, source.place.resource, source.place, (source.keyword,))
-

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from structgen.errors import LimitExceeded
-from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema import exclusion
+from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import type_of, value_key
 from structgen.grammar.json_schema.labels import settled
 from structgen.grammar.json_schema.negation import complement_of, lacking, requiring
@@ -238,11 +238,7 @@ class NormalForm:
     def rivals(self, place: Place, part: Part, index: int) -> list[Place]:
         """The alternatives of a ``oneOf`` that are known to overlap with one of them."""
         pairs = self.overlaps.get(id(place.schema), ())
-        return [
-            other
-            for number, other in enumerate(part.places)
-            if (min(index, number), max(index, number)) in pairs
-        ]
+        return [other for number, other in enumerate(part.places) if (min(index, number), max(index, number)) in pairs]
 
     def _union_apart(self, part: Part) -> _Shapes:
         """The shapes of ``anyOf`` or ``oneOf``, each with all alternatives to which its values belong."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
-from structgen.grammar.json_schema.object_terms import MOST_STATES, refuse_count, refuse_size
+from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
 from structgen.grammar.json_schema.terms import alternatives, chain
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectChain"]
 
+_MOST_STATES: Final = 50_000
+"""Names times states of a chain."""
 _MOST_READINGS: Final = 256
 """Ways to read one member, by the facets that it violates."""
 
@@ -36,13 +38,13 @@ class State(NamedTuple):
     Attributes:
         violated: the watched facets that are known to be violated, as bits.
         due: the entries that must still come, and ``barred`` those that must not, as bits.
-        count: how many members were written, as far as that matters.
+        size: how many members were written, as far as that matters.
     """
 
     violated: int = 0
     due: int = 0
     barred: int = 0
-    count: int = 0
+    size: int = 0
 
 
 class Reading(NamedTuple):
@@ -179,10 +181,10 @@ class ObjectChain:
 
     def begin(self, reading: Reading, state: State) -> State | None:
         """The state after a member with an undeclared name."""
-        count = min(state.count + 1, self._cap)
-        if self._layout.most is not None and count > self._layout.most:
+        size = min(state.size + 1, self._cap)
+        if self._layout.most is not None and size > self._layout.most:
             return None
-        return state._replace(violated=state.violated | reading.violates, count=count)
+        return state._replace(violated=state.violated | reading.violates, size=size)
 
     def take(self, index: int, reading: Reading, state: State) -> State | None:
         """The state after the entry at ``index``, if it may come."""
@@ -202,10 +204,10 @@ class ObjectChain:
 
     def accepts(self, state: State) -> bool:
         """Whether an object may end here, with no entry left."""
-        if state.count < self._layout.fewest:
+        if state.size < self._layout.fewest:
             return False
         for number, facet in enumerate(self._layout.watched):
-            is_counted_out = state.count < facet.fewest or (facet.most is not None and state.count > facet.most)
+            is_counted_out = state.size < facet.fewest or (facet.most is not None and state.size > facet.most)
             if not (state.violated >> number & 1 or is_counted_out):
                 return False
         return True
@@ -278,7 +280,7 @@ class _Builder:
                         waiting.append(state)
             here = before[index] | after[index]
             total += len(here)
-            if total > MOST_STATES:
+            if total > _MOST_STATES:
                 refuse_size(self._layout)
             if index == count:
                 break
@@ -356,5 +358,4 @@ class _Builder:
 
 def _progress(state: State) -> tuple[int, int]:
     """Undeclared members only ever lead to states of a higher rank, or nowhere."""
-    return state.violated.bit_count(), state.count
-
+    return state.violated.bit_count(), state.size

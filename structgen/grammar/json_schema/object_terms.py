@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["MOST_STATES", "object_term", "refuse_count", "refuse_size"]
+__all__ = ["object_term", "refuse_count", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
 
-MOST_STATES: Final = 200_000
+_MOST_STATES: Final = 200_000
 """Names times counts of a chain with a bounded number of members."""
 
 
@@ -67,7 +67,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
     steps = need if room is None else room
-    if (len(members) + 1) * (steps + 1) > MOST_STATES:
+    if (len(members) + 1) * (steps + 1) > _MOST_STATES:
         refuse_size(layout)
     row: _Row | None = None
     for extra in range(steps, -1, -1):
@@ -172,6 +172,6 @@ def refuse_size(layout: ObjectLayout) -> None:
     raise LimitExceeded(
         facet.place.subject(),
         limit="states",
-        maximum=MOST_STATES,
-        evidence=f"{len(layout.entries)} names with up to {layout.most} members",
+        maximum=_MOST_STATES,
+        evidence=f"{len(layout.entries)} names with what must be remembered of the members before",
     )

@@ -41,9 +41,9 @@ class ObjectFacet:
     __slots__ = (
         "_complement",
         "_silent",
-        "annotates",
         "additional",
         "additional_keyword",
+        "annotates",
         "covers_rest",
         "dependents",
         "fewest",

@@ -32,9 +32,7 @@ class Resource:
 
     __slots__ = ("has_const", "limits", "pointer", "root", "uri")
 
-    def __init__(
-        self, root: Json, uri: str, limits: Limits, pointer: str = "", *, has_const: bool = True
-    ) -> None:
+    def __init__(self, root: Json, uri: str, limits: Limits, pointer: str = "", *, has_const: bool = True) -> None:
         self.root = root
         self.uri = uri
         self.limits = limits

@@ -18,7 +18,17 @@ from structgen.grammar.disjointness import are_disjoint
 from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
-from structgen.grammar.json_schema.json_types import ANY, ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.json_types import (
+    ANY,
+    ARRAY,
+    BOOLEAN,
+    FRACTION,
+    INTEGER,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+)
 from structgen.grammar.json_schema.names import NameLanguage
 from structgen.grammar.json_schema.normal_form import NormalForm, Pairs
 from structgen.grammar.json_schema.numbers import NumberFacet, number_term
@@ -98,8 +108,8 @@ class Planner:
                 if id(one.place.schema) not in self._forms.found and self._overlap(one):
                     self._forms.note(one)
         if self._forms.found:
-            found = {key: self._overlapping(local) for key, local in self._forms.found.items()}
-            raise AlternativesOverlap({**self._forms.overlaps, **found})
+            overlaps = {key: self._overlapping(local) for key, local in self._forms.found.items()}
+            raise AlternativesOverlap({**self._forms.overlaps, **overlaps})
         term = self._builder.build(root)
         if term is EMPTY:
             found = [*self._forms.contradictions, *self._reasons]

@@ -66,7 +66,9 @@ class Local:
         self.place = place
         self.shape = shape
         self.parts = parts
-        self.looks_at_the_rest = any(facet.unevaluated is not None for facet in (*shape.objects, *shape.arrays))
+        self.looks_at_the_rest = any(facet.unevaluated is not None for facet in shape.objects) or any(
+            facet.unevaluated is not None for facet in shape.arrays
+        )
 
     @property
     def wrapped(self) -> Part | None:
@@ -190,9 +192,7 @@ CONSTRAINTS: Final[dict[str, Reader]] = {
 }
 """Every keyword that can exclude a value, with its reader."""
 
-IN_PLACE: Final = frozenset(
-    ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies")
-)
+IN_PLACE: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"))
 """The keywords whose schemas apply to the same value."""
 
 _CONDITIONS: Final = ("not", "if", "dependentSchemas", "dependencies")

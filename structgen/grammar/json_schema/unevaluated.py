@@ -30,9 +30,9 @@ def judging_the_rest(shape: Shape, local: Local, forms: NormalForm) -> Shape:
     for own in local.shape.objects:
         if own.unevaluated is not None and not any(_covers(facet) for facet in shape.objects):
             rest.objects = (_other_members(shape, local.place, own.unevaluated),)
-    for own in local.shape.arrays:
-        if own.unevaluated is not None and not any(_covers(facet) for facet in shape.arrays):
-            rest.arrays = (_other_items(shape, local.place, own.unevaluated, forms),)
+    for array in local.shape.arrays:
+        if array.unevaluated is not None and not any(_covers(facet) for facet in shape.arrays):
+            rest.arrays = (_other_items(shape, local.place, array.unevaluated, forms),)
     return shape if rest.is_free else meet(shape, rest)
 
 
@@ -42,7 +42,7 @@ def silenced(shapes: list[Shape]) -> list[Shape]:
 
 
 def _silenced(shape: Shape) -> Shape:
-    if not any(facet.annotates for facet in (*shape.objects, *shape.arrays)):
+    if not any(facet.annotates for facet in shape.objects) and not any(facet.annotates for facet in shape.arrays):
         return shape
     other = meet(shape, shape)
     other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches

@@ -67,8 +67,8 @@ class Validity:
         if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
             return shape.number is None or shape.number.admits(value)
         if kind == ARRAY:
-            for facet in shape.arrays:
-                if not (yield self._array(value, facet)):
+            for array in shape.arrays:
+                if not (yield self._array(value, array)):
                     return False
         if kind == OBJECT:
             for facet in shape.objects:

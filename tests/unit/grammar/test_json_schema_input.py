@@ -441,3 +441,86 @@ def test_every_error_is_ours() -> None:
     for schema in (*[case[0] for case in MALFORMED], *[case[0] for case in REFUSED]):
         with pytest.raises(StructgenError):
             json_schema(schema)
+
+
+# Products of alternatives
+
+
+def _nested_one_of(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        inner = {"type": "object", "properties": {"a": schema}}
+        schema = {"oneOf": [inner, {"type": "object", "properties": {"b": {"type": "integer"}}}]}
+    return schema
+
+
+def _tools(keyword: str) -> Any:
+    arguments = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(6)}}
+    tools = [
+        {"type": "object", "properties": {"name": {"const": f"tool{i}"}, "arguments": arguments}, "required": ["name"]}
+        for i in range(128)
+    ]
+    return {keyword: tools}
+
+
+def _conditions(count: int) -> Any:
+    return {
+        "allOf": [
+            {"if": {"properties": {"kind": {"const": i}}}, "then": {"required": [f"part{i}"]}} for i in range(count)
+        ]
+    }
+
+
+COMPILED: list[Any] = [
+    _nested_one_of(50),
+    _tools("anyOf"),
+    _tools("oneOf"),
+    _conditions(60),
+    {"oneOf": [{"type": "object", "properties": {f"a{i}": {"type": "string"}}} for i in range(40)]},
+    {"dependentRequired": {f"a{i}": [f"a{(i + 7) % 40}"] for i in range(40)}},
+]
+
+
+@pytest.mark.parametrize("schema", COMPILED, ids=range(len(COMPILED)))
+def test_many_alternatives_compile(schema: Any) -> None:
+    """What looks like a product of alternatives, and is none, compiles in little time."""
+    begun = time.process_time()
+    assert json_schema(schema)
+    assert time.process_time() - begun < 2
+
+
+EXPLODING: list[Any] = [
+    {"allOf": [{"anyOf": [{"required": [f"a{i}{j}"]} for j in range(4)]} for i in range(20)]},
+    {"allOf": [{"oneOf": [{"properties": {f"a{i}{j}": {"type": "string"}}} for j in range(4)]} for i in range(10)]},
+    {"not": {"anyOf": [{"properties": {f"{x}{i}": {"type": "string"} for x in "ab"}} for i in range(30)]}},
+    {"allOf": [{"contains": {"const": i}, "minContains": 3} for i in range(8)]},
+    {"contains": {"const": 1}, "minContains": 5_000, "maxContains": 100_000},
+    {"maxItems": 100_000, "contains": {"type": "string"}},
+    {"anyOf": [{"properties": {f"a{i}": {"type": "string"}}} for i in range(18)], "unevaluatedProperties": False},
+]
+
+
+@pytest.mark.parametrize("schema", EXPLODING, ids=range(len(EXPLODING)))
+def test_products_of_alternatives_are_limit_errors(schema: Any) -> None:
+    """What is exponential ends with an error that names place and limit, in little time."""
+    begun = time.process_time()
+    with pytest.raises(LimitExceeded) as caught:
+        json_schema(schema)
+    assert caught.value.subject.startswith("json schema #")
+    assert caught.value.limit in ("grammar_nodes", "states", "readings")
+    assert time.process_time() - begun < 4
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}, "not"),
+        ({"$defs": {"a": {"if": {"$ref": "#/$defs/a"}, "then": {"type": "null"}}}, "$ref": "#/$defs/a"}, "if"),
+        ({"$defs": {"a": {"dependentSchemas": {"x": {"$ref": "#/$defs/a"}}}}, "$ref": "#/$defs/a"}, "dependentSchemas"),
+    ],
+)
+def test_references_without_content_are_refused(schema: Any, keyword: str) -> None:
+    """A schema that is defined by itself alone means nothing."""
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema(schema)
+    assert keyword in caught.value.where
