@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["union_of_permutations"]
 
-_MOST_ALTERNATIVES: Final = 64
+_MOST_ALTERNATIVES: Final = 256
 """Choices of reasons for one object."""
 
 
@@ -130,6 +130,9 @@ def _violating(
 ) -> Iterator[_Choice]:
     """The ways in which a facet is violated."""
     facet, bit = layout.watched[number], 1 << number
+    if _is_violated(choice, number, layout, entries):  # whatever else is the case
+        yield choice
+        return
     for place, readings in enumerate(entries):
         if any(reading.violates & bit for reading in readings):
             with_it = choice.with_entry(place, bit)
@@ -148,8 +151,24 @@ def _violating(
         yield choice._replace(fewest=max(choice.fewest, facet.most + 1))
 
 
+def _is_violated(choice: _Choice, number: int, layout: ObjectLayout, entries: Items[Items[Reading]]) -> bool:
+    """Whether the reasons chosen so far violate a further facet."""
+    facet = layout.watched[number]
+    if any(choice.absent >> i & 1 and entry.name in facet.required for i, entry in enumerate(layout.entries)):
+        return True
+    if choice.most is not None and choice.most < facet.fewest:
+        return True
+    if facet.most is not None and max(choice.fewest, len(choice.present)) > facet.most:
+        return True
+    return any(all(reading.violates >> number & 1 for reading in entries[place]) for place, _ in choice.present)
+
+
 def _depending(choice: _Choice, places: list[int]) -> Iterator[_Choice]:
     """The first of some entries does not occur, or all of them do."""
+    present = {place for place, _ in choice.present}
+    if choice.absent >> places[0] & 1 or present.issuperset(places[1:]):  # it holds
+        yield choice
+        return
     without = choice.without_entry(places[0])
     if without is not None:
         yield without
