@@ -120,7 +120,12 @@ def _permutations(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Gramma
     """Up to four items in any order, and sometimes further members, separators and bounds."""
 
     def bounded(
-        required: list[Grammar], optional: list[Grammar], rest: Grammar, separator: Grammar, least: int, more: int | None
+        required: list[Grammar],
+        optional: list[Grammar],
+        rest: Grammar,
+        separator: Grammar,
+        least: int,
+        more: int | None,
     ) -> Grammar:
         most = None if more is None else max(least, len(required)) + more
         return ir.Permutation(required, optional, rest, separator, least, most)

@@ -220,7 +220,9 @@ class Members(Node):
             return (self._way(separator, used, count, is_after=False), *end)
         more = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
         free = [
-            self._way(item, used | {place}, more, is_after=True) for place, item in enumerate(items) if place not in used
+            self._way(item, used | {place}, more, is_after=True)
+            for place, item in enumerate(items)
+            if place not in used
         ]
         return (*free, self._way(rest, used, more, is_after=True), *end)
 

@@ -184,10 +184,7 @@ class _Lowering:
         """List the parts that a node needs."""
         node, scope, mode = task.node, task.scope, task.mode
         match node:
-            case Sequence() | Choice():
-                for item in node.items:
-                    self.need(task, item, scope, mode)
-            case Permutation():
+            case Sequence() | Choice() | Permutation():
                 for item in node.children:
                     self.need(task, item, scope, mode)
             case Repeat() | Capture() | Described():

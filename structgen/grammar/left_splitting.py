@@ -133,12 +133,10 @@ class Splitter:
             return self._without_empty[id(child)][1]
 
         match node:
-            case Literal():
+            case Literal() | Sequence(items=()):
                 return EMPTY
             case Reference():
                 return Reference(self._nonempty(node.name))
-            case Sequence() if not node.items:
-                return EMPTY
             case Sequence():
                 tails = self._tails(node.items, len(node.items) - 1)
                 return self.choice(

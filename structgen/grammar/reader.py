@@ -352,7 +352,7 @@ class _Parser:
             if end.text == ")":
                 required, optional, (rest,), (separator,) = parts
                 low, high = (0, None) if count is None else self._bounds(count)
-                if high is not None and high < len(required):
+                if count is not None and high is not None and high < len(required):
                     self._fail(f"{len(required)} required items do not fit {count.text}", head.start, end.end)
                 self._operand(Permutation(required, optional, rest, separator, low, high))
                 return

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from structgen.errors import UnsupportedFeature
 from structgen.grammar.json_schema.object_terms import permuted
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import EMPTY, Grammar
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_chain import Reading
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
+    from structgen.grammar.nodes import Grammar
 
 __all__ = ["union_of_permutations"]
 

@@ -226,9 +226,7 @@ class _Builder:
                 refused(self._layout.unique, "uniqueItems", "the first items have too many values in common")
         return found
 
-    def _steps(
-        self, index: int, used: frozenset[object]
-    ) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:
+    def _steps(self, index: int, used: frozenset[object]) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:
         """The items that may stand at a position of the prefix, with the state after each."""
         if index >= self._length or index == self._layout.most:
             return
