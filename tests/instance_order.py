@@ -1,7 +1,8 @@
-"""Bringing instances into the order in which a schema declares the members of its objects."""
+"""The order of members in instances: as a schema declares them, or any."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jsonschema
 import referencing.exceptions
 
-__all__ = ["declared_order"]
+__all__ = ["declared_order", "shuffled"]
 
 
 def declared_order(data: Any, schema: Any) -> Any:
@@ -19,6 +20,15 @@ def declared_order(data: Any, schema: Any) -> Any:
     alternative of an ``anyOf`` an object takes is decided by ``jsonschema``.
     """
     return _Ordering(schema).ordered(data, [schema])
+
+
+def shuffled(data: Any, rng: random.Random) -> Any:
+    """Return ``data`` with the members of all objects in random order."""
+    if isinstance(data, list):
+        return [shuffled(item, rng) for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {name: shuffled(data[name], rng) for name in rng.sample(list(data), len(data))}
 
 
 class _Ordering:

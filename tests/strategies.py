@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 
 from structgen.grammar import nodes as ir
@@ -25,7 +27,7 @@ def vocabularies(letters: bytes, *, max_length: int = 4, max_extra: int = 12) ->
 
 def regular_terms(letters: bytes, *, max_leaves: int = 8, boolean: bool = True) -> st.SearchStrategy[Grammar]:
     """Terms without rules over ``letters``; with intersections and complements if ``boolean``."""
-    operators = [_sequences, _choices, _repeats, _wrapped, _closed]
+    operators = [_sequences, _choices, _repeats, _permutations, _wrapped, _closed]
     if boolean:
         operators += [_intersections, _complements]
     return st.recursive(
@@ -43,7 +45,12 @@ def text_terms(letters: str, *, max_leaves: int = 5) -> st.SearchStrategy[Gramma
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
-            _sequences(inner), _choices(inner), _repeats(inner), _intersections(inner), _complements(inner)
+            _sequences(inner),
+            _choices(inner),
+            _repeats(inner),
+            _permutations(inner),
+            _intersections(inner),
+            _complements(inner),
         ),
         max_leaves=max_leaves,
     )
@@ -55,7 +62,7 @@ def json_terms(letters: str, *, max_leaves: int = 5) -> st.SearchStrategy[Gramma
     leaves = st.one_of(strings, st.sampled_from([ir.literal(text) for text in ("[", "]", ",", "1", '"')]))
     return st.recursive(
         leaves,
-        lambda inner: st.one_of(_sequences(inner), _choices(inner), _repeats(inner)),
+        lambda inner: st.one_of(_sequences(inner), _choices(inner), _repeats(inner), _permutations(inner)),
         max_leaves=max_leaves,
     )
 
@@ -63,6 +70,8 @@ def json_terms(letters: str, *, max_leaves: int = 5) -> st.SearchStrategy[Gramma
 @st.composite
 def rule_terms(draw: st.DrawFn, letters: bytes, *, max_leaves: int = 5, nested: bool = False) -> Grammar:
     """Up to three rules that refer to each other in any way: left, hidden left, nullable cycles, ambiguity.
+
+    Permutations begin with a byte, for those that start with left recursion are refused.
 
     If ``nested``, rules may stand inside rules, hide the names of outer ones, or be closed and shared.  Captures stand
     only around terms without references, for one that starts with left recursion is refused.
@@ -72,7 +81,7 @@ def rule_terms(draw: st.DrawFn, letters: bytes, *, max_leaves: int = 5, nested: 
     leaves = st.one_of(references, _byte_leaves(letters), regular_terms(letters, max_leaves=2))
     if nested:
         leaves |= rule_terms(letters, max_leaves=2).map(ir.Shared)
-    operators = [_sequences, _choices, _repeats, *([_inner_rules] if nested else [])]
+    operators = [_sequences, _choices, _repeats, _behind(letters), *([_inner_rules] if nested else [])]
     bodies = st.recursive(
         leaves, lambda inner: st.one_of([operator(inner) for operator in operators]), max_leaves=max_leaves
     )
@@ -105,6 +114,31 @@ def _repeats(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
         return ir.Repeat(item, least, None if more is None else least + more)
 
     return st.builds(bounded, inner, st.integers(0, 3), st.none() | st.integers(0, 3))
+
+
+def _permutations(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
+    """Up to four items in any order, and sometimes further members, separators and bounds."""
+
+    def bounded(
+        required: list[Grammar],
+        optional: list[Grammar],
+        rest: Grammar,
+        separator: Grammar,
+        least: int,
+        more: int | None,
+    ) -> Grammar:
+        most = None if more is None else max(least, len(required)) + more
+        return ir.Permutation(required, optional, rest, separator, least, most)
+
+    items = st.lists(inner, max_size=2)
+    least, more = st.sampled_from([0, 0, 1, 2, 3]), st.none() | st.integers(0, 2)
+    return st.builds(bounded, items, items, st.just(ir.EMPTY) | inner, st.just(ir.EPSILON) | inner, least, more)
+
+
+def _behind(letters: bytes) -> Callable[[st.SearchStrategy[Grammar]], st.SearchStrategy[Grammar]]:
+    """Permutations whose members and separators begin with a byte."""
+    byte = st.sampled_from(list(letters)).map(lambda letter: ir.Literal(bytes([letter])))
+    return lambda inner: _permutations(st.builds(lambda head, tail: ir.Sequence((head, tail)), byte, inner))
 
 
 def _wrapped(inner: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:

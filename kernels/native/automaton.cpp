@@ -271,6 +271,16 @@ void Automaton::collect(TermId root, Expansion& out) {
         if (inner.final) skip_head();
         break;
       }
+      case Kind::kPermutation:
+      case Kind::kPermutationPrefix: {
+        const Openings found = terms_.openings(head);
+        for (const auto& [byte, next] : found.bytes) emit(only(byte), next);
+        for (TermId next : found.terms) again(terms_.sequence(next, tail));
+        for (const auto& [first, then] : found.consuming) work.push_back({first, rest(then), true});
+        if (terms_.distance(head) == 0) skip_head();
+        break;
+      }
+      case Kind::kPermutationTail: again(terms_.sequence(terms_.spelled_out(head), tail)); break;
       case Kind::kJsonEscape: {
         const State& inner = expanded(state_of(term.a));
         for (const SimpleEscape& escape : kSimpleEscapes)

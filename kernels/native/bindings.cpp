@@ -180,6 +180,12 @@ NB_MODULE(_native, m) {
              return self.terms().repeat(item, min, max.value_or(kNone));
            },
            "item"_a, "min"_a, "max"_a.none())
+      .def("permutation",
+           [](Builder& self, TermId separator, TermId rest, const std::vector<std::pair<TermId, bool>>& items, uint32_t min,
+              std::optional<uint32_t> max) {
+             return self.terms().permutation(separator, rest, items, min, max.value_or(kNone));
+           },
+           "separator"_a, "rest"_a, "items"_a, "min"_a, "max"_a.none())
       .def("special", [](Builder& self, uint32_t token) { return self.terms().special(token); }, "token"_a)
       .def("call", [](Builder& self, RuleId rule) { return self.terms().call(rule); }, "rule"_a)
       .def("conjunction", [](Builder& self, std::vector<TermId> items) { return self.automaton().conjunction(std::move(items)); }, "items"_a)

@@ -1,7 +1,9 @@
 #include "term.h"
+#include "permutation.h"
 
 #include <algorithm>
 #include <queue>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace structgen {
@@ -46,13 +48,13 @@ TermStore::TermStore(const ByteSet& spellable) : spellable_(spellable) {
   for (unsigned i = 1; i < 4; ++i) continuations_[i] = sequence(one, continuations_[i - 1]);
 }
 
-TermId TermStore::make(const Term& term) {
+TermId TermStore::make(const Term& term, std::optional<Distance> distance) {
   const uint64_t hash = hash_term(term);
   const TermId found = table_.find(hash, [&](uint32_t id) { return terms_[id] == term; });
   if (found != kNone) return found;
   const auto id = static_cast<TermId>(terms_.size());
   terms_.push_back(term);
-  distances_.push_back(structural_distance(term));
+  distances_.push_back(distance ? *distance : structural_distance(term));
   table_.insert(hash, id);
   if (distances_[id] == kUnsolved && term.kind != Kind::kAnd && term.kind != Kind::kNot &&
       term.kind != Kind::kJson && term.kind != Kind::kJsonEscape)
@@ -87,6 +89,15 @@ Distance TermStore::structural_distance(const Term& term) const {
       return static_cast<Distance>(std::min<uint64_t>(uint64_t{item} * term.b, kFar));
     }
     case Kind::kCall: return rules_[term.a].distance;
+    case Kind::kPermutation: {
+      const Permutation parts(*this, term);
+      bool solved = true;
+      const PermutationDistances distances(parts, [&](TermId part) {
+        solved &= distances_[part] != kUnsolved;
+        return distances_[part];
+      });
+      return solved ? distances.members() : kUnsolved;
+    }
     default: return kUnsolved;
   }
 }
@@ -299,8 +310,10 @@ void TermStore::set_rule(RuleId rule, TermId body) {
 }
 
 void TermStore::solve_rules() {
-  // users[x]: unsolved terms with x as a part; rule_users: rules whose body is x.
-  std::vector<std::pair<TermId, TermId>> users;
+  // users[x]: unsolved terms with x as a part; due[x]: permutations that require x, of which `missing` says how many
+  // such parts are still unsolved; bodies[x]: rules whose body is x.
+  std::vector<std::pair<TermId, TermId>> users, due;
+  std::unordered_map<TermId, uint32_t> missing;
   std::vector<std::pair<TermId, RuleId>> bodies;
   std::vector<std::pair<RuleId, TermId>> calls;
   using Item = std::pair<Distance, TermId>;
@@ -317,11 +330,27 @@ void TermStore::solve_rules() {
       for (TermId item : lists_[term.a]) users.emplace_back(item, id);
     } else if (term.kind == Kind::kRepeat) {
       users.emplace_back(term.a, id);
+    } else if (term.kind == Kind::kPermutation) {
+      const Permutation parts(*this, term);
+      const auto need = [&](TermId part) {
+        if (distances_[part] != kUnsolved) return;
+        due.emplace_back(part, id);
+        ++missing[id];
+      };
+      uint32_t required = 0;
+      for (uint32_t item : parts.items) {
+        if (Permutation::is_required(item)) need(Permutation::term_of(item));
+        else users.emplace_back(Permutation::term_of(item), id);
+        required += Permutation::is_required(item);
+      }
+      users.emplace_back(parts.rest, id);
+      if (std::max(parts.min, required) > 1) need(parts.separator);
     } else if (term.kind == Kind::kCall) {
       calls.emplace_back(term.a, id);
     }
   }
   std::sort(users.begin(), users.end());
+  std::sort(due.begin(), due.end());
   std::sort(bodies.begin(), bodies.end());
   std::sort(calls.begin(), calls.end());
   const auto candidate = [&](TermId id) -> Distance {
@@ -333,6 +362,8 @@ void TermStore::solve_rules() {
       return item == kInfinite ? kInfinite : static_cast<Distance>(std::min<uint64_t>(uint64_t{item} * term.b, kFar));
     }
     if (term.kind == Kind::kCall) return rules_[term.a].distance == kUnsolved ? kInfinite : rules_[term.a].distance;
+    if (term.kind == Kind::kPermutation)
+      return missing[id] ? kInfinite : PermutationDistances(Permutation(*this, term), of).members();
     return kInfinite;
   };
   for (TermId id : unsolved_) {
@@ -352,6 +383,11 @@ void TermStore::solve_rules() {
       if (distances_[user->second] != kUnsolved) continue;
       const Distance next = terms_[user->second].kind == Kind::kChoice ? distance : candidate(user->second);
       if (next < kInfinite) queue.emplace(next, user->second);
+    }
+    for (auto user = std::lower_bound(due.begin(), due.end(), std::pair<TermId, TermId>{id, 0});
+         user != due.end() && user->first == id; ++user) {
+      if (--missing[user->second] != 0) continue;
+      if (const Distance next = candidate(user->second); next < kInfinite) queue.emplace(next, user->second);
     }
     for (auto body = std::lower_bound(bodies.begin(), bodies.end(), std::pair<TermId, RuleId>{id, 0});
          body != bodies.end() && body->first == id; ++body) {
@@ -388,6 +424,15 @@ bool TermStore::left_recursive() const {
         work.insert(work.end(), lists_[term.a].begin(), lists_[term.a].end());
       } else if (term.kind == Kind::kRepeat) {
         work.push_back(term.a);
+      } else if (term.kind == Kind::kPermutation) {
+        const Permutation parts(*this, term);
+        bool nullable = distances_[parts.rest] == 0;
+        work.push_back(parts.rest);
+        for (uint32_t item : parts.items) {
+          work.push_back(Permutation::term_of(item));
+          nullable |= distances_[Permutation::term_of(item)] == 0;
+        }
+        if (nullable) work.push_back(parts.separator);
       } else if (term.kind == Kind::kCall && term.a >= first) {
         calls.push_back(term.a);
       }
@@ -474,6 +519,20 @@ std::optional<Distance> TermStore::json_distance(TermId root, TermId& missing) {
                                   ? kInfinite
                                   : static_cast<Distance>(std::min<uint64_t>(uint64_t{of(term.a)} * term.b, kFar)));
         break;
+      case Kind::kPermutation: {
+        const Permutation parts(*this, term);
+        need(parts.separator);
+        need(parts.rest);
+        for (uint32_t item : parts.items) need(Permutation::term_of(item));
+        if (stack.size() == before) set_json_distance(id, PermutationDistances(parts, of).members());
+        break;
+      }
+      case Kind::kPermutationPrefix: case Kind::kPermutationTail: {
+        const TermId same = spelled_out(id);
+        need(same);
+        if (stack.size() == before) set_json_distance(id, of(same));
+        break;
+      }
       default:
         missing = id;
         return std::nullopt;

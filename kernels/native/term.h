@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,10 @@ enum class Kind : uint8_t {
   kNot,         // a
   kJson,        // what remains of the inside of a JSON string whose decoded remainder is in a
   kJsonEscape,  // the same after a backslash
+  kPermutation,        // at least one member, in any order; a: list as in permutation.h, b to c members
+  kPermutationPrefix,  // the same after the first bytes of a member; a: permutation, b: list {first, last, depth}:
+                       // it is one of these items, which agree in `depth` bytes of the literals they begin with
+  kPermutationTail,    // what may follow a member; a: permutation, b: index of the item, kNone: a further member
 };
 
 struct Term {
@@ -62,6 +67,16 @@ constexpr TermId kEpsilonTerm = 1;
 
 enum class Weight : uint8_t { kPlain, kJson };
 
+// How a permutation, or its prefix, goes on: a byte and what follows it; other terms; and pairs of a term and what
+// follows it, where the term must not be empty.
+struct Openings {
+  std::vector<std::pair<uint8_t, TermId>> bytes;
+  std::vector<TermId> terms;
+  std::vector<std::pair<TermId, TermId>> consuming;
+};
+
+struct OpenPermutation;
+
 using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
 
 class TermStore {
@@ -69,6 +84,7 @@ class TermStore {
   // `spellable`: the bytes that tokens can write.  Text is made of those alone; inside JSON strings any character
   // is possible, for it may be escaped.
   explicit TermStore(const ByteSet& spellable);
+  ~TermStore();
 
   const ByteSet& spellable() const { return spellable_; }
   // While on, literals and classes that are made keep to the spellable bytes.
@@ -93,6 +109,14 @@ class TermStore {
   TermId sequence(TermId head, TermId tail);
   TermId choice(std::vector<TermId> items);
   TermId repeat(TermId item, uint32_t min, uint32_t max);
+  // Members in any order, `separator` between: each of `items` at most once, exactly once where its flag says that it
+  // is required, those of `rest` any number of times; from `min` to `max` members in all (kNone is unbounded).
+  TermId permutation(TermId separator, TermId rest, std::span<const std::pair<TermId, bool>> items, uint32_t min,
+                     uint32_t max);
+  // How a permutation or its prefix goes on.  O(items left).
+  Openings openings(TermId permutation);
+  // An equal term that is no prefix or tail itself.
+  TermId spelled_out(TermId permutation);
   TermId call(RuleId rule) { return make({Kind::kCall, rule, 0, 0}); }
   TermId special(uint32_t token) { return make({Kind::kSpecial, token, 0, 0}); }
   TermId conjunction(std::vector<TermId> items);
@@ -138,10 +162,15 @@ class TermStore {
     TermId body = kEmptyTerm;
     Distance distance = kUnsolved;
   };
-  TermId make(const Term& term);
+  TermId make(const Term& term) { return make(term, std::nullopt); }
+  TermId make(const Term& term, std::optional<Distance> distance);
   TermId wrap(Kind kind, TermId value);
   Distance structural_distance(const Term& term) const;
   TermId continuation(unsigned count, std::span<const CodePoints> ranges);
+  TermId some_members(std::vector<uint32_t> list, uint32_t min, uint32_t max);
+  const OpenPermutation& open(TermId permutation);
+  TermId permutation_tail(const OpenPermutation& from, uint32_t index);
+  std::pair<TermId, bool> further_members(TermId tail);
 
   ByteSet spellable_;
   bool restricted_ = false;
@@ -160,6 +189,7 @@ class TermStore {
   std::vector<RuleId> solved_rules_;  // made before that
   TermId everything_ = 0;
   TermId continuations_[4] = {};
+  std::unique_ptr<OpenPermutation> opened_;  // the last one that was asked for
 };
 
 }  // namespace structgen

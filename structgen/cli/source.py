@@ -37,6 +37,7 @@ STANDARD_INPUT: Final = "-"
 _MAX_SPECIAL_ID: Final = 1 << 20
 
 Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
+Order: TypeAlias = Literal["declared", "any"]
 Dialect: TypeAlias = Literal["python", "ecma", "rust"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -51,6 +52,7 @@ class SourceOptions:
         lark: the file is a Lark grammar whatever its name.
         start: the rule that a Lark grammar begins with.
         whitespace: what may stand between the tokens of JSON.
+        order: in which order the members of a JSON object may come.
     """
 
     regex: str | None
@@ -58,6 +60,7 @@ class SourceOptions:
     lark: bool
     start: str
     whitespace: Whitespace
+    order: Order
 
     def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
         """Distribute the positional arguments over ``names``, of which ``--regex`` replaces the first.
@@ -100,9 +103,9 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
         def wrapper(
-            *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, **rest: Any
+            *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, order: Any, **rest: Any
         ) -> Any:
-            source = SourceOptions(regex, dialect, lark, start, whitespace)
+            source = SourceOptions(regex, dialect, lark, start, whitespace, order)
             return command(*arguments, source=source, **rest)
 
         decorated: Any = wrapper
@@ -135,6 +138,13 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
             show_default=True,
             help="White space in JSON: none, as json.dumps writes it, or free within bounds.",
         ),
+        click.option(
+            "--order",
+            type=click.Choice(get_args(Order)),
+            default="declared",
+            show_default=True,
+            help="Order of the members of a JSON object: as the schema declares them, or any.",
+        ),
     ]
 
 
@@ -166,7 +176,7 @@ def read_source(path: str | None, options: SourceOptions) -> Source:
             return Source(lark(text, start=options.start, path=folder), label)
         from structgen.grammar.json_schema import json_schema
 
-        return Source(json_schema(text, whitespace=options.whitespace), label)
+        return Source(json_schema(text, whitespace=options.whitespace, order=options.order), label)
 
 
 def compile_source(source: Source, vocabulary: Vocabulary | None = None) -> Constraint:

@@ -22,6 +22,7 @@ from structgen.decode.linked import (
     Either,
     JsonText,
     Linker,
+    Members,
     Node,
     Not,
     Pair,
@@ -184,6 +185,8 @@ class _Walk:
                 self._stack.append(_Close(name, len(self._spans), self._position))
                 self._spans.append(None)
                 self._push(item, goal.ends, goal)
+            case Members(item=item):
+                self._push(item, goal.ends, goal)
             case JsonText(value=value):
                 self._expand_json(goal, value)
             case Both(items=items) if items:
@@ -308,6 +311,8 @@ def _count(node: Node, inner: list[Counter[str]]) -> Counter[str]:
                 total |= counts
         case Repeated(max=most):
             total = Counter() if most == 0 else inner[0] if most == 1 else inner[0] + inner[0]
+        case Members():
+            total = sum([*inner, *inner[-2:]], Counter())  # the rest and the separator may stand more than once
         case Captured(name=name):
             total = inner[0] + Counter([name])
         case _:

@@ -26,6 +26,7 @@ from structgen.decode.linked import (
     Either,
     JsonText,
     Linker,
+    Members,
     Node,
     Not,
     Pair,
@@ -204,7 +205,7 @@ class Chart:
                 for item in items:
                     ends = ends | self._demand(item, source, start, entry).ends
                 return ends
-            case Captured(item=item):
+            case Captured(item=item) | Members(item=item):
                 return self._demand(item, source, start, entry).ends
             case Pair(head=head, tail=tail):
                 entry.head = self._demand(head, source, start, entry)

@@ -8,7 +8,7 @@ nothing here recurses on the depth of a term.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
@@ -21,6 +21,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -37,6 +38,7 @@ __all__ = [
     "Either",
     "JsonText",
     "Linker",
+    "Members",
     "Node",
     "Not",
     "Pair",
@@ -44,6 +46,8 @@ __all__ = [
     "Special",
     "Text",
 ]
+
+_State: TypeAlias = "tuple[frozenset[int], int, bool]"
 
 SPECIAL_BASE: Final = 0x100
 """Symbols from here on are special tokens (``SPECIAL_BASE + id``); those below are bytes."""
@@ -178,6 +182,56 @@ class Captured(Node):
 
 
 @final
+class Members(Node):
+    """What is left of a permutation: the items that were ``used``, how many members there were, and what is next.
+
+    ``item`` is the same one step on, made when it is asked for: the sets of items that no text leads to are never made.
+    """
+
+    __slots__ = ("_item", "_linker", "count", "is_after", "scope", "term", "used")
+
+    def __init__(self, linker: Linker, term: Permutation, scope: _Scope | None, state: _State) -> None:
+        self._linker = linker
+        self.term = term
+        self.scope = scope
+        self.used, self.count, self.is_after = state
+        self._item: Node | None = None
+
+    @property
+    def item(self) -> Node:
+        """A member and what may follow it, or a separator and what must; nothing, if nothing more is required."""
+        if self._item is None:
+            self._item = Either((Either(self._ways()),), recursive=True)
+        return self._item
+
+    def parts(self) -> tuple[tuple[Grammar, ...], tuple[Grammar, ...]]:
+        """The terms that are matched at most once, and those that may be matched more often."""
+        term = self.term
+        return (*term.required, *term.optional), (term.rest, term.separator)
+
+    def _ways(self) -> tuple[Node, ...]:
+        term, used, count = self.term, self.used, self.count
+        items, (rest, separator) = self.parts()
+        is_complete = count >= term.min and all(place in used for place in range(len(term.required)))
+        end = (Text(""),) if is_complete and (self.is_after or not count) else ()
+        if count == term.max:
+            return end
+        if self.is_after:
+            return (self._way(separator, used, count, is_after=False), *end)
+        more = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
+        free = [
+            self._way(item, used | {place}, more, is_after=True)
+            for place, item in enumerate(items)
+            if place not in used
+        ]
+        return (*free, self._way(rest, used, more, is_after=True), *end)
+
+    def _way(self, head: Grammar, used: frozenset[int], count: int, *, is_after: bool) -> Node:
+        following = self._linker.members(self.term, self.scope, (used, count, is_after))
+        return Pair(self._linker.later(head, self.scope), following)
+
+
+@final
 class _Pending(Node):
     """A term that has not been unfolded yet."""
 
@@ -211,7 +265,8 @@ class Linker:
     def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:
         self._special = special
         self._pending: dict[tuple[int, int], _Pending] = {}
-        self.root: Node = self._later(grammar, None)
+        self._members: dict[tuple[int, int, _State], Members] = {}
+        self.root: Node = self.later(grammar, None)
 
     def unfold(self, node: Node) -> Node:
         """The node itself, for one that stands for a term not looked at before."""
@@ -234,17 +289,28 @@ class Linker:
                 inner: tuple[Node, ...] = (head, tail)
             case Either(items=items) | Both(items=items):
                 inner = items
+            case Members():
+                inner = tuple(self.later(part, node.scope) for parts in node.parts() for part in parts)
             case Repeated(item=item) | Not(item=item) | Captured(item=item) | JsonText(value=item):
                 inner = (item,)
             case _:
                 inner = ()
         return tuple(self.unfold(child) for child in inner)
 
-    def _later(self, term: Grammar, scope: _Scope | None) -> _Pending:
+    def later(self, term: Grammar, scope: _Scope | None) -> Node:
+        """The node of a term, unfolded when it is asked for."""
         key = id(term), id(scope)
         found = self._pending.get(key)
         if found is None:
             found = self._pending[key] = _Pending(term, scope)
+        return found
+
+    def members(self, term: Permutation, scope: _Scope | None, state: _State) -> Members:
+        """The node of what is left of a permutation."""
+        key = id(term), id(scope), state
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = Members(self, term, scope, state)
         return found
 
     def _made(self, term: Grammar, scope: _Scope | None) -> Node:
@@ -265,19 +331,22 @@ class Linker:
     def _sequence(self, term: Sequence, scope: _Scope | None) -> Node:
         if not term.items:
             return Text("")
-        node: Node = self._later(term.items[-1], scope)
+        node: Node = self.later(term.items[-1], scope)
         for item in reversed(term.items[:-1]):
-            node = Pair(self._later(item, scope), node)
+            node = Pair(self.later(item, scope), node)
         return self.unfold(node)
 
     def _choice(self, term: Choice, scope: _Scope | None) -> Node:
-        return Either(tuple(self._later(item, scope) for item in term.items))
+        return Either(tuple(self.later(item, scope) for item in term.items))
 
     def _repeat(self, term: Repeat, scope: _Scope | None) -> Node:
         item = term.item
         if isinstance(item, (ByteClass, CharClass)):
             return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
-        return Repeated(self._later(item, scope), term.min, term.max)
+        return Repeated(self.later(item, scope), term.min, term.max)
+
+    def _permutation(self, term: Permutation, scope: _Scope | None) -> Node:
+        return self.members(term, scope, (frozenset(), 0, False))
 
     def _reference(self, term: Reference, scope: _Scope | None) -> Node:
         bound = scope
@@ -285,19 +354,19 @@ class Linker:
             bound = bound.outer
         if bound is None:
             raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
-        return Either((self._later(bound.rules[term.name], bound),), recursive=True)
+        return Either((self.later(bound.rules[term.name], bound),), recursive=True)
 
     def _intersection(self, term: Intersection, scope: _Scope | None) -> Node:
-        return Both(tuple(self._later(item, scope) for item in term.items))
+        return Both(tuple(self.later(item, scope) for item in term.items))
 
     def _complement(self, term: Complement, scope: _Scope | None) -> Node:
-        return Not(self._later(term.item, scope))
+        return Not(self.later(term.item, scope))
 
     def _capture(self, term: Capture, scope: _Scope | None) -> Node:
-        return Captured(term.name, self._later(term.item, scope))
+        return Captured(term.name, self.later(term.item, scope))
 
     def _json_string(self, term: JsonString, scope: _Scope | None) -> Node:
-        return JsonText(self._later(term.value, scope))
+        return JsonText(self.later(term.value, scope))
 
     def _special_token(self, term: SpecialToken, scope: _Scope | None) -> Node:
         ids = (
@@ -315,6 +384,7 @@ _MAKERS: Final[dict[type[Grammar], Callable[..., Node]]] = {
     Sequence: Linker._sequence,
     Choice: Linker._choice,
     Repeat: Linker._repeat,
+    Permutation: Linker._permutation,
     Reference: Linker._reference,
     Intersection: Linker._intersection,
     Complement: Linker._complement,

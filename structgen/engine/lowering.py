@@ -22,6 +22,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -183,8 +184,8 @@ class _Lowering:
         """List the parts that a node needs."""
         node, scope, mode = task.node, task.scope, task.mode
         match node:
-            case Sequence() | Choice():
-                for item in node.items:
+            case Sequence() | Choice() | Permutation():
+                for item in node.children:
                     self.need(task, item, scope, mode)
             case Repeat() | Capture() | Described():
                 self.need(task, node.item, scope, mode)
@@ -258,6 +259,8 @@ class _Lowering:
                 if max(node.min, node.max or 0) > _MAX_COUNT:
                     raise LimitExceeded("grammar", limit="repetition count", maximum=_MAX_COUNT)
                 return build.repeat(parts[0], node.min, node.max)
+            case Permutation():
+                return self.finish_permutation(node, parts)
             case Capture() | Described():
                 return parts[0]
             case Intersection() | Complement() | JsonString():
@@ -284,6 +287,14 @@ class _Lowering:
                 return self.builder.char_class(node.ranges, decoded)
             case SpecialToken():
                 return self.builder.special(self.special_id(node))
+
+    def finish_permutation(self, node: Permutation, parts: list[int]) -> int:
+        if max(node.min, node.max or 0) > _MAX_COUNT:
+            raise LimitExceeded("grammar", limit="number of members", maximum=_MAX_COUNT)
+        *items, rest, separator = parts
+        required = len(node.required)
+        flagged = [(item, index < required) for index, item in enumerate(items)]
+        return self.builder.permutation(separator, rest, flagged, node.min, node.max)
 
     def finish_regular(self, node: Intersection | Complement | JsonString, parts: list[int], mode: _Mode) -> int:
         build = self.builder

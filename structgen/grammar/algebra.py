@@ -104,6 +104,10 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
             return type(node)(children)
         case nodes.Repeat():
             return nodes.Repeat(children[0], node.min, node.max)
+        case nodes.Permutation():
+            *items, rest, separator = children
+            required, optional = items[: len(node.required)], items[len(node.required) :]
+            return nodes.Permutation(required, optional, rest, separator, node.min, node.max)
         case nodes.Capture():
             return nodes.Capture(node.name, children[0])
         case Described():

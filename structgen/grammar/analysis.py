@@ -19,6 +19,7 @@ from structgen.grammar.nodes import (
     Grammar,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Shared,
@@ -210,7 +211,26 @@ def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]
 def _combined(node: Grammar, values: list[bool]) -> bool:
     if isinstance(node, Complement):
         return not values[0]
-    return any(values) if isinstance(node, Choice) else all(values)
+    threshold, weights = _quorum(node, len(values))
+    return sum(weight for weight, value in zip(weights, values, strict=True) if value) >= threshold
+
+
+def _quorum(node: Grammar, count: int) -> tuple[int, list[int]]:
+    """How much of what a node depends on must have a property for the node to have it: a threshold and weights.
+
+    A choice needs one item, other nodes need all.  A permutation needs what is required, the separator if there are
+    two members, and as many other members as are asked for; those of ``rest`` make up any number.
+    """
+    if isinstance(node, Choice):
+        return 1, [1] * count
+    if not isinstance(node, Permutation):
+        return count, [1] * count
+    due = len(node.required)
+    others = max(node.min - due, 0)
+    heavy = len(node.optional) + others + 1  # more than all others together
+    separator = heavy if due + others > 1 else 0
+    weights = [heavy] * due + [1] * len(node.optional) + [others, separator]
+    return heavy * due + others + separator, weights
 
 
 def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
@@ -264,7 +284,7 @@ def _holding(rules: Mapping[str, Grammar], solved: Mapping[int, tuple[Grammar, b
 def _least_fixpoint(
     rules: Mapping[str, Grammar], leaf: Callable[[Grammar], bool | None]
 ) -> dict[int, tuple[Grammar, bool]]:
-    """Solve a monotone property of the rules: a choice has it with one item, every other node with all.
+    """Solve a monotone property of the rules: a node has it when enough of what it depends on has it (:func:`_quorum`).
 
     Args:
         rules: expressions by name.
@@ -273,7 +293,7 @@ def _least_fixpoint(
     Returns:
         Whether it holds for each node that was looked at, by ``id``.
     """
-    waiting: dict[int, list[Grammar]] = {}  # nodes by what they depend on
+    waiting: dict[int, list[tuple[Grammar, int]]] = {}  # nodes by what they depend on, and how much it counts
     missing: dict[int, int] = {}
     holds: set[int] = set()
     queue: list[Grammar] = []
@@ -288,9 +308,9 @@ def _least_fixpoint(
         if value is None and not (isinstance(node, Reference) and node.name not in rules):
             below = _below(node, rules)
             stack += below
-            missing[id(node)] = 1 if isinstance(node, Choice) else len(below)
-            for child in below:
-                waiting.setdefault(id(child), []).append(node)
+            missing[id(node)], weights = _quorum(node, len(below))
+            for child, weight in zip(below, weights, strict=True):
+                waiting.setdefault(id(child), []).append((node, weight))
             value = missing[id(node)] == 0
         if value:
             queue.append(node)
@@ -298,8 +318,8 @@ def _least_fixpoint(
         node = queue.pop()
         if id(node) not in holds:
             holds.add(id(node))
-            for parent in waiting.get(id(node), ()):
-                missing[id(parent)] -= 1
+            for parent, weight in waiting.get(id(node), ()):
+                missing[id(parent)] -= weight
                 if missing[id(parent)] <= 0:
                     queue.append(parent)
     return {key: (node, key in holds) for key, node in seen.items()}

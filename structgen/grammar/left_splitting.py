@@ -28,6 +28,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -58,6 +59,10 @@ class LeftPositions:
                 if not self.nullable(item):
                     break
             return found
+        if isinstance(node, Permutation):
+            members = (*node.required, *node.optional, node.rest)
+            starts = (*members, node.separator) if any(map(self.nullable, members)) else members
+            return [child for child in starts if id(child) in self._named]
         if isinstance(node, (JsonString, Shared)) or (isinstance(node, Repeat) and node.max == 0):
             return []
         return [child for child in node.children if id(child) in self._named]
@@ -128,12 +133,10 @@ class Splitter:
             return self._without_empty[id(child)][1]
 
         match node:
-            case Literal():
+            case Literal() | Sequence(items=()):
                 return EMPTY
             case Reference():
                 return Reference(self._nonempty(node.name))
-            case Sequence() if not node.items:
-                return EMPTY
             case Sequence():
                 tails = self._tails(node.items, len(node.items) - 1)
                 return self.choice(
@@ -143,6 +146,8 @@ class Splitter:
                 return self.choice(inner(item) for item in node.items)
             case Repeat():
                 return EMPTY if node.max == 0 else self._repeat(inner(node.item), 1, node.max)
+            case Permutation():
+                return self._nonempty_permutation(node, inner)
             case Capture():
                 item = inner(node.item)
                 return item if is_empty(item) else Capture(node.name, item)
@@ -159,6 +164,39 @@ class Splitter:
                 return Complement(choice(node.item, EPSILON))
             case _:
                 raise GrammarError("grammar", f"unknown node {type(node).__name__}")
+
+    def _nonempty_permutation(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
+        """Permutations in which some member, or failing that some separator, is not empty."""
+        required, optional, rest, separator = node.required, node.optional, node.rest, node.separator
+        least, most = node.min, node.max
+        if most == 0:
+            return EMPTY
+        if not any(map(self.nullable, (*required, *optional, rest))):  # so none is required
+            return self._permutation(required, optional, rest, separator, max(least, 1), most)
+        ways: list[Grammar] = []
+        for index, item in enumerate(required):
+            once = [*required[:index], inner(item), *required[index + 1 :]]
+            ways.append(self._permutation(once, optional, rest, separator, least, most))
+        if most is None or len(required) < most:
+            for index, item in enumerate(optional):
+                left = [*optional[:index], *optional[index + 1 :]]
+                ways.append(self._permutation([*required, inner(item)], left, rest, separator, least, most))
+            ways.append(self._permutation([*required, inner(rest)], optional, rest, separator, least, most))
+        if all(map(self.nullable, required)):
+            ways.append(self._separators(node, inner))
+        return self.choice(ways)
+
+    def _separators(self, node: Permutation, inner: Callable[[Grammar], Grammar]) -> Grammar:
+        """Separators, not all of them empty, between as many empty members as ``node`` may have."""
+        most = node.max
+        if not self.nullable(node.rest):
+            count = len(node.required) + sum(map(self.nullable, node.optional))
+            most = count if most is None else min(most, count)
+        further = max(node.min, len(node.required), 2) - 2
+        if most is not None and most - 2 < further:
+            return EMPTY
+        more = self._repeat(node.separator, further, None if most is None else most - 2)
+        return self.sequence(inner(node.separator), more)
 
     # Terms split at what they start with
 
@@ -205,6 +243,14 @@ class Splitter:
                     problem=f"capture {node.name!r} starts with the left-recursive rule {_first(starts)!r}, "
                     "whose start is only known once it ends",
                     remedy="capture inside that rule, or write it with repetition: t (op t)*",
+                )
+            case Permutation():
+                raise UnsupportedFeature(
+                    "grammar",
+                    "permutation",
+                    where=_first(starts),
+                    problem=f"a permutation starts with the left-recursive rule {_first(starts)!r}",
+                    remedy="write that rule with repetition: t (op t)*, or begin the members with something else",
                 )
             case _:
                 raise GrammarError(
@@ -281,6 +327,19 @@ class Splitter:
         if is_empty(item) or (least, most) == (1, 1):
             return item
         return Repeat(item, least, most)
+
+    def _permutation(
+        self,
+        required: Iterable[Grammar],
+        optional: Iterable[Grammar],
+        rest: Grammar,
+        separator: Grammar,
+        least: int,
+        most: int | None,
+    ) -> Grammar:
+        made = Permutation(required, optional, rest, separator, least, most)
+        self._charge(1 + len(made.children))
+        return EMPTY if any(map(is_empty, made.required)) else made
 
     def _charge(self, count: int) -> None:
         self._count += count

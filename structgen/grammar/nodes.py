@@ -30,6 +30,7 @@ __all__ = [
     "Intersection",
     "JsonString",
     "Literal",
+    "Permutation",
     "Reference",
     "Repeat",
     "Rules",
@@ -282,6 +283,64 @@ class Repeat(Grammar):
 
     def _own(self) -> object:
         return self.min, self.max
+
+
+@final
+class Permutation(Grammar):
+    """Members in any order, ``separator`` between them.
+
+    Each of ``required`` is a member exactly once, each of ``optional`` at most once, and those of ``rest`` are members
+    any number of times; the number of members, these included, is from ``min`` to ``max`` (``None``: no bound).
+    No members are the empty string.
+
+    The order of ``required`` and ``optional`` has no meaning.  Nothing is multiplied out: n items have 2 ** n states,
+    of which only those exist that a text has led to.
+
+    Source: R. D. Cameron, "Extending context-free grammars with permutation phrases" (1993).
+    """
+
+    __slots__ = ("max", "min", "optional", "required", "rest", "separator")
+    _fields = ("required", "optional", "rest", "separator", "min", "max")
+    required: tuple[Grammar, ...]
+    optional: tuple[Grammar, ...]
+    rest: Grammar
+    separator: Grammar
+    min: int
+    max: int | None
+
+    def __init__(
+        self,
+        required: Iterable[Grammar] = (),
+        optional: Iterable[Grammar] = (),
+        rest: Grammar | None = None,
+        separator: Grammar | None = None,
+        min: int = 0,
+        max: int | None = None,
+    ) -> None:
+        """Make the term; without ``rest`` there are no further members, without ``separator`` nothing between."""
+        once = _terms(required, "Permutation")
+        least = builtin_max(min, len(once))
+        if min < 0 or (max is not None and max < least):
+            raise ValueError(
+                f"Permutation: the bounds {min}..{max} leave no number of members; give 0 <= min <= max, and as many "
+                f"as are required ({len(once)})"
+            )
+        _set(
+            self,
+            required=once,
+            optional=_terms(optional, "Permutation"),
+            rest=EMPTY if rest is None else _term(rest, "Permutation"),
+            separator=EPSILON if separator is None else _term(separator, "Permutation"),
+            min=min,
+            max=max,
+        )
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (*self.required, *self.optional, self.rest, self.separator)
+
+    def _own(self) -> object:
+        return len(self.required), self.min, self.max
 
 
 @final

@@ -26,6 +26,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -44,6 +45,8 @@ _BIND_FROM: Final = 32
 
 # Precedence, loosest first.  A term below the level that its place asks for gets parentheses.
 _TERM, _CHOICE, _INTERSECTION, _SEQUENCE, _COMPLEMENT, _REPEAT, _ATOM = range(7)
+
+_SHORT_COUNTS: Final = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 
 _Piece: TypeAlias = "str | tuple[Grammar, int]"
 _Pieces: TypeAlias = Iterable[_Piece]
@@ -145,6 +148,8 @@ def _own_length(node: Grammar) -> int:
             return 16 + sum(len(name) + 4 for name, _ in node.rules)
         case Reference() | Capture():
             return len(node.name)
+        case Permutation():
+            return 20
         case _:
             return 4
 
@@ -200,19 +205,19 @@ class _Writer:
 
     def _repeat(self, node: Repeat) -> _Pieces:
         yield node.item, _ATOM
-        match node.min, node.max:
-            case 0, None:
-                yield "*"
-            case 1, None:
-                yield "+"
-            case 0, 1:
-                yield "?"
-            case low, None:
-                yield f"{{{low},}}"
-            case low, high if low == high:
-                yield f"{{{low}}}"
-            case low, high:
-                yield f"{{{low},{high}}}"
+        yield _SHORT_COUNTS.get((node.min, node.max)) or _count(node.min, node.max)
+
+    def _permutation(self, node: Permutation) -> _Pieces:
+        yield "permutation" if (node.min, node.max) == (0, None) else f"permutation{_count(node.min, node.max)}"
+        opening = "("
+        for part in (node.required, node.optional, (node.rest,), (node.separator,)):
+            yield opening
+            opening = "; "
+            for index, item in enumerate(part):
+                if index:
+                    yield ", "
+                yield item, _TERM
+        yield ")"
 
     def _reference(self, node: Reference) -> _Pieces:
         yield write_name(node.name)
@@ -249,6 +254,7 @@ _WRITERS: Final[Mapping[type[Grammar], Callable[[_Writer, Any], _Pieces]]] = {
     Sequence: _Writer._sequence,
     Choice: _Writer._choice,
     Repeat: _Writer._repeat,
+    Permutation: _Writer._permutation,
     Reference: _Writer._reference,
     Rules: _Writer._rules,
     Intersection: _Writer._intersection,
@@ -278,6 +284,10 @@ def _level(node: Grammar) -> int:
             return _TERM
         case _:
             return _ATOM
+
+
+def _count(low: int, high: int | None) -> str:
+    return f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
 
 
 def _parenthesised(pieces: _Pieces) -> _Pieces:

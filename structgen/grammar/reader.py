@@ -22,6 +22,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -81,6 +82,9 @@ _LONE: Final[dict[str, Callable[[tuple[Grammar, ...]], Grammar]]] = {
     "&": Intersection,
     ",": Sequence,
 }
+
+_LISTS_OF_PERMUTATION: Final = 2
+_PARTS_OF_PERMUTATION: Final = 4
 
 _Value = TypeVar("_Value")
 
@@ -216,7 +220,7 @@ class _Parser:
                 frame.choices.append(self._conjunction(frame, token))
             case "&":
                 frame.conjuncts.append(self._sequence(frame, token))
-            case ")" | ";" | "}":
+            case ")" | ";" | "}" | ",":
                 self._close(token)
             case _:
                 self._unexpected(token, "a term")
@@ -256,6 +260,10 @@ class _Parser:
         elif name in {"json", "shared"}:
             wrap = JsonString if name == "json" else Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)
+        elif name == "permutation":
+            count = self._take() if self.ahead.kind == "count" else None
+            self._expect("mark", "(", "'(' after 'permutation'")
+            self._next_part(token, count, [[]])
         else:
             self._unexpected(token, f"a term (write <{name}> for the rule of this name)")
 
@@ -332,6 +340,28 @@ class _Parser:
             self._next_share()
 
         self.frames.append(_Frame(token.start, ";", done))
+
+    def _next_part(self, head: _Token, count: _Token | None, parts: list[list[Grammar]]) -> None:
+        """Read on in a permutation: lists of required and of optional items, further members, the separator."""
+        while len(parts) <= _LISTS_OF_PERMUTATION and not parts[-1] and self._at("mark", ";"):
+            self._take()
+            parts.append([])
+
+        def done(frame: _Frame, end: _Token) -> None:
+            parts[-1].append(self._term(frame, end))
+            if end.text == ")":
+                required, optional, (rest,), (separator,) = parts
+                low, high = (0, None) if count is None else self._bounds(count)
+                if count is not None and high is not None and high < len(required):
+                    self._fail(f"{len(required)} required items do not fit {count.text}", head.start, end.end)
+                self._operand(Permutation(required, optional, rest, separator, low, high))
+                return
+            if end.text == ";":
+                parts.append([])
+            self._next_part(head, count, parts)
+
+        close = ",;" if len(parts) <= _LISTS_OF_PERMUTATION else ";" if len(parts) < _PARTS_OF_PERMUTATION else ")"
+        self.frames.append(_Frame(self.ahead.start, close, done))
 
     def _close(self, token: _Token) -> None:
         frame = self.frames[-1]

@@ -20,8 +20,12 @@ from structgen.testing.scoping import Node, postorder_of, resolve
 
 __all__ = ["Position", "Recogniser"]
 
-State: TypeAlias = "int | Regex"
-"""How far an item has come: items of a sequence done, repetitions done, or what is left of a regular node."""
+State: TypeAlias = "int | Regex | Members"
+"""How far an item has come: items of a sequence done, repetitions done, members of a permutation, or what is left of a
+regular node."""
+
+Members: TypeAlias = "tuple[frozenset[int], int, bool]"
+"""The items of a permutation that were used, the number of members, and whether a separator is due."""
 
 Item: TypeAlias = "tuple[int, State, Position]"
 """A node, its state, and the position where it was entered."""
@@ -130,11 +134,15 @@ class Recogniser:
     # The nodes as machines
 
     def _entry(self, node: int) -> State:
+        if isinstance(self._nodes[node].term, ir.Permutation):
+            return frozenset(), 0, False
         return self._regular.get(node, 0)
 
     def _ends(self, node: int, state: State) -> bool:
         if isinstance(state, Regex):
             return state.nullable
+        if isinstance(state, tuple):
+            return self._may_end(node, state)
         match self._nodes[node].term:
             case ir.Sequence() as term:
                 return state == len(term.items)
@@ -147,6 +155,8 @@ class Recogniser:
         """The nodes with members that may be called, each with the state to go on in."""
         if isinstance(state, Regex):
             return []
+        if isinstance(state, tuple):
+            return self._calls_of_members(node, state)
         term, children = self._nodes[node].term, self._nodes[node].children
         match term:
             case ir.Sequence():
@@ -158,6 +168,52 @@ class Recogniser:
             case _:  # a choice, or a term that means its only child
                 calls = [(child, 1) for child in children] if state == 0 else []
         return [call for call in calls if call[0] in self._productive]
+
+    # Permutations
+
+    def _may_end(self, node: int, state: Members) -> bool:
+        term = self._permutation(node)
+        used, count, is_after = state
+        return (is_after or count == 0) and count >= term.min and used >= set(range(len(term.required)))
+
+    def _calls_of_members(self, node: int, state: Members) -> list[tuple[int, State]]:
+        term, children = self._permutation(node), self._nodes[node].children
+        *items, rest, separator = children
+        used, count, is_after = state
+        if is_after:
+            return [(separator, (used, count, False))] if self._goes_on(node, used, count) else []
+        if count == term.max:
+            return []
+        free = [(place, item) for place, item in enumerate(items) if place not in used]
+        calls: list[tuple[int, State]] = []
+        for place, child in [*free, (None, rest)]:
+            taken = used if place is None else used | {place}
+            # Without an upper bound, members beyond the lower one need not be counted.
+            after = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
+            state = taken, after, True
+            if child in self._productive and (self._may_end(node, state) or self._goes_on(node, taken, after)):
+                calls.append((child, state))
+        return calls
+
+    def _goes_on(self, node: int, used: frozenset[int], count: int) -> bool:
+        """Whether a further member may follow, so that the whole can be completed."""
+        term = self._permutation(node)
+        *items, rest, separator = self._nodes[node].children
+        left = [place for place in range(len(items)) if place not in used and items[place] in self._productive]
+        due = [place for place in range(len(term.required)) if place not in used]
+        need = max(term.min - count, len(due), 1)
+        return (
+            separator in self._productive
+            and set(due) <= set(left)
+            and (rest in self._productive or need <= len(left))
+            and (term.max is None or count + need <= term.max)
+        )
+
+    def _permutation(self, node: int) -> ir.Permutation:
+        term = self._nodes[node].term
+        if not isinstance(term, ir.Permutation):
+            raise TypeError(f"{type(term).__name__} is no permutation")
+        return term
 
     # What is known of the nodes before reading
 
@@ -207,6 +263,8 @@ class Recogniser:
                 return algebra.union(parts)
             case ir.Repeat(min=least, max=most):
                 return algebra.repetition(parts[0], least, most)
+            case ir.Permutation():
+                return _spelled_out(algebra, node.term, parts)
             case ir.Intersection():
                 return algebra.intersection(parts or [algebra.text])
             case ir.Complement():
@@ -240,5 +298,39 @@ class Recogniser:
                 return all(children)
             case ir.Repeat(min=least):
                 return least == 0 or children[0]
+            case ir.Permutation() as term:
+                *items, rest, separator = children
+                due = items[: len(term.required)]
+                count = max(term.min, len(due))
+                others = sum(items[len(due) :]) >= count - len(due) or rest
+                return all(due) and others and (count < 2 or separator)
             case _:
                 return any(children)
+
+
+def _spelled_out(algebra: Algebra, term: ir.Permutation, parts: list[Regex]) -> Regex:
+    """A permutation as a regular expression: exponential in the number of items, so for few of them."""
+    *items, rest, separator = parts
+    due = frozenset(range(len(term.required)))
+    made: dict[tuple[frozenset[int], int], Regex] = {}
+
+    def after(used: frozenset[int], count: int) -> Regex:
+        """What may follow ``count`` members; beyond the bounds, they are not counted."""
+        key = used, count
+        if key not in made:
+            ways = [algebra.epsilon] if count >= term.min and used >= due else []
+            between = separator if count else algebra.epsilon
+            is_counted = count < term.min or term.max is not None or count == 0
+            if term.max is None or count < term.max:
+                for place in set(range(len(items))) - used:
+                    following = after(used | {place}, count + 1 if is_counted else count)
+                    ways.append(algebra.concatenation([between, items[place], following]))
+                if is_counted:
+                    ways.append(algebra.concatenation([between, rest, after(used, count + 1)]))
+            loop = algebra.epsilon
+            if not is_counted:
+                loop = algebra.repetition(algebra.concatenation([separator, rest]), 0, None)
+            made[key] = algebra.concatenation([loop, algebra.union(ways)])
+        return made[key]
+
+    return after(frozenset(), 0)

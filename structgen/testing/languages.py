@@ -91,6 +91,8 @@ def _combined(node: Node, members: Mapping[int, set[bytes]], universe: set[bytes
             return joined
         case ir.Repeat(min=least, max=most):
             return _repetition(parts[0], least, most, universe)
+        case ir.Permutation():
+            return _permutations(node.term, parts, universe)
         case ir.Intersection():
             return _texts(universe).intersection(*parts) if not parts else parts[0].intersection(*parts[1:])
         case ir.Complement():
@@ -116,6 +118,32 @@ def _repetition(item: set[bytes], least: int, most: int | None, universe: set[by
             return union | power
         power, count = following, count + 1
     return union
+
+
+def _permutations(term: ir.Permutation, parts: list[set[bytes]], universe: set[bytes]) -> set[bytes]:
+    """All lists of members in all orders, member by member; counts are told apart up to the larger bound."""
+    *items, rest, separator = parts
+    due = frozenset(range(len(term.required)))
+    bound = max(term.min, 1) if term.max is None else term.max
+    found = {b""} if term.min == 0 and not due else set()
+    agenda = [(b"", frozenset[int](), 0)]
+    seen = set(agenda)
+    while agenda:
+        word, used, count = agenda.pop()
+        if term.max is not None and count == term.max:
+            continue
+        before = _concatenation({word}, separator if count else {b""}, universe)
+        free = [(place, item) for place, item in enumerate(items) if place not in used]
+        for place, member in [*free, (None, rest)]:
+            taken = used if place is None else used | {place}
+            for longer in _concatenation(before, member, universe):
+                if count + 1 >= term.min and taken >= due:
+                    found.add(longer)
+                state = longer, taken, min(count + 1, bound)
+                if state not in seen:
+                    seen.add(state)
+                    agenda.append(state)
+    return found
 
 
 def _refuse_recursion(nodes: tuple[Node, ...], node: int) -> None:

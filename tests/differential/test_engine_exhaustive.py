@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 import pytest
 
@@ -16,7 +17,9 @@ from structgen.grammar.nodes import (
     CharClass,
     Complement,
     Grammar,
+    Intersection,
     JsonString,
+    Permutation,
     Reference,
     Rules,
     Shared,
@@ -122,6 +125,47 @@ def test_every_small_pair_of_rules(ab_vocabulary: Vocabulary) -> None:
     others = list(small_terms(3, [x, y, literal("b"), EPSILON], operators))
     pairs = (Rules({"x": body, "y": other}, x) for body in bodies for other in others)
     assert compare_all(pairs, ab_vocabulary, b"ab", prefix=3) > 5_000
+
+
+def test_small_permutations(ab_vocabulary: Vocabulary) -> None:
+    """Items, further members and separators that overlap and may be empty, with text behind the permutation too."""
+    a, b, ab = literal("a"), literal("b"), literal("ab")
+    lists = [[], [a], [a, ab], [choice("a", ""), b]]
+    compared = 0
+    for required, optional in product(lists, lists):
+        for rest, separator in product([EMPTY, b], [EPSILON, b, choice("a", "")]):
+            for low, high in [(0, None), (2, 3), (1, 1)]:
+                if high is None or high >= len(required):
+                    term = Permutation(required, optional, rest, separator, low, high)
+                    compared += compare(term, ab_vocabulary, b"ab", 3)
+                    compared += compare(sequence(term, "a"), ab_vocabulary, b"ab", 3)
+    assert compared > 2_000
+
+
+def test_permutations_of_what_calls_rules(ab_vocabulary: Vocabulary) -> None:
+    """Items call rules, that of the permutation included."""
+    x, y = Reference("x"), Reference("y")
+    nested = Permutation([sequence("a", x, "b")], [y], None, EPSILON)
+    bodies = [choice(nested, "ab"), choice(Permutation([], [sequence("a", x), y], literal("b"), EPSILON, 1, 3), "b")]
+    for body in bodies:
+        grammar = Rules({"x": body, "y": choice("bb", sequence("a", y))}, x)
+        assert compare(grammar, ab_vocabulary, b"ab", 4) > 1
+
+
+def test_permutations_are_regular(ab_vocabulary: Vocabulary) -> None:
+    """Permutations are regular terms, so they may be intersected, complemented and written as JSON strings."""
+    each = Permutation([literal("a"), literal("b")], [literal("ab")])
+    terms = [
+        Intersection((each, repeat(choice("ab", "ba")))),
+        Intersection((Complement(each), repeat(choice("a", "b"), 0, 4))),
+        sequence(Intersection((each, Complement(literal("ab")))), "b"),
+        Permutation([Intersection((repeat(ANY_CHAR, 1, 2), Complement(literal("a")))), literal("b")]),
+    ]
+    for term in terms:
+        assert compare(term, ab_vocabulary, b"ab", 4) > 1
+    strings = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+    for value in (each, Permutation([literal("\n"), literal("n")], [literal('"')], None, literal("n"), 1, 2)):
+        assert compare(JsonString(value), strings, b'"\\nabu', 4) > 1
 
 
 def test_small_json_strings() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instance_order import declared_order
+from instance_order import declared_order, shuffled
 
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar.json_schema import json_schema
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -60,6 +61,39 @@ def test_sample_of_real_schemas(schemas: list[dict[str, Any]], byte_vocabulary: 
 def test_all_real_schemas(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
     """Labels of all schemas agree with the grammar in three whitespace styles."""
     _compare(schemas, byte_vocabulary)
+
+
+def test_sample_of_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
+    """With ``order="any"`` every valid instance is a member as it is written and shuffled, and no invalid one is."""
+    _compare_shuffled(schemas[::SAMPLE_STEP], byte_vocabulary)
+
+
+@pytest.mark.nightly
+def test_all_real_schemas_in_any_order(schemas: list[dict[str, Any]], byte_vocabulary: Vocabulary) -> None:
+    """The same for all schemas."""
+    _compare_shuffled(schemas, byte_vocabulary)
+
+
+def _compare_shuffled(schemas: list[dict[str, Any]], vocabulary: Vocabulary) -> None:
+    rng = random.Random(9)
+    outcomes = Counter[str]()
+    wrong: list[tuple[str, str]] = []
+    for case in schemas:
+        try:
+            constraint = compile(json_schema(case["schema"], order="any"), vocabulary)
+        except (GrammarError, LimitExceeded):  # the test above says which errors are faults
+            outcomes["refused"] += 1
+            continue
+        outcomes["compiled"] += 1
+        for test in case["tests"]:
+            for data in (test["data"], *(shuffled(test["data"], rng) for _ in range(3))):
+                text = json.dumps(data, ensure_ascii=False)
+                accepted = _accepts(constraint, text)
+                outcomes[f"{'valid' if test['valid'] else 'invalid'} {'accepted' if accepted else 'rejected'}"] += 1
+                if accepted != test["valid"] and case["name"] not in MISLABELLED:
+                    wrong.append((case["name"], text[:300]))
+    assert wrong == [], outcomes
+    assert outcomes["compiled"] >= LEAST_COMPILED * (outcomes["compiled"] + outcomes["refused"]), outcomes
 
 
 def _compare(schemas: list[dict[str, Any]], vocabulary: Vocabulary) -> None:

@@ -85,6 +85,25 @@ def test_random_walks_are_valid(constraints: list[tuple[dict[str, Any], Constrai
                 pytest.fail(f"{case['name']}: {text!r} is let through, but: {str(error)[:300]}")
 
 
+def test_random_walks_in_any_order_are_valid(cases: list[dict[str, Any]], deepseek_vocabulary: Vocabulary):
+    """The same where the members of objects come in any order."""
+    rng = random.Random(11)
+    walked = 0
+    for case in cases[: SCHEMAS // 2]:
+        try:
+            constraint = compile(json_schema(case["schema"], order="any"), deepseek_vocabulary)
+        except (GrammarError, LimitExceeded):
+            continue
+        for spare in (0, 25):
+            text = walk(constraint, rng, spare).decode()
+            try:
+                check(case["schema"], json.loads(text))
+            except (ValueError, jsonschema.ValidationError) as error:
+                pytest.fail(f"{case['name']}: {text!r} is let through, but: {str(error)[:300]}")
+            walked += 1
+    assert walked > SCHEMAS // 2
+
+
 def spellings(text: str, vocabulary: Vocabulary, rng: random.Random) -> list[list[int]]:
     """Canonical tokens, one token a byte, and a random segmentation into tokens."""
     index = {token: number for number, token in enumerate(vocabulary.tokens) if token}

@@ -132,6 +132,18 @@ def test_run_whitespace(structgen: Command, model: Callable[..., None], person: 
     assert structgen("run", person, "--whitespace", "compact")[1] == '{"name":"Ada","age":36}\n'
 
 
+def test_order(structgen: Command, model: Callable[..., None], person: str, tmp_path: Path) -> None:
+    """``--order any`` lets the members of an object come in any order, in all commands."""
+    model('{"age":36,"name":"Ada"}')
+    compact = ("--whitespace", "compact")
+    assert structgen("run", person, *compact, "--order", "any")[1] == '{"age":36,"name":"Ada"}\n'
+    document = tmp_path / "document.json"
+    document.write_text('{"age": 36, "name": "Ada"}')
+    assert structgen("match", person, str(document))[0] == 1
+    assert structgen("match", person, str(document), "--order", "any")[0] == 0
+    assert "any" in structgen("check", person, "--order", "any")[1]
+
+
 def test_run_a_regex_and_a_lark_grammar(structgen: Command, model: Callable[..., None], tmp_path: Path) -> None:
     """All three kinds of description work."""
     model("yes")
@@ -199,6 +211,7 @@ def test_interrupted_run_tells_what_there_is(structgen: Command, model: Callable
         (["--prompt", "a", "--prompt-file", "b"], ["exclude"]),
         (["--prompt-file", "no-such-file"], ["no-such-file"]),
         (["--whitespace", "none"], ["compact"]),
+        (["--order", "sorted"], ["declared"]),
         (["--model", "./no-such-model"], ["no-such-model"]),
         (["--frobnicate"], ["--frobnicate"]),
     ],

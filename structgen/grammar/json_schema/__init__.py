@@ -20,7 +20,7 @@ from structgen.grammar.json_schema.entries import LazyDescription, describe
 from structgen.grammar.json_schema.normal_form import NormalForm
 from structgen.grammar.json_schema.places import Place, Resource, shown
 from structgen.grammar.json_schema.planner import AlternativesOverlap, Planner
-from structgen.grammar.json_schema.policy import JsonPolicy, Whitespace
+from structgen.grammar.json_schema.policy import JsonPolicy, Order, Whitespace
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import syntax_of
 from structgen.grammar.limits import Limits
@@ -42,6 +42,7 @@ def json_schema(
     *,
     policy: JsonPolicy | None = None,
     whitespace: Whitespace | None = None,
+    order: Order | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
     """The JSON texts whose value is valid against ``schema``.
@@ -51,6 +52,7 @@ def json_schema(
             model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]`` ...
         policy: which texts of a valid value belong to the language.
         whitespace: the same as ``policy`` with this ``whitespace``.
+        order: the same as ``policy`` with this ``order`` of the members of objects.
         limits: bounds on size and nesting.
 
     Returns:
@@ -72,6 +74,8 @@ def json_schema(
     chosen = policy or _DEFAULT_POLICY
     if whitespace is not None:
         chosen = replace(chosen, whitespace=whitespace)
+    if order is not None:
+        chosen = replace(chosen, order=order)
     document, python_type = _document(schema, limits)
     with _without_collection():
         return _grammar(document, python_type, chosen, limits)

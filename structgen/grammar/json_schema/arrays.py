@@ -30,7 +30,7 @@ class ArrayFacet:
         contained: the schema of ``contains``; from ``fewest_contained`` to ``most_contained`` items are valid there.
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
-        refusals: keywords that cannot be enforced.
+        refusals: keywords that cannot be enforced, or not always.
         annotates: whether what it looks at counts as evaluated.
         is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
     """
@@ -212,9 +212,10 @@ class ArrayLayout:
         fewest, most: the bounds on the number of items.
         items: for each position of the longest prefix the schemas that hold there.
         rest: the schemas that hold for all further items.
+        unique: a schema with ``uniqueItems``, where more than one item is possible.
     """
 
-    __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "watched")
+    __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "unique", "watched")
 
     def __init__(self, facets: tuple[ArrayFacet, ...]) -> None:
         self.held = tuple(facet for facet in facets if not facet.is_negated)
@@ -227,10 +228,13 @@ class ArrayLayout:
             prefix = min(prefix, self.most)
         self.items = [_places(facet.item(index) for facet in self.held) for index in range(prefix)]
         self.rest = _places(facet.further() for facet in self.held)
+        self.unique: Place | None = None
         for facet in self.held:
             for keyword in facet.refusals:
-                if keyword != "uniqueItems" or self.most is None or self.most > 1:
+                if keyword != "uniqueItems":
                     refused(facet.place, keyword)
+                if self.most is None or self.most > 1:
+                    self.unique = facet.place
 
     @property
     def is_watched(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
+from structgen.grammar.json_schema.object_alternatives import union_of_permutations
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
 from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
 from structgen.grammar.json_schema.terms import alternatives, chain
@@ -236,6 +237,8 @@ class _Builder:
             refuse_count(layout)
 
     def term(self) -> Grammar:
+        if self._syntax.policy.order == "any":
+            return union_of_permutations(self._layout, self._members, self._others, self._values, self._syntax)
         count = len(self._members)
         before, after = self._reached()
         tails: dict[State, Grammar | None] = {}

@@ -7,7 +7,7 @@ Members are chained from the right.  After a member, with the names before ``i``
 
 so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
 be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
-beyond the required ones.
+beyond the required ones.  Where the policy asks for any order, the members are a permutation instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.places import refused
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Permutation, Repeat, Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["object_term", "refuse_count", "refuse_size"]
+__all__ = ["object_term", "permuted", "refuse_count", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
@@ -66,6 +66,10 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         refuse_count(layout)
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
+    if syntax.policy.order == "any":
+        due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
+        free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
+        return permuted(due, free, other, layout.fewest, layout.most, syntax)
     steps = need if room is None else room
     if (len(members) + 1) * (steps + 1) > _MOST_STATES:
         refuse_size(layout)
@@ -77,6 +81,27 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
     return Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+
+
+def permuted(
+    required: Items[Grammar],
+    optional: Items[Grammar],
+    other: Grammar,
+    fewest: int,
+    most: int | None,
+    syntax: Syntax,
+) -> Grammar:
+    """The objects with these members in any order, from ``fewest`` to ``most`` of them."""
+    optional = [member for member in optional if member is not EMPTY]
+    if any(member is EMPTY for member in required) or (most is not None and most < max(fewest, len(required))):
+        return EMPTY
+    if other is EMPTY and fewest > len(required) + len(optional):
+        return EMPTY
+    if most == 0 or (other is EMPTY and not required and not optional):
+        return Sequence((syntax.open_object, syntax.end_object))
+    listed = Permutation(required, optional, other, syntax.comma, max(fewest, 1), most)
+    some = Sequence((listed, syntax.close_object))
+    return Sequence((syntax.open_object, some if fewest or required else Choice((syntax.end_object, some))))
 
 
 class _Row:

@@ -42,6 +42,7 @@ from structgen.grammar.json_schema.strings import string_term
 from structgen.grammar.json_schema.syntax import BOOLEAN as BOOLEAN_TERM
 from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
 from structgen.grammar.json_schema.terms import alternatives
+from structgen.grammar.json_schema.unique_items import UniqueItems
 from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.json_schema.values import values_term
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
@@ -218,8 +219,7 @@ class Planner:
 
     def _fill(self, plan: Plan, shapes: list[Shape]) -> None:
         """Note what the shapes of a plan need."""
-        if any(shape.branches for shape in shapes) and not self._are_proofs:
-            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps))
+        self._separate(shapes)
         if not shapes:
             self._reasons.append((plan.places, ": no alternative is left"))
         if len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values:
@@ -228,6 +228,11 @@ class Planner:
             return
         plan.children = [part for shape in shapes for part in self._parts(shape)]
         plan.build = union
+
+    def _separate(self, shapes: list[Shape]) -> None:
+        """Note which alternatives of a ``oneOf`` must be told apart."""
+        if any(shape.branches for shape in shapes) and not self._are_proofs:
+            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps))
 
     def _refuse(self, shape: Shape) -> None:
         for place, keyword in shape.refusals:
@@ -301,6 +306,8 @@ class Planner:
         layout = ArrayLayout(shape.arrays)
         place = shape.arrays[0].place
         self._forms.spend(_ITEM_COST * (1 + len(layout.items)), place)
+        if layout.unique is not None:
+            return self._unique_array(plan, layout, place)
         if layout.is_watched:
             return self._watched_array(plan, layout, place)
         plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
@@ -309,6 +316,22 @@ class Planner:
             term = array_term(layout, terms[:-1], terms[-1], self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": 'minItems' asks for more items than are possible"))
+            return term
+
+        plan.build = build
+        return plan
+
+    def _unique_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
+        unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
+        for shapes in unique.shapes:
+            self._separate(shapes)
+        self._forms.spend(_ITEM_COST * unique.size, place)
+        plan.children = [self._request(places) for places in unique.places]
+
+        def build(terms: list[Grammar]) -> Grammar:
+            term = unique.term(terms)
+            if term is EMPTY:
+                self._reasons.append(((place,), ": there are fewer values than 'minItems' asks for"))
             return term
 
         plan.build = build

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["JsonPolicy", "Whitespace"]
+__all__ = ["JsonPolicy", "Order", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
+Order: TypeAlias = Literal["declared", "any"]
+
+
+_ORDERS: Final[dict[Order, str]] = {
+    "declared": "declared; undeclared and pattern names anywhere between",
+    "any": "any",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,9 @@ class JsonPolicy:
         indent: the most spaces and tabs after a line break, so that a run of whitespace always ends.
         digits: the most digits of the integer part and of the fraction of a number, so that a number always ends;
             a bound or a constant that needs more digits gets them.
+        order: in which order the members of an object may come.
+            ``"declared"``: declared names as the schema mentions them, others anywhere between.
+            ``"any"``: every order, of the members of constants too.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -32,12 +42,12 @@ class JsonPolicy:
     whitespace: Whitespace = "flexible"
     indent: int = 256
     digits: int = 40
+    order: Order = "declared"
 
     def __post_init__(self) -> None:
-        if self.whitespace not in get_args(Whitespace):
-            raise ValueError(
-                f"JsonPolicy: whitespace is {self.whitespace!r}; give one of {', '.join(get_args(Whitespace))}"
-            )
+        for name, choices in (("whitespace", get_args(Whitespace)), ("order", get_args(Order))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
         for name, least, most in (("indent", 0, 10_000), ("digits", 1, 200)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -52,7 +62,7 @@ class JsonPolicy:
         }
         return (
             ("whitespace", f"{self.whitespace}: {around[self.whitespace]}; none before or after the document"),
-            ("property order", "declared; undeclared and pattern names anywhere between"),
+            ("property order", _ORDERS[self.order]),
             ("repeated names", "never for a declared name; not prevented for undeclared ones"),
             ("escapes", "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way"),
             ("integers", f"-?(0|[1-9][0-9]*) with at most {self.digits} digits"),

@@ -5,7 +5,7 @@ They are module-wide constants, wrapped in ``Shared``, so that an engine compute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -72,6 +72,8 @@ class Syntax:
 @lru_cache(maxsize=64)
 def syntax_of(policy: JsonPolicy) -> Syntax:
     """Make the shared terms of ``policy``; the same policy gives the same objects."""
+    if policy.order != "declared":  # of which the shared terms know nothing
+        return replace(syntax_of(replace(policy, order="declared")), policy=policy)
     space = _space(policy)
     comma, colon = _around(space, b","), _around(space, b":")
     if policy.whitespace == "single":

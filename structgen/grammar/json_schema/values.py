@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.json_schema.terms import chain
-from structgen.grammar.nodes import EMPTY, Choice, Grammar, Literal
+from structgen.grammar.nodes import EMPTY, Choice, Grammar, Literal, Permutation
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.places import Place
@@ -84,7 +84,7 @@ _DEEPEST: Final = 2_000
 
 
 def value_term(value: Json, syntax: Syntax, place: Place, keyword: str) -> Grammar:
-    """The texts of one value: members in their order, whitespace after the policy, the rest canonical.
+    """The texts of one value: members in their order, or in any; whitespace after the policy, the rest canonical.
 
     Raises:
         GrammarError: a part of it is not JSON.
@@ -130,6 +130,8 @@ def _container(value: Json, members: list[Grammar], syntax: Syntax, place: Place
             for name, member in zip(value, members, strict=True)
         ]
         begin, close, end = syntax.open_object, syntax.close_object, syntax.end_object
+        if syntax.policy.order == "any" and len(members) > 1:
+            return chain(begin, Permutation(members, separator=syntax.comma), close)
     else:
         begin, close, end = syntax.open_array, syntax.close_array, syntax.end_array
     if not members:

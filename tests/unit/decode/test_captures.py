@@ -21,6 +21,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -114,6 +115,41 @@ def test_nested_names() -> None:
     """Captures within captures are reported each under its name."""
     date = sequence(Repeat(LETTER, 2, 2).named("a"), "-", Repeat(LETTER, 1, 3).named("b")).named("whole")
     assert find_captures(date, "xy-z") == {"whole": "xy-z", "a": "xy", "b": "z"}
+
+
+def test_permutations() -> None:
+    """Parts in any order; those of further members, and what separates them, may be found more than once."""
+    word = Repeat(LETTER, 1, None)
+    term = Permutation(
+        [sequence("x=", Capture("x", word))],
+        [sequence("y=", Capture("y", word)), Capture("other", word)],
+        Capture("rest", ByteClass([(48, 57)])),
+        Capture("gap", choice(",", ";")),
+        0,
+        6,
+    )
+    assert find_captures(term, "y=b;x=a,1,c,2") == {
+        "x": "a",
+        "y": "b",
+        "other": "c",
+        "rest": ["1", "2"],
+        "gap": [";", ",", ",", ","],
+    }
+    assert find_captures(term, "x=q") == {"x": "q", "rest": [], "gap": []}
+    for wrong in ("y=b", "x=a,x=b", "x=a,a,b", "x=a,1,2,3,4,5,6", "x=a,"):
+        with pytest.raises(GrammarError):
+            find_captures(term, wrong)
+    many = Permutation([], [sequence(f"k{index}=", Capture(f"v{index}", word), ";") for index in range(40)])
+    order = random.Random(1).sample(range(40), 12)
+    assert find_captures(many, "".join(f"k{index}=a;" for index in order)) == {f"v{index}": "a" for index in order}
+
+
+def test_permutations_of_what_may_be_empty() -> None:
+    """Members and separators that may be empty can be read in infinitely many ways, and are read in one."""
+    maybe = Capture("a", Repeat(ByteClass([(97, 97)]), 0, 1))
+    term = Permutation([literal("b")], [maybe], Repeat(literal("c"), 0, 1), EPSILON)
+    assert find_captures(term, "cbac")["a"] == "a"
+    assert "a" not in find_captures(term, "cb") or find_captures(term, "cb")["a"] == ""
 
 
 def test_recursive_rules() -> None:

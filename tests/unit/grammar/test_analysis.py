@@ -28,6 +28,7 @@ from structgen.grammar.nodes import (
     Complement,
     Grammar,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -167,7 +168,7 @@ def random_rules(rng: random.Random) -> dict[str, Grammar]:
     names = "abcde"
 
     def term(depth: int) -> Grammar:
-        kind = rng.randrange(7 if depth else 3)
+        kind = rng.randrange(8 if depth else 3)
         if kind < 2:
             return Reference(rng.choice(names))
         if kind == 2:
@@ -177,6 +178,9 @@ def random_rules(rng: random.Random) -> dict[str, Grammar]:
             return Sequence(items)
         if kind == 5:
             return Choice(items)
+        if kind == 6:
+            parts = [term(depth - 1) for _ in range(2)]
+            return Permutation(items[:1], items[1:], *parts, rng.randrange(3))
         return Repeat(term(depth - 1), rng.randrange(3), None)
 
     return {name: term(2) for name in names}

@@ -25,6 +25,7 @@ from structgen.grammar.nodes import (
     Intersection,
     JsonString,
     Literal,
+    Permutation,
     Reference,
     Repeat,
     Rules,
@@ -67,9 +68,17 @@ def _larger(terms: st.SearchStrategy[Grammar]) -> st.SearchStrategy[Grammar]:
         terms.map(Shared),
         st.builds(Capture, names, terms),
         st.builds(lambda item, b: Repeat(item, b[0], None if b[1] is None else b[0] + b[1]), terms, bounds),
+        st.builds(lambda r, o, rest, sep, b: _permutation(r, o, rest, sep, *b), items, items, terms, terms, bounds),
         st.builds(Rules, st.dictionaries(names, terms, max_size=3), terms),
         st.tuples(terms, st.lists(st.booleans(), min_size=1, max_size=9)).map(_doubled),
     )
+
+
+def _permutation(
+    required: list[Grammar], optional: list[Grammar], rest: Grammar, separator: Grammar, least: int, more: int | None
+) -> Grammar:
+    most = None if more is None else max(least, len(required)) + more
+    return Permutation(required, optional, rest, separator, least, most)
 
 
 def _doubled(choice: tuple[Grammar, list[bool]]) -> Grammar:

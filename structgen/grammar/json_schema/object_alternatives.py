@@ -1,0 +1,193 @@
+"""Objects in any order, where something must be remembered from member to member.
+
+A chain remembers what the members so far have violated, and so needs their order.  Here the reasons are chosen first:
+a facet that must be violated is so by one member, by a name that is missing or by the number of members, and a name
+that calls for others is missing, or they are all there.  Each choice of reasons is a plain permutation, and the
+objects are the union of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.errors import UnsupportedFeature
+from structgen.grammar.json_schema.object_terms import permuted
+from structgen.grammar.json_schema.terms import alternatives, chain
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.object_chain import Reading
+    from structgen.grammar.json_schema.object_layout import ObjectLayout
+    from structgen.grammar.json_schema.syntax import Syntax
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["union_of_permutations"]
+
+_MOST_ALTERNATIVES: Final = 256
+"""Choices of reasons for one object."""
+
+
+class _Choice(NamedTuple):
+    """Why an object is valid.
+
+    Attributes:
+        present: the entries that must occur, each with the facets that it violates, as bits.
+        absent: the entries that must not, as bits.
+        others: the facets that a member with an undeclared name violates, one number for each such member.
+        fewest, most: the bounds on the number of members.
+    """
+
+    present: tuple[tuple[int, int], ...]
+    absent: int
+    others: tuple[int, ...]
+    fewest: int
+    most: int | None
+
+    def with_entry(self, index: int, violates: int) -> _Choice | None:
+        """The same where an entry occurs and violates some facets; ``None`` if it must not occur."""
+        if self.absent >> index & 1:
+            return None
+        present = dict(self.present)
+        present[index] = present.get(index, 0) | violates
+        return self._replace(present=tuple(sorted(present.items())))
+
+    def without_entry(self, index: int) -> _Choice | None:
+        """The same where an entry does not occur; ``None`` if it must."""
+        if any(index == other for other, _ in self.present):
+            return None
+        return self._replace(absent=self.absent | 1 << index)
+
+    def with_other(self, bit: int) -> Iterator[_Choice]:
+        """The same where a member with an undeclared name, one of the known ones or another, violates a facet."""
+        for place, violates in enumerate(self.others):
+            others = (*self.others[:place], violates | bit, *self.others[place + 1 :])
+            yield self._replace(others=tuple(sorted(others)))
+        yield self._replace(others=tuple(sorted((*self.others, bit))))
+
+
+def union_of_permutations(
+    layout: ObjectLayout,
+    entries: Items[Items[Reading]],
+    others: Items[Reading],
+    values: Items[Grammar],
+    syntax: Syntax,
+) -> Grammar:
+    """The objects of a layout in any order.
+
+    Args:
+        layout: with watched facets or dependent names.
+        entries: the possible readings of each entry.
+        others: the possible readings of members with undeclared names.
+        values: the terms of the values that readings name.
+        syntax: the punctuation.
+
+    Returns:
+        ``EMPTY`` if there is no such object.
+
+    Raises:
+        UnsupportedFeature: there are too many choices of reasons.
+
+    Complexity: O(choices * entries); the choices are exponential in the number of facets and dependencies, and bounded.
+    """
+
+    def read(readings: Items[Reading], violates: int) -> Grammar:
+        """The members that violate certain facets, without being asked to prove more."""
+        found = [r for r in readings if r.violates & violates == violates and not r.proves & ~violates]
+        return alternatives(*(chain(r.key, syntax.colon, values[r.value]) for r in found))
+
+    def term(choice: _Choice) -> Grammar:
+        present = dict(choice.present)
+        required = [read(entries[index], violates) for index, violates in choice.present]
+        required += [read(others, violates) for violates in choice.others]
+        optional = [plain[i] for i in range(len(entries)) if i not in present and not choice.absent >> i & 1]
+        return permuted(required, optional, rest, choice.fewest, choice.most, syntax)
+
+    plain = [read(readings, 0) for readings in entries]
+    rest = read(others, 0)
+    return alternatives(*map(term, _choices(layout, entries, others)))
+
+
+def _choices(layout: ObjectLayout, entries: Items[Items[Reading]], others: Items[Reading]) -> list[_Choice]:
+    required = tuple((index, 0) for index, entry in enumerate(layout.entries) if entry.is_required)
+    choices = [_Choice(required, 0, (), layout.fewest, layout.most)]
+    for number in range(len(layout.watched)):
+        grown = [new for choice in choices for new in _violating(choice, number, layout, entries, others)]
+        choices = _bounded(grown, layout)
+    index = {entry.name: place for place, entry in enumerate(layout.entries)}
+    for name, called in layout.dependents.items():
+        places = [index[name], *(index[other] for other in called)]
+        choices = _bounded([new for choice in choices for new in _depending(choice, places)], layout)
+    return choices
+
+
+def _violating(
+    choice: _Choice,
+    number: int,
+    layout: ObjectLayout,
+    entries: Items[Items[Reading]],
+    others: Items[Reading],
+) -> Iterator[_Choice]:
+    """The ways in which a facet is violated."""
+    facet, bit = layout.watched[number], 1 << number
+    if _is_violated(choice, number, layout, entries):  # whatever else is the case
+        yield choice
+        return
+    for place, readings in enumerate(entries):
+        if any(reading.violates & bit for reading in readings):
+            with_it = choice.with_entry(place, bit)
+            if with_it is not None:
+                yield with_it
+        if layout.entries[place].name in facet.required:
+            without = choice.without_entry(place)
+            if without is not None:
+                yield without
+    if any(reading.violates & bit for reading in others):
+        yield from choice.with_other(bit)
+    if facet.fewest > 0:
+        most = facet.fewest - 1
+        yield choice._replace(most=most if choice.most is None else min(most, choice.most))
+    if facet.most is not None:
+        yield choice._replace(fewest=max(choice.fewest, facet.most + 1))
+
+
+def _is_violated(choice: _Choice, number: int, layout: ObjectLayout, entries: Items[Items[Reading]]) -> bool:
+    """Whether the reasons chosen so far violate a further facet."""
+    facet = layout.watched[number]
+    if any(choice.absent >> i & 1 and entry.name in facet.required for i, entry in enumerate(layout.entries)):
+        return True
+    if choice.most is not None and choice.most < facet.fewest:
+        return True
+    if facet.most is not None and max(choice.fewest, len(choice.present)) > facet.most:
+        return True
+    return any(all(reading.violates >> number & 1 for reading in entries[place]) for place, _ in choice.present)
+
+
+def _depending(choice: _Choice, places: list[int]) -> Iterator[_Choice]:
+    """The first of some entries does not occur, or all of them do."""
+    present = {place for place, _ in choice.present}
+    if choice.absent >> places[0] & 1 or present.issuperset(places[1:]):  # it holds
+        yield choice
+        return
+    without = choice.without_entry(places[0])
+    if without is not None:
+        yield without
+    together: _Choice | None = choice
+    for place in places:
+        together = together and together.with_entry(place, 0)
+    if together is not None:
+        yield together
+
+
+def _bounded(choices: list[_Choice], layout: ObjectLayout) -> list[_Choice]:
+    kept = list(dict.fromkeys(choices))
+    if len(kept) > _MOST_ALTERNATIVES:
+        place = (layout.watched + layout.held)[0].place
+        raise UnsupportedFeature(
+            place.subject(),
+            "order",
+            where=place.pointer,
+            problem=f"in any order, its conditions on several members make more than {_MOST_ALTERNATIVES} alternatives",
+            remedy='use order="declared"',
+        )
+    return kept
