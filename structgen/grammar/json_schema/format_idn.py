@@ -20,8 +20,9 @@ from structgen.grammar.json_schema.format_terms import ALPHA, ALPHANUMERIC, char
 from structgen.grammar.json_schema.idna import GREEK, HEBREW, JAPANESE, JOINS_LEFT, JOINS_RIGHT, valid_characters
 from structgen.grammar.nodes import ANY_CHAR, CharClass, Grammar, Intersection, Repeat, choice, repeat, sequence
 
-__all__ = ["idn_hostname"]
+__all__ = ["idn_hostname", "mail_domain"]
 
+_BASIC_PLANE: Final = 13
 _WINDOWS: Final = (
     (0xDF, 0x2AF, 22),
     (0x370, 0x3FF, 25),
@@ -30,7 +31,7 @@ _WINDOWS: Final = (
     (0x10A0, 0x10FF, 26),
     (0xAC00, 0xD7A3, 16),
     (0x3005, 0x9FFF, 15),
-    (0x80, 0xFFFF, 13),
+    (0x80, 0xFFFF, _BASIC_PLANE),
     (0x80, 0x3FFFF, 11),
 )
 """First and last character beyond ASCII, and the most characters, ASCII too, of which every label fits in 63 octets."""
@@ -56,12 +57,22 @@ def idn_hostname() -> Grammar:
     ascii_name = Intersection((_dotted(plain, None), Repeat(ANY_CHAR, 1, 253)))
     tail = Intersection((sequence(_SEPARATOR, _dotted(plain, None)), Repeat(ANY_CHAR, 1, _MOST_ASCII)))
     left_to_right = sequence(_dotted(choice(plain, *_left_to_right()), 3), optional(tail))
-    mixed = _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3)
-    return choice(ascii_name, left_to_right, mixed)
+    return choice(ascii_name, left_to_right, _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3))
 
 
-def _dotted(label: Grammar, most: int | None) -> Grammar:
-    return sequence(label, repeat(sequence(_SEPARATOR, label), 0, most and most - 1))
+@cache
+def mail_domain() -> Grammar:
+    """The same with full stops only, for mail addresses; their labels need not be in normal form C."""
+    plain, marks = _characters(with_composing=True)
+    first = CharClass((*_SMALL, *_DIGITS, *_within(plain, 0, 0xFFFF)))
+    solid = CharClass((*first.ranges, *_within(marks, 0, 0xFFFF)))
+    decomposed = _label(first, CharClass((*solid.ranges, *_HYPHEN)), solid, _BASIC_PLANE)
+    labels = choice(_ldh_label(ALPHANUMERIC), decomposed, *_left_to_right())
+    return choice(_dotted(labels, 3, "."), _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3, "."))
+
+
+def _dotted(label: Grammar, most: int | None, separator: Grammar | str = _SEPARATOR) -> Grammar:
+    return sequence(label, repeat(sequence(separator, label), 0, most and most - 1))
 
 
 def _ldh_label(first: Grammar) -> Grammar:
@@ -155,15 +166,18 @@ def _composing() -> frozenset[int]:
 
 
 @cache
-def _characters() -> tuple[_Ranges, _Ranges]:
-    """The left-to-right characters that never compose or change order: those that may be first, and marks."""
+def _characters(*, with_composing: bool = False) -> tuple[_Ranges, _Ranges]:
+    """The left-to-right characters that may be first, and the marks.
+
+    Without ``with_composing`` only those that never compose or change order.
+    """
     plain: list[tuple[int, int]] = []
     marks: list[tuple[int, int]] = []
     composing = _composing()
     for low, high in valid_characters():
         for code in range(low, high + 1):
             character = chr(code)
-            if unicodedata.combining(character) or code in composing:
+            if not with_composing and (unicodedata.combining(character) or code in composing):
                 continue
             if unicodedata.bidirectional(character) not in ("R", "AL", "AN"):
                 (marks if unicodedata.category(character)[0] == "M" else plain).append((code, code))

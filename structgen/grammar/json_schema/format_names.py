@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+from structgen.grammar.json_schema.format_idn import mail_domain
 from structgen.grammar.json_schema.format_terms import ALPHANUMERIC, IPV4, IPV6, characters, optional
 from structgen.grammar.nodes import (
     ANY_CHAR,
@@ -46,25 +47,21 @@ def hostname() -> Grammar:
 @cache
 def email() -> Grammar:
     """RFC 5321 ``Mailbox``, with the lengths of its section 4.5.3.1; no general address literals."""
-    return _mailbox(())
+    return _mailbox((), plain_hostname())
 
 
 @cache
 def idn_email() -> Grammar:
-    """RFC 6531 ``Mailbox``: the same with any character beyond ASCII; lengths count octets of UTF-8."""
-    return _mailbox((_BEYOND_ASCII,))
+    """RFC 6531 ``Mailbox``: the same with characters beyond ASCII; lengths count octets of UTF-8."""
+    return _mailbox((_BEYOND_ASCII,), choice(plain_hostname(), Intersection((mail_domain(), _octets(253)))))
 
 
-def _mailbox(more: tuple[tuple[int, int], ...]) -> Grammar:
+def _mailbox(more: tuple[tuple[int, int], ...], domain: Grammar) -> Grammar:
     atext = CharClass([*characters("a-z", "A-Z", "0-9", *"!#$%&'*+-/=?^_`{|}~").ranges, *more])
     dotted = sequence(repeat(atext, 1), repeat(sequence(".", repeat(atext, 1))))
     quoted_text = CharClass([(32, 33), (35, 91), (93, 126), *more])
     quoted = sequence('"', repeat(choice(quoted_text, sequence("\\", CharClass([(32, 126)])))), '"')
     local = Intersection((choice(dotted, quoted), _octets(64)))
-    solid = CharClass([*ALPHANUMERIC.ranges, *more])
-    inner = CharClass([*solid.ranges, (0x2D, 0x2D)])
-    label = Intersection((sequence(solid, optional(sequence(repeat(inner), solid))), _octets(63)))
-    domain = Intersection((sequence(label, repeat(sequence(".", label))), _octets(253)))
     address = sequence("[", choice(IPV4, sequence("IPv6:", IPV6)), "]")
     return sequence(local, "@", choice(domain, address))
 

@@ -85,9 +85,12 @@ def _is_regex(text: str) -> bool | None:
     return True if belongs(text, format_regex.regex_language()) else None
 
 
-def _is_email(name: str) -> Callable[[str], bool | None]:
-    """Addresses are decided but for general address literals."""
-    return lambda text: belongs(text, format_language(name)) or (None if text.endswith("]") else False)
+def _is_email(text: str) -> bool | None:
+    return belongs(text, format_language("email")) or (None if text.endswith("]") else False)
+
+
+def _is_idn_email(text: str) -> bool | None:
+    return True if belongs(text, format_language("idn-email")) else None if "@" in text else False
 
 
 _ADDRESS_LITERALS: Final = "general address literals are not written"
@@ -97,8 +100,13 @@ ASSERTED: Final[dict[str, _Format]] = {
     "time": _Format(format_dates.time),
     "date-time": _Format(format_dates.date_time),
     "duration": _Format(format_dates.duration),
-    "email": _Format(format_names.email, _ADDRESS_LITERALS, _anything, _is_email("email")),
-    "idn-email": _Format(format_names.idn_email, _ADDRESS_LITERALS, _anything, _is_email("idn-email")),
+    "email": _Format(format_names.email, _ADDRESS_LITERALS, _anything, _is_email),
+    "idn-email": _Format(
+        format_names.idn_email,
+        f"{_ADDRESS_LITERALS}, nor long labels and some with marks or contextual characters",
+        _anything,
+        _is_idn_email,
+    ),
     "hostname": _Format(
         format_names.hostname, "labels that begin with xn-- are not written", format_names.plain_hostname, _is_hostname
     ),
