@@ -8,25 +8,28 @@ each type).  Every keyword is enforced by the automaton or refused by name; see 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
-from structgen.grammar.json_schema.drafts import Dialect, dialect_of
+from structgen.grammar.json_schema.documents import Documents
 from structgen.grammar.json_schema.entries import LazyDescription, describe
+from structgen.grammar.json_schema.library import Library
 from structgen.grammar.json_schema.normal_form import NormalForm
-from structgen.grammar.json_schema.places import Place, Resource, shown
+from structgen.grammar.json_schema.places import shown
 from structgen.grammar.json_schema.planner import AlternativesOverlap, Planner
 from structgen.grammar.json_schema.policy import JsonPolicy, Order, Whitespace
+from structgen.grammar.json_schema.references import References, ScopesNeeded
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import syntax_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.report import Described
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.nodes import Grammar
 
@@ -43,6 +46,8 @@ def json_schema(
     policy: JsonPolicy | None = None,
     whitespace: Whitespace | None = None,
     order: Order | None = None,
+    draft: str | None = None,
+    registry: Mapping[str, object] | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
     """The JSON texts whose value is valid against ``schema``.
@@ -53,6 +58,11 @@ def json_schema(
         policy: which texts of a valid value belong to the language.
         whitespace: the same as ``policy`` with this ``whitespace``.
         order: the same as ``policy`` with this ``order`` of the members of objects.
+        draft: ``"4"``, ``"6"``, ``"7"``, ``"2019-09"`` or ``"2020-12"``, whatever ``$schema`` says.
+        registry: the schemas of other documents that references may name: a ``referencing.Registry``, or a mapping
+            from URIs to schemas (``dict``, ``bool`` or JSON text).  Each is read in the draft of its own ``$schema``,
+            or else in that of ``schema``.  The metaschemas of the drafts are known without it where the package
+            ``jsonschema-specifications`` is installed.
         limits: bounds on size and nesting.
 
     Returns:
@@ -78,24 +88,28 @@ def json_schema(
         chosen = replace(chosen, order=order)
     document, python_type = _document(schema, limits)
     with _without_collection():
-        return _grammar(document, python_type, chosen, limits)
+        documents = Documents(document, draft, Library(registry, limits), limits)
+        try:
+            return _grammar(documents, python_type, chosen, limits, tracks_scopes=False)
+        except ScopesNeeded:
+            return _grammar(documents, python_type, chosen, limits, tracks_scopes=True)
 
 
-def _grammar(document: Json, python_type: object | None, policy: JsonPolicy, limits: Limits) -> Grammar:
-    dialect = dialect_of(document)
-    identifier = document.get(dialect.id_keyword) if isinstance(document, dict) else None
-    uri = identifier.partition("#")[0] if isinstance(identifier, str) else ""
-    resource = Resource(document, uri, limits, has_const=dialect.has("const"))
-    forms = NormalForm(resource, dialect, limits)
+def _grammar(
+    documents: Documents, python_type: object | None, policy: JsonPolicy, limits: Limits, *, tracks_scopes: bool
+) -> Grammar:
+    references = References(documents, tracks_scopes=tracks_scopes)
+    forms = NormalForm(references, limits)
     while True:
         try:
-            term = Planner(forms, syntax_of(policy), limits).grammar(Place(document, resource, None, ()))
+            term = Planner(forms, syntax_of(policy), limits).grammar(references.start())
             break
         except AlternativesOverlap as found:
-            forms = NormalForm(resource, dialect, limits, found.overlaps)
-    reached = frozenset(forms.locals)
-    policies = _policies(policy, dialect)
-    return Described(term, LazyDescription(lambda: describe(document, dialect, reached), policies, python_type))
+            forms = NormalForm(references, limits, found.overlaps)
+    reached = references.originals(set(forms.locals))
+    sources = [documents.root, *documents.loaded]
+    policies = _policies(policy, documents.root.resource.dialect)
+    return Described(term, LazyDescription(lambda: describe(sources, reached), policies, python_type))
 
 
 @lru_cache(maxsize=64)

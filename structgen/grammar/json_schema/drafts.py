@@ -1,16 +1,18 @@
-"""The drafts of JSON Schema, and which keywords and formats each of them has."""
+"""The drafts of JSON Schema: which keywords each of them has, and how ``$schema`` chooses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import UnsupportedFeature
+from structgen.grammar.json_schema.vocabularies import KNOWN, vocabulary_of
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["Dialect", "dialect_of"]
+__all__ = ["DRAFTS", "Dialect", "dialect_named", "dialect_of", "identity"]
 
 _YEARS: Final = {
     "draft-04/schema": 4,
@@ -22,6 +24,9 @@ _YEARS: Final = {
 }
 _OLD: Final = ("draft-00/schema", "draft-01/schema", "draft-02/schema", "draft-03/schema")
 
+DRAFTS: Final = {"4": 4, "6": 6, "7": 7, "2019-09": 2019, "2020-12": 2020}
+"""The drafts by the name that people give them."""
+
 _SINCE: Final = {
     "$id": 6,
     "const": 6,
@@ -31,6 +36,7 @@ _SINCE: Final = {
     "then": 7,
     "else": 7,
     "$anchor": 2019,
+    "$recursiveAnchor": 2019,
     "$recursiveRef": 2019,
     "dependentRequired": 2019,
     "dependentSchemas": 2019,
@@ -42,7 +48,9 @@ _SINCE: Final = {
     "$dynamicRef": 2020,
     "prefixItems": 2020,
 }
-_UNTIL: Final = {"id": 4, "additionalItems": 2019, "$recursiveRef": 2019}
+_UNTIL: Final = {"id": 4, "additionalItems": 2019, "$recursiveAnchor": 2019, "$recursiveRef": 2019}
+
+FindMetaschema = Callable[[str], "Json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +59,22 @@ class Dialect:
 
     Attributes:
         draft: 4, 6, 7, 2019 or 2020.
-        declared: whether ``$schema`` says so.  If not, keywords and forms that only older drafts know
+        declared: whether ``$schema`` or the caller says so.  If not, keywords and forms that only older drafts know
             (``dependencies``, an array under ``items``, a boolean ``exclusiveMinimum``) keep their meaning.
+        vocabularies: the short names of those that a metaschema chooses; ``None``: all.
     """
 
     draft: int
     declared: bool
+    vocabularies: frozenset[str] | None = None
 
     def has(self, keyword: str) -> bool:
-        """Whether ``keyword`` is one of this draft; a keyword of no draft counts as one."""
+        """Whether ``keyword`` is one of this dialect; a keyword of no draft counts as one."""
         if not self.declared:
             return keyword != "id"
-        return _SINCE.get(keyword, 0) <= self.draft <= _UNTIL.get(keyword, self.draft)
+        if not _SINCE.get(keyword, 0) <= self.draft <= _UNTIL.get(keyword, self.draft):
+            return False
+        return self.vocabularies is None or not self.vocabularies.isdisjoint(vocabulary_of(keyword, self.draft))
 
     @property
     def reference_stands_alone(self) -> bool:
@@ -75,29 +87,94 @@ class Dialect:
         return "id" if self.draft == 4 else "$id"
 
     @property
+    def id_may_be_anchor(self) -> bool:
+        """Whether an identifier that is only a fragment names a place, as it does up to draft 7."""
+        return self.draft <= 7 or not self.declared
+
+    @property
     def name(self) -> str:
         """The draft as people write it."""
         written = {2019: "2019-09", 2020: "2020-12"}.get(self.draft, str(self.draft))
+        if self.vocabularies is not None:
+            return f"draft {written} with the vocabularies {', '.join(sorted(self.vocabularies))}"
         return f"draft {written}" + ("" if self.declared else " with the forms of older drafts")
 
 
-def dialect_of(schema: Json) -> Dialect:
-    """Read ``$schema``; without it, or where it names no known draft, draft 2020-12 holds.
+UNDECLARED: Final = Dialect(2020, declared=False)
+_PLAIN: Final = {draft: Dialect(draft, declared=True) for draft in DRAFTS.values()}
+
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect of a draft by its name: ``"2020-12"``, ``"7"`` ...
 
     Raises:
-        UnsupportedFeature: draft 3 or older is declared.
+        ValueError: there is no such draft.
+    """
+    if name not in DRAFTS:
+        raise ValueError(f"json_schema: draft is {name!r}; give one of {', '.join(DRAFTS)}")
+    return _PLAIN[DRAFTS[name]]
+
+
+def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, pointer: str = "#") -> Dialect:
+    """Read ``$schema``.
+
+    Args:
+        schema: the schema.
+        otherwise: what holds where ``$schema`` is missing or names no metaschema that is known; ``None``: draft
+            2020-12 with the forms of older drafts.
+        find: gives the metaschema of a URI, or ``None``.
+        pointer: where the schema stands, for messages.
+
+    Raises:
+        UnsupportedFeature: draft 3 or older is declared, or the metaschema requires an unknown vocabulary.
     """
     declared = schema.get("$schema") if isinstance(schema, dict) else None
-    if not isinstance(declared, str):
-        return Dialect(2020, declared=False)
-    _, _, path = declared.rstrip("#").partition("://json-schema.org/")
-    if path in _OLD:
-        raise UnsupportedFeature(
-            "json schema #/$schema",
-            "$schema",
-            where="#/$schema",
-            problem=f"{declared!r} is older than draft 4",
-            remedy="rewrite the schema for draft 2020-12",
-        )
-    draft = _YEARS.get(path)
-    return Dialect(2020, declared=False) if draft is None else Dialect(draft, declared=True)
+    vocabularies: frozenset[str] | None = None
+    seen: set[str] = set()
+    while isinstance(declared, str) and declared not in seen:
+        seen.add(declared)
+        _, _, path = declared.rstrip("#").partition("://json-schema.org/")
+        if path in _OLD:
+            _refuse(pointer, f"{declared!r} is older than draft 4", "rewrite the schema for draft 2020-12")
+        if path in _YEARS:
+            known = _PLAIN[_YEARS[path]]
+            return known if vocabularies is None else Dialect(known.draft, True, vocabularies)
+        metaschema = find(declared)
+        declared = metaschema.get("$schema") if isinstance(metaschema, dict) else None
+        if vocabularies is None and declared is not None:
+            vocabularies = _vocabularies(metaschema.get("$vocabulary"), pointer)
+    return otherwise or UNDECLARED
+
+
+def _vocabularies(chosen: Json, pointer: str) -> frozenset[str] | None:
+    """The short names of the known vocabularies of a ``$vocabulary``.
+
+    Raises:
+        UnsupportedFeature: one that is not known is required.
+    """
+    if not isinstance(chosen, dict):
+        return None
+    for uri, is_required in chosen.items():
+        if uri not in KNOWN and is_required is True:
+            _refuse(pointer, f"its metaschema requires the vocabulary {uri!r}", "make the vocabulary optional there")
+    return frozenset(KNOWN[uri] for uri in chosen if uri in KNOWN) | {"core"}
+
+
+def _refuse(pointer: str, problem: str, remedy: str) -> None:
+    raise UnsupportedFeature(
+        f"json schema {pointer}/$schema", "$schema", where=f"{pointer}/$schema", problem=problem, remedy=remedy
+    )
+
+
+def identity(schema: Json, around: Dialect, find: FindMetaschema, pointer: str) -> tuple[str, Dialect] | None:
+    """The identifier and the dialect of a schema object that is a resource of its own, else ``None``.
+
+    The keyword is that of the dialect around it; the dialect may be another one then.  An identifier beside a
+    ``$ref`` that stands alone is none, nor is one that only has a fragment.
+    """
+    identifier = schema.get(around.id_keyword)
+    if not isinstance(identifier, str) or identifier.startswith("#"):
+        return None
+    if "$ref" in schema and around.reference_stands_alone:
+        return None
+    return identifier, dialect_of(schema, around, find, pointer) if "$schema" in schema else around

@@ -11,37 +11,19 @@ from typing import TYPE_CHECKING, Final
 from structgen.grammar.json_schema.formats import ASSERTED
 from structgen.grammar.json_schema.places import escape
 from structgen.grammar.json_schema.reading import CONSTRAINTS
+from structgen.grammar.json_schema.subschemas import HOLDERS, inner_schemas
 from structgen.grammar.report import Description, ReportEntry, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
+    from structgen.grammar.json_schema.documents import Document
     from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.places import Resource
     from structgen.grammar.json_schema.strict_json import Json
 
 __all__ = ["LazyDescription", "describe"]
 
-_ONE: Final = frozenset(
-    (
-        "items",
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "propertyNames",
-        "not",
-        "if",
-        "then",
-        "else",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "contentSchema",
-    )
-)
-_SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
-_NAMED: Final = frozenset(
-    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-)
-_HOLDERS: Final = frozenset(("$defs", "definitions"))
 _NEEDS: Final = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 """Keywords that mean nothing without another one."""
 
@@ -82,22 +64,22 @@ class LazyDescription(Description):
         return Description, (self.source, self.entries, self.policies, self.value, self.python_type)
 
 
-def describe(root: Json, dialect: Dialect, reached: Container[int]) -> tuple[ReportEntry, ...]:
-    """List every keyword of a document.
+def describe(documents: Iterable[Document], reached: Container[int]) -> tuple[ReportEntry, ...]:
+    """List every keyword of the documents.
 
     Args:
-        root: the document.
-        dialect: which keywords have a meaning.
+        documents: the documents, in order.
         reached: the identities of the schema objects that the grammar was made from.
 
-    Complexity: linear in the document; a schema that occurs twice as one object is listed once.
+    Complexity: linear in the documents; a schema that occurs twice as one object is listed once.
     """
-    return tuple(_walk(root, dialect, reached))
+    return tuple(entry for document in documents for entry in _walk(document, reached))
 
 
-def _walk(root: Json, dialect: Dialect, reached: Container[int]) -> Iterator[ReportEntry]:
+def _walk(document: Document, reached: Container[int]) -> Iterator[ReportEntry]:
     seen: set[int] = set()
-    stack: list[Iterator[tuple[Json, str] | ReportEntry]] = [iter([(root, "#")])]
+    start = document.resource
+    stack: list[Iterator[tuple[Json, str, Resource] | ReportEntry]] = [iter([(start.root, "", start)])]
     while stack:
         item = next(stack[-1], None)
         if item is None:
@@ -105,38 +87,35 @@ def _walk(root: Json, dialect: Dialect, reached: Container[int]) -> Iterator[Rep
         elif isinstance(item, ReportEntry):
             yield item
         else:
-            schema, pointer = item
+            schema, pointer, resource = item
             if isinstance(schema, dict) and id(schema) not in seen:
                 seen.add(id(schema))
-                stack.append(_schema(schema, pointer, dialect, is_reached=id(schema) in reached))
+                if schema is not resource.root and (found := document.inner(schema, resource, pointer)):
+                    resource = resource.inner(schema, *found, ())
+                stack.append(_schema(schema, pointer, resource, is_reached=id(schema) in reached))
 
 
 def _schema(
-    schema: dict[str, Json], pointer: str, dialect: Dialect, *, is_reached: bool
-) -> Iterator[tuple[Json, str] | ReportEntry]:
+    schema: dict[str, Json], pointer: str, resource: Resource, *, is_reached: bool
+) -> Iterator[tuple[Json, str, Resource] | ReportEntry]:
+    dialect, prefix = resource.dialect, f"{resource.document.name}#"
     is_hidden = "$ref" in schema and dialect.reference_stands_alone
     for keyword, value in schema.items():
-        where = f"{pointer}/{escape(keyword)}"
+        where = f"{prefix}{pointer}/{escape(keyword)}"
         if is_hidden and keyword != "$ref":
             hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
         else:
             yield _entry(keyword, value, where, schema, dialect, is_reached=is_reached)
-        if isinstance(value, (dict, bool)) and keyword in _ONE:
-            yield value, where
-        elif isinstance(value, (list, tuple)) and keyword in _SEVERAL:
-            for index, inner in enumerate(value):
-                yield inner, f"{where}/{index}"
-        elif isinstance(value, dict) and keyword in _NAMED:
-            for name, inner in value.items():
-                yield inner, f"{where}/{escape(name)}"
+        for inner, steps in inner_schemas(keyword, value):
+            yield inner, pointer + "".join(f"/{escape(step)}" for step in steps), resource
 
 
 def _entry(  # one keyword with all that its treatment depends on
     keyword: str, value: Json, where: str, schema: dict[str, Json], dialect: Dialect, *, is_reached: bool
 ) -> ReportEntry:
     status, detail = Status.ANNOTATION, ""
-    if keyword in _HOLDERS:
+    if keyword in HOLDERS:
         detail = "holds schemas for $ref"
     elif keyword in _NEEDS and _NEEDS[keyword] not in schema:
         detail = f"has no effect without {_NEEDS[keyword]!r}"
@@ -152,6 +131,6 @@ def _entry(  # one keyword with all that its treatment depends on
         status = Status.ENFORCED
         if keyword == "uniqueItems":
             detail = "excludes nothing here"
-        elif keyword == "format" and value in ("hostname", "email"):
-            detail = "names with hyphens in third and fourth place (xn--...) are not written"
+        elif keyword == "format" and not (value == "hostname" and dialect.draft <= 6):
+            detail = ASSERTED[value].left_out
     return ReportEntry(keyword, where, status, detail)

@@ -15,7 +15,7 @@ def characters(*ranges: str) -> CharClass:
     return CharClass([(ord(low), ord(high)) for low, high in pairs])
 
 
-def optional(term: Grammar) -> Grammar:
+def optional(term: Grammar | str) -> Grammar:
     """``term`` or nothing."""
     return repeat(term, 0, 1)
 

@@ -1,77 +1,54 @@
 """The values of ``format`` that are asserted, each a regular language over the decoded text.
 
-Languages are made at first use and shared by all grammars.  Internet names follow RFC 1123 and 5321, addresses
-RFC 2673 and 4291; dates are in ``format_dates``, URIs in ``format_uris``.
+Languages are made at first use and shared by all grammars.  Dates are in ``format_dates``, names and mail addresses in
+``format_names``, URIs in ``format_uris``, regular expressions in ``format_regex``.
+
+Some formats are beyond a finite automaton.  Their language here lies within the format; beside it stands one that
+holds the format, for proofs that two schemas have nothing in common, and a procedure that judges constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from structgen.grammar.json_schema import format_dates, format_uris
-from structgen.grammar.json_schema.format_terms import (
-    ALPHANUMERIC,
-    HEX,
-    IPV4,
-    IPV6,
-    characters,
-    optional,
-)
-from structgen.grammar.nodes import (
-    ANY_CHAR,
-    CharClass,
-    Grammar,
-    Intersection,
-    JsonString,
-    Repeat,
-    Shared,
-    choice,
-    repeat,
-    sequence,
-)
+from structgen.grammar.json_schema import format_dates, format_idn, format_names, format_regex, format_uris
+from structgen.grammar.json_schema.format_terms import HEX, IPV4, IPV6, characters
+from structgen.grammar.json_schema.idna import is_valid_name
+from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.nodes import ANY_CHAR, CharClass, Grammar, JsonString, Repeat, Shared, choice, repeat, sequence
 
-__all__ = ["ASSERTED", "NARROWED", "NOT_REGULAR", "format_language", "format_string"]
+__all__ = [
+    "ASSERTED",
+    "PLAIN_HOSTNAME",
+    "format_admits",
+    "format_language",
+    "format_string",
+    "is_exact",
+    "outer_language",
+]
 
-NARROWED: Final = frozenset(("email", "hostname", "ipv6", "iri", "iri-reference", "uri", "uri-reference"))
-"""Formats of which only a part is written; what is not written may be valid all the same."""
-
-NOT_REGULAR: Final = {
-    "regex": "balanced parentheses are beyond a finite automaton",
-    "idn-email": "validity of an internationalised name depends on Unicode tables and on the whole label",
-    "idn-hostname": "validity of an internationalised name depends on Unicode tables and on the whole label",
-}
-"""Formats of the specification that are refused, with the reason."""
+PLAIN_HOSTNAME: Final = "hostname of RFC 1034"
+"""What ``hostname`` means up to draft 6: labels that begin with ``xn--`` are like any other."""
 
 
-def _hostname() -> Grammar:
-    """RFC 1123 names: labels of at most 63 characters, 253 in all.
+class _Format(NamedTuple):
+    """A format.
 
-    Labels with hyphens in the third and fourth place are left out: RFC 5890 reserves them, and whether an
-    ``xn--`` label is valid is beyond a finite automaton.
+    Attributes:
+        language: makes the texts that are written.
+        left_out: what is left out of the format, for the report; nothing where the language is the format.
+        outer: makes a language that holds the whole format.
+        decide: whether a text belongs to the format, or ``None`` if that is not known.
+        string: makes the JSON strings, where they are more than those of ``language``.
     """
-    inner = characters("a-z", "A-Z", "0-9", "-")
-    solid = ALPHANUMERIC
-    short = sequence(solid, optional(solid))
-    # From the third character on: not both the third and the fourth are hyphens; the last is none.
-    third_solid = sequence(solid, inner, solid, optional(sequence(repeat(inner, 0, 59), solid)))
-    third_hyphen = sequence(solid, inner, "-", solid, optional(sequence(repeat(inner, 0, 58), solid)))
-    label = choice(short, third_solid, third_hyphen)
-    name = sequence(label, repeat(sequence(".", label)))
-    return Intersection((name, Repeat(ANY_CHAR, 1, 253)))
 
-
-def _email() -> Grammar:
-    """RFC 5321 ``Mailbox``, with the lengths of its section 4.5.3.1; no general address literals."""
-    atext = characters("a-z", "A-Z", "0-9", *"!#$%&'*+-/=?^_`{|}~")
-    atom = repeat(atext, 1)
-    dotted = sequence(atom, repeat(sequence(".", atom)))
-    quoted_pair = sequence("\\", CharClass([(32, 126)]))
-    quoted = sequence('"', repeat(choice(CharClass([(32, 33), (35, 91), (93, 126)]), quoted_pair)), '"')
-    local = Intersection((choice(dotted, quoted), Repeat(ANY_CHAR, 1, 64)))
-    literal_address = sequence("[", choice(IPV4, sequence("IPv6:", IPV6)), "]")
-    return sequence(local, "@", choice(format_language("hostname"), literal_address))
+    language: Callable[[], Grammar]
+    left_out: str = ""
+    outer: Callable[[], Grammar] | None = None
+    decide: Callable[[str], bool | None] | None = None
+    string: Callable[[], Grammar] | None = None
 
 
 def _uuid() -> Grammar:
@@ -92,34 +69,102 @@ def _relative_json_pointer() -> Grammar:
     return sequence(levels, choice("#", _json_pointer()))
 
 
-ASSERTED: Final[dict[str, Callable[[], Grammar]]] = {
-    "date": format_dates.date,
-    "time": format_dates.time,
-    "date-time": format_dates.date_time,
-    "duration": format_dates.duration,
-    "email": _email,
-    "hostname": _hostname,
-    "ipv4": lambda: IPV4,
-    "ipv6": lambda: IPV6,
-    "uuid": _uuid,
-    "uri": format_uris.uri,
-    "uri-reference": format_uris.uri_reference,
-    "iri": format_uris.iri,
-    "iri-reference": format_uris.iri_reference,
-    "uri-template": format_uris.uri_template,
-    "json-pointer": _json_pointer,
-    "relative-json-pointer": _relative_json_pointer,
+def _anything() -> Grammar:
+    return Repeat(ANY_CHAR)
+
+
+def _is_hostname(text: str) -> bool:
+    return is_valid_name(text, international=False)
+
+
+def _is_idn_hostname(text: str) -> bool:
+    return is_valid_name(text, international=True)
+
+
+def _is_regex(text: str) -> bool | None:
+    return True if belongs(text, format_regex.regex_language()) else None
+
+
+def _is_email(text: str) -> bool | None:
+    return belongs(text, format_language("email")) or (None if text.endswith("]") else False)
+
+
+def _is_idn_email(text: str) -> bool | None:
+    return True if belongs(text, format_language("idn-email")) else None if "@" in text else False
+
+
+_ADDRESS_LITERALS: Final = "general address literals are not written"
+
+ASSERTED: Final[dict[str, _Format]] = {
+    "date": _Format(format_dates.date),
+    "time": _Format(format_dates.time),
+    "date-time": _Format(format_dates.date_time),
+    "duration": _Format(format_dates.duration),
+    "email": _Format(format_names.email, _ADDRESS_LITERALS, _anything, _is_email),
+    "idn-email": _Format(
+        format_names.idn_email,
+        f"{_ADDRESS_LITERALS}, nor long labels and some with marks or contextual characters",
+        _anything,
+        _is_idn_email,
+    ),
+    "hostname": _Format(
+        format_names.hostname, "labels that begin with xn-- are not written", format_names.plain_hostname, _is_hostname
+    ),
+    "idn-hostname": _Format(
+        format_idn.idn_hostname,
+        "labels that begin with xn--, long ones, and some with marks or contextual characters are not written",
+        _anything,
+        _is_idn_hostname,
+    ),
+    "ipv4": _Format(lambda: IPV4),
+    "ipv6": _Format(lambda: IPV6),
+    "uuid": _Format(_uuid),
+    "uri": _Format(format_uris.uri),
+    "uri-reference": _Format(format_uris.uri_reference),
+    "iri": _Format(format_uris.iri),
+    "iri-reference": _Format(format_uris.iri_reference),
+    "uri-template": _Format(format_uris.uri_template),
+    "json-pointer": _Format(_json_pointer),
+    "relative-json-pointer": _Format(_relative_json_pointer),
+    "regex": _Format(
+        format_regex.regex_language,
+        "ECMA-262 with the flag u; named groups, back references and ranges only where they are certain",
+        _anything,
+        _is_regex,
+        format_regex.regex_string,
+    ),
 }
-"""The formats that are asserted, each with the maker of its language."""
+"""The formats that are asserted, by the name that a schema gives them."""
+
+_BY_NAME: Final = ASSERTED | {PLAIN_HOSTNAME: _Format(format_names.plain_hostname)}
 
 
 @cache
 def format_language(name: str) -> Grammar:
-    """The decoded texts of an asserted format."""
-    return ASSERTED[name]()
+    """The decoded texts of an asserted format; not all of them where the format is not regular."""
+    return _BY_NAME[name].language()
+
+
+def is_exact(name: str) -> bool:
+    """Whether the language of an asserted format is all of it."""
+    return _BY_NAME[name].outer is None
+
+
+@cache
+def outer_language(name: str) -> Grammar:
+    """A language that holds every text of an asserted format."""
+    outer = _BY_NAME[name].outer
+    return format_language(name) if outer is None else outer()
 
 
 @cache
 def format_string(name: str) -> Grammar:
     """The JSON strings of an asserted format."""
-    return Shared(JsonString(format_language(name)))
+    string = _BY_NAME[name].string
+    return Shared(JsonString(format_language(name))) if string is None else string()
+
+
+def format_admits(name: str, text: str) -> bool | None:
+    """Whether ``text`` belongs to an asserted format; ``None``: that is not known."""
+    decide = _BY_NAME[name].decide
+    return belongs(text, format_language(name)) if decide is None else decide(text)

@@ -17,6 +17,7 @@ from structgen.grammar.json_schema.json_types import OBJECT
 from structgen.grammar.json_schema.shapes import Shape, meet
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.objects import ObjectFacet
     from structgen.grammar.json_schema.strict_json import Json
 
@@ -31,21 +32,23 @@ _SAYS_NO_MORE: Final = frozenset(
 )
 
 
-def constants_of(schema: Json, *, has_const: bool) -> tuple[Keys, bool] | None:
+def constants_of(schema: Json, dialect: Dialect) -> tuple[Keys, bool] | None:
     """The keys of the only values that a schema can admit, and whether it admits them all; ``None`` if unknown.
 
     Args:
         schema: the schema.
-        has_const: whether ``const`` is a keyword of its draft.
+        dialect: which keywords have a meaning around it.
     """
     if schema is False:
         return _NONE, True
     if schema is True:
         return None
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or "$schema" in schema or not dialect.has("enum"):
+        return None
+    if "$ref" in schema and dialect.reference_stands_alone:
         return None
     says_more = schema.keys() - _SAYS_NO_MORE
-    if has_const and "const" in schema:
+    if "const" in schema and dialect.has("const"):
         return frozenset((value_key(schema["const"]),)), not says_more and "enum" not in schema
     values = schema.get("enum")
     if isinstance(values, (list, tuple)):
@@ -69,9 +72,9 @@ def labels_of(facet: ObjectFacet) -> dict[str, tuple[Keys, bool]]:
     labels = facet.labels
     if labels is None:
         labels = facet.labels = {}
-        has_const = facet.place.resource.has_const
+        dialect = facet.place.resource.dialect
         for name, schema in facet.properties.items():
-            found = constants_of(schema, has_const=has_const)
+            found = constants_of(schema, dialect)
             if found is not None:
                 labels[name] = found
     return labels

@@ -1,7 +1,8 @@
 """Multiples of a number as grammars over decimal digits.
 
 Reading a digit ``d`` takes the remainder ``r`` of what was read to ``(10 r + d) mod n``.  The number of digits is
-bounded, so the automaton is unrolled into an acyclic term; states that accept the same digits are one object.
+bounded, so the automaton is unrolled into an acyclic term; states that accept the same digits are one object.  For a
+large ``n`` there is one automaton for each power of a prime in it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Final
 
 from structgen.grammar.json_schema.decimals import Places, run
 from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Literal
+from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Intersection, Literal
 
 __all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "remainders"]
 
-MOST_STATES: Final = 5_000
-"""The most states, digits times remainders, that the unrolled automaton may have."""
+MOST_STATES: Final = 50_000
+"""The most states, digits times remainders, that the automaton may have."""
+_MOST_UNROLLED: Final = 25_000
+"""Beyond this, multiples of a number are those of its coprime factors, intersected."""
 WHOLE_DIGITS: Final = 20
 """Digits before the point of a multiple, where no bound needs more and ``multipleOf`` is no power of ten."""
 _ZERO: Final = Literal(b"0")
@@ -47,11 +50,35 @@ def multiples(step: Fraction, places: Places) -> Grammar:
         tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
         if modulus == 1:
             return Choice((_ZERO, chain(NONZERO_DIGIT, run(DIGIT, 0, places.whole - 1 - zeros), tail)))
-        return alternatives(_ZERO, _whole(modulus, {0: tail}, places.whole))
+        return _common([alternatives(_ZERO, _whole(part, {0: tail}, places.whole)) for part in _parts(modulus, places)])
     count = _fraction_places(step)
     modulus = step.numerator * 10**count // step.denominator
-    ends = _fractions(modulus, count, places.fraction)
-    return alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(modulus, ends, places.whole))
+    found = []
+    for part in _parts(modulus, places):
+        ends = _fractions(part, count, places.fraction)
+        found.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(part, ends, places.whole)))
+    return _common(found)
+
+
+def _common(terms: list[Grammar]) -> Grammar:
+    return terms[0] if len(terms) == 1 else Intersection(terms)
+
+
+def _parts(modulus: int, places: Places) -> list[int]:
+    """The modulus, or where it is large the powers of primes that it is the product of."""
+    if modulus * places.whole <= _MOST_UNROLLED:
+        return [modulus]
+    parts, rest, prime = [], modulus, 2
+    while rest > 1:
+        if prime * prime > rest:
+            prime = rest
+        part = 1
+        while rest % prime == 0:
+            rest, part = rest // prime, part * prime
+        if part > 1:
+            parts.append(part)
+        prime += 1
+    return parts
 
 
 def _scaled(step: Fraction) -> tuple[int, int]:

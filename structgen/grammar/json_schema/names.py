@@ -58,7 +58,6 @@ class NameLanguage:
             return None
         if facet.is_contradictory:
             return EMPTY
-        facet.refuse()
         parts = facet.all_languages()
         if facet.shortest or facet.longest is not None:
             parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))

@@ -22,16 +22,16 @@ from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import type_of, value_key
 from structgen.grammar.json_schema.labels import settled
 from structgen.grammar.json_schema.negation import complement_of, lacking, requiring
-from structgen.grammar.json_schema.places import Place, Resource, refused
-from structgen.grammar.json_schema.reading import Local, Part, reader_of
-from structgen.grammar.json_schema.references import References
+from structgen.grammar.json_schema.places import Place, refused
+from structgen.grammar.json_schema.reading import REFERENCES, Local, Part, reader_of
+from structgen.grammar.json_schema.references import enter
 from structgen.grammar.json_schema.shapes import Branch, Shape, Values, meet
 from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unevaluated import judging_the_rest, silenced
 from structgen.grammar.json_schema.validity import Validity
 
 if TYPE_CHECKING:
-    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.references import References
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
 
@@ -60,7 +60,6 @@ class NormalForm:
 
     Attributes:
         locals: the schemas that were read, by identity.
-        resource: the document.
         contradictions: schemas that were found to exclude each other, with what does.
         overlaps: for each ``oneOf`` that is known to need it, by the identity of its schema, the pairs of
             alternatives that may both be valid.
@@ -68,17 +67,14 @@ class NormalForm:
     """
 
     def __init__(
-        self, resource: Resource, dialect: Dialect, limits: Limits, overlaps: Mapping[int, Pairs] = MappingProxyType({})
+        self, references: References, limits: Limits, overlaps: Mapping[int, Pairs] = MappingProxyType({})
     ) -> None:
         self.locals: dict[int, Local] = {}
-        self.resource = resource
-        self.dialect = dialect
-        self._read = reader_of(dialect).read
         self._limits = limits
         self.contradictions: list[tuple[tuple[Place, ...], str]] = []
         self._spent = 0
-        self._references = References(resource, dialect)
-        self._targets: dict[int, Place] = {}
+        self._references = references
+        self._targets: dict[tuple[int, str], Place] = {}
         self._shapes: dict[tuple[int, bool], list[Shape]] = {}
         self.overlaps = overlaps
         self.found: dict[int, Local] = {}
@@ -94,7 +90,8 @@ class NormalForm:
         key = id(place.schema)
         local = self.locals.get(key)
         if local is None:
-            local = self.locals[key] = self._read(place)
+            dialect = enter(place).dialect if isinstance(place.schema, dict) else place.resource.dialect
+            local = self.locals[key] = reader_of(dialect).read(place)
         return local
 
     def spend(self, count: int, place: Place) -> None:
@@ -107,19 +104,19 @@ class NormalForm:
         if self._spent > self._limits.grammar_nodes:
             raise LimitExceeded(place.subject(), limit="grammar_nodes", maximum=self._limits.grammar_nodes)
 
-    def target(self, local: Local) -> Place:
-        """The schema that the ``$ref`` of ``local`` names."""
-        key = id(local.place.schema)
+    def target(self, local: Local, keyword: str) -> Place:
+        """The schema that a reference of ``local`` names."""
+        key = id(local.place.schema), keyword
         found = self._targets.get(key)
         if found is None:
-            found = self._targets[key] = self._references.resolve(local.place)
+            found = self._targets[key] = self._references.resolve(local.place, keyword)
         return found
 
     def in_place(self, local: Local) -> Iterable[tuple[str, Place]]:
         """The schemas that apply to the same value, each with its keyword."""
         for part in local.parts:
-            if part.keyword == "$ref":
-                yield "$ref", self.target(local)
+            if part.keyword in REFERENCES:
+                yield part.keyword, self.target(local, part.keyword)
             for place in part.places:
                 yield part.keyword, place
 
@@ -169,8 +166,8 @@ class NormalForm:
         for part in local.parts or (Part(""),):
             if part.keyword == "":
                 result = self._product(result, [local.shape], local.place)
-            elif part.keyword == "$ref":
-                shapes = yield self._expanded(self.target(local), apart=apart)
+            elif part.keyword in REFERENCES:
+                shapes = yield self._expanded(self.target(local, part.keyword), apart=apart)
                 result = self._product(result, shapes, local.place)
             elif part.keyword == "not":
                 shapes = yield self._expanded(part.places[0].complement(), apart=apart)
@@ -271,8 +268,8 @@ class NormalForm:
             if part.keyword == "":
                 if not local.shape.is_free:
                     found += complement_of(local.shape, self._constants)
-            elif part.keyword == "$ref":
-                found += yield self._expanded(self.target(local).complement(), apart=apart)
+            elif part.keyword in REFERENCES:
+                found += yield self._expanded(self.target(local, part.keyword).complement(), apart=apart)
             elif part.keyword == "not":
                 found += yield self._expanded(part.places[0], apart=apart)
             elif part.keyword == "if":

@@ -6,9 +6,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, lcm
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes
+from structgen.grammar.json_schema.integral import integral_magnitudes, with_zero_fraction, zero_with_exponent
 from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, remainders
 from structgen.grammar.json_schema.places import malformed, refused
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["READERS", "NumberFacet", "exact", "number_term"]
+__all__ = ["READERS", "NumberFacet", "equal_numbers", "exact", "number_term"]
 
 _MINUS: Final = Literal(b"-")
 _MOST_DIGITS: Final = 400
 """Digits of a bound on either side of the point; the largest double has 309."""
+_SHIFTS: Final = 16
+"""How far from the first digit the point may stand before an exponent, where all forms are written."""
 _FEW: Final = 256
 """Multiples in an interval that are listed rather than described by an automaton."""
 
@@ -215,6 +218,11 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
     Raises:
         UnsupportedFeature: a bound or a step is too large for an automaton.
     """
+    # In draft 4 it is the form that makes an integer.
+    is_lexical = integral and any(place.resource.dialect.draft == 4 for place in origins)
+    has_all_forms = syntax.policy.numbers == "all" and not is_lexical
+    if facet is None and integral and has_all_forms:
+        return syntax.any_integral
     if facet is None:
         return syntax.any_integer if integral else syntax.any_number
     if facet.excluded:
@@ -222,6 +230,8 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
     lower = _usable(facet.lower, "minimum", origins)
     upper = _usable(facet.upper, "maximum", origins)
     step = facet.step
+    if step is not None and step.numerator == 1 and integral and has_all_forms:
+        step = None  # every integer is a multiple
     digits = syntax.policy.digits
     if step is not None and not _few_multiples(lower, upper, step, integral=integral):
         digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
@@ -230,7 +240,8 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
             if isinstance(bound, Decimal) and -_exponent(bound) > digits:
                 refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
-    return _term(lower, facet.lower_open, upper, facet.upper_open, step, facet.not_steps, integral, digits)
+    key = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+    return (_all_forms if has_all_forms else _term)(key, step, facet.not_steps, integral)
 
 
 def _bounded_digits(
@@ -300,17 +311,47 @@ def _few_multiples(lower: int | Decimal | None, upper: int | Decimal | None, ste
     return (Fraction(upper) - Fraction(lower)) / step.numerator < _FEW
 
 
+class _Interval(NamedTuple):
+    """The bounds of a facet, and how many digits may be written."""
+
+    lower: int | Decimal | None
+    lower_open: bool
+    upper: int | Decimal | None
+    upper_open: bool
+    digits: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no number lies between the bounds."""
+        if self.lower is None or self.upper is None:
+            return False
+        return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
+
+
+@lru_cache(maxsize=256)
+def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
+    """The numbers of an interval in all their forms; multiples without exponents."""
+    digits = interval.digits
+    if step is not None or not_steps:
+        term = _term(interval, step, not_steps, integral)
+        return with_zero_fraction(term, digits) if integral and term is not EMPTY else term
+    if interval.is_empty:
+        return EMPTY
+    numbers = _between(interval, Places(digits, digits), _SHIFTS)
+    if not integral:
+        return numbers
+    integers = integral_magnitudes(digits)
+    return Intersection((numbers, Choice((integers, chain(_MINUS, integers)))))
+
+
+def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
+    """All forms of one number."""
+    return _all_forms(_Interval(value, False, value, False, digits), None, (), False)
+
+
 @lru_cache(maxsize=1024)
-def _term(  # the fields of a facet, as a key
-    lower: int | Decimal | None,
-    lower_open: bool,
-    upper: int | Decimal | None,
-    upper_open: bool,
-    step: Fraction | None,
-    not_steps: tuple[Fraction, ...],
-    integral: bool,
-    digits: int,
-) -> Grammar:
+def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
+    lower, lower_open, upper, upper_open, digits = interval
     places = Places(digits, 0 if integral else digits)
     if integral:
         lower, lower_open = _ceiling(lower, lower_open), False
@@ -320,31 +361,45 @@ def _term(  # the fields of a facet, as a key
             first, last = -(-lower // unit), upper // unit
             if last - first < _FEW and not not_steps:
                 return _listed(range(int(first * unit), int(last * unit) + 1, unit))
-    if lower is not None and upper is not None and (lower > upper or (lower == upper and (lower_open or upper_open))):
+    whole = _Interval(lower, lower_open, upper, upper_open, digits)
+    if whole.is_empty:
         return EMPTY
-    positive = negative = EMPTY
-    exponents = step is None and not not_steps and not integral
-    if upper is None or upper >= 0:
-        low = (lower, lower_open) if lower is not None and lower >= 0 else (0, False)
-        positive = _side(low, (upper, upper_open), places, exponents=exponents)
-    if lower is None or lower <= 0:
-        low = (-upper, upper_open) if upper is not None and upper <= 0 else (0, False)
-        high = None if lower is None else -lower
-        negative = chain(_MINUS, _side(low, (high, lower_open), places, exponents=exponents))
-    interval = alternatives(positive, negative)
-    if interval is EMPTY:
-        return interval
+    between = _between(whole, places, 0 if step is None and not not_steps and not integral else None)
+    if between is EMPTY:
+        return between
     for not_step in not_steps:
-        interval = Intersection((interval, Complement(_signed(multiples(not_step, places)))))
+        between = Intersection((between, Complement(_signed(multiples(not_step, places)))))
     if step is None:
-        return interval
+        return between
     if lower is not None and upper is not None and not _holds_multiple(lower, lower_open, upper, upper_open, step):
         return EMPTY
-    return Intersection((interval, _signed(multiples(step, places))))
+    stepped = _signed(multiples(step, places))
+    is_free = lower is None and upper is None and not not_steps
+    return stepped if is_free else Intersection((between, stepped))
 
 
 def _signed(magnitudes: Grammar) -> Grammar:
     return Choice((magnitudes, chain(_MINUS, magnitudes)))
+
+
+def _between(interval: _Interval, places: Places, shifts: int | None) -> Grammar:
+    """The numbers of an interval that is not empty; ``shifts`` is for their exponents, ``None``: without any."""
+    lower, lower_open, upper, upper_open, digits = interval
+    positive = negative = EMPTY
+    if upper is None or upper >= 0:
+        low = (lower, lower_open) if lower is not None and lower >= 0 else (0, False)
+        positive = _side(low, (upper, upper_open), places, shifts)
+    if lower is None or lower <= 0:
+        low = (-upper, upper_open) if upper is not None and upper <= 0 else (0, False)
+        high = None if lower is None else -lower
+        negative = chain(_MINUS, _side(low, (high, lower_open), places, shifts))
+    found = alternatives(positive, negative)
+    if not shifts or (lower is not None and (lower > 0 or (lower == 0 and lower_open))):
+        return found
+    if upper is not None and (upper < 0 or (upper == 0 and upper_open)):
+        return found
+    zero = zero_with_exponent(digits)
+    return alternatives(found, zero, chain(_MINUS, zero))
 
 
 def _holds_multiple(
@@ -380,7 +435,7 @@ def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
 
 
 def _side(
-    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: Places, *, exponents: bool
+    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: Places, shifts: int | None
 ) -> Grammar:
     """The magnitudes between two bounds that are not negative."""
     lowest, highest = _bound(*low), None if high[0] is None else _bound(high[0], high[1])
@@ -391,7 +446,7 @@ def _side(
     if highest is not None and len(highest.whole) > whole:
         highest = None  # more digits than may be written: it excludes nothing
     plain = magnitudes(lowest, highest, Places(whole, places.fraction))
-    return alternatives(plain, scientific_magnitudes(low, high, places.fraction)) if exponents else plain
+    return plain if shifts is None else alternatives(plain, scientific_magnitudes(low, high, places.fraction, shifts))
 
 
 def _bound(value: int | Decimal, is_open: bool) -> Bound:

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Final
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.places import refused
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Permutation, Repeat, Sequence
+from structgen.grammar.nodes import (
+    EMPTY,
+    EPSILON,
+    Choice,
+    Grammar,
+    JsonString,
+    Literal,
+    Permutation,
+    Repeat,
+    Sequence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
@@ -51,7 +61,8 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
             if entry.is_required:
                 return EMPTY
         else:
-            members.append((entry.key, value, entry.is_required))
+            key = entry.key if syntax.policy.escapes == "canonical" else JsonString(Literal(entry.name.encode()))
+            members.append((key, value, entry.is_required))
     other = EMPTY
     if others:
         regions = zip(layout.others, others, strict=True)

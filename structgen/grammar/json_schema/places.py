@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, NoReturn
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from structgen.errors import GrammarError, UnsupportedFeature
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.documents import Document
+    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.scopes import Scope
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
 
@@ -20,29 +23,51 @@ _SAFE: Final = "!$&'()*+,;=:@/?-._~"  # what RFC 3986 lets stand in a fragment
 
 
 class Resource:
-    """A schema with a URI of its own: the whole document, or a part of it that has ``$id``.
+    """A schema with a URI of its own: a whole document, or a part of it that has an identifier.
 
     Attributes:
         root: the schema that ``#`` refers to within it.
         uri: its absolute URI without fragment, or ``""``.
-        pointer: where it stands in the document, without ``#``.
+        document: the document that it is part of.
+        dialect: which keywords have a meaning in it.
         limits: the bounds on its patterns.
-        has_const: whether ``const`` is a keyword of its draft.
+        path: where it stands in the document.
+        scope: the dynamic scope that it is entered with, where dynamic references are tracked.
     """
 
-    __slots__ = ("has_const", "limits", "pointer", "root", "uri")
+    __slots__ = ("dialect", "document", "limits", "path", "root", "scope", "uri")
 
-    def __init__(self, root: Json, uri: str, limits: Limits, pointer: str = "", *, has_const: bool = True) -> None:
+    def __init__(
+        self,
+        root: Json,
+        uri: str,
+        document: Document,
+        dialect: Dialect,
+        limits: Limits,
+        path: tuple[str | int, ...] = (),
+    ) -> None:
         self.root = root
         self.uri = uri
+        self.document = document
+        self.dialect = dialect
         self.limits = limits
-        self.pointer = pointer
-        self.has_const = has_const
+        self.path = path
+        self.scope: Scope | None = None
 
-    def inner(self, schema: Json, identifier: str, pointer: str) -> Resource:
-        """The resource of a schema with an identifier within this one."""
-        uri = urljoin(self.uri, identifier).partition("#")[0]
-        return Resource(schema, uri, self.limits, pointer, has_const=self.has_const)
+    @property
+    def pointer(self) -> str:
+        """Where it stands in the document, as a JSON Pointer without ``#``."""
+        return "".join(f"/{escape(step)}" for step in self.path)
+
+    def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
+        """A resource within this one."""
+        return Resource(schema, uri, self.document, dialect, self.limits, path)
+
+    def copied(self, root: Json, scope: Scope) -> Resource:
+        """The same with another object for its root, in a dynamic scope."""
+        copy = Resource(root, self.uri, self.document, self.dialect, self.limits, self.path)
+        copy.scope = scope
+        return copy
 
 
 class Place:
@@ -80,14 +105,25 @@ class Place:
         return other
 
     @property
-    def pointer(self) -> str:
-        """The JSON Pointer as a URI fragment, for instance ``#/properties/a``."""
-        steps: list[tuple[str | int, ...]] = []
+    def steps(self) -> tuple[str | int, ...]:
+        """The steps that lead to it from the root of its document."""
+        paths: list[tuple[str | int, ...]] = []
         place: Place | None = self
         while place is not None:
-            steps.append(place.path)
+            paths.append(place.path)
             place = place.parent
-        return "#" + "".join(f"/{escape(step)}" for path in reversed(steps) for step in path)
+        return tuple(step for path in reversed(paths) for step in path)
+
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer as a URI fragment, for instance ``#/properties/a``, after the URI of another document."""
+        return f"{self.resource.document.name}#" + "".join(f"/{escape(step)}" for step in self.steps)
+
+    @property
+    def label(self) -> str:
+        """The pointer, and the dynamic scope if there are several; schemas with the same label mean the same."""
+        scope = self.resource.scope
+        return self.pointer if scope is None or scope.number == 0 else f"{self.pointer} in scope {scope.number}"
 
     def at(self, *steps: str | int) -> str:
         """The pointer of something inside this schema."""

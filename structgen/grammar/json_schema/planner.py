@@ -269,7 +269,8 @@ class Planner:
         types, syntax = shape.types, self._syntax
         terms: list[Grammar] = []
         if types & STRING:
-            term = EMPTY if self._are_proofs and _is_empty(shape.string) else string_term(shape.string)
+            is_empty = self._are_proofs and _is_empty(shape.string)
+            term = EMPTY if is_empty else string_term(shape.string, is_proof=self._are_proofs)
             terms.append(term)
             if term is EMPTY:
                 self._reasons.append((shape.origins, ": 'minLength' exceeds 'maxLength'"))
@@ -423,7 +424,9 @@ class Planner:
 
 def _is_empty(facet: StringFacet | None) -> bool:
     """Whether the languages of a facet are proved to exclude each other."""
-    return facet is not None and any(are_disjoint(*pair) for pair in combinations(facet.all_languages(), 2))
+    return facet is not None and any(
+        are_disjoint(*pair) for pair in combinations(facet.all_languages(is_proof=True), 2)
+    )
 
 
 def _is_free(place: Place) -> bool:

@@ -60,8 +60,8 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What its rule is about: the pointers of its schemas, those that must not hold behind ``~``."""
-        return " & ".join(f"~{place.pointer}" if place.is_negated else place.pointer for place in self.places)
+        """What its rule is about: the labels of its schemas, those that must not hold behind ``~``."""
+        return " & ".join(f"~{place.label}" if place.is_negated else place.label for place in self.places)
 
 
 def union(terms: list[Grammar]) -> Grammar:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["JsonPolicy", "Order", "Whitespace"]
+__all__ = ["Forms", "JsonPolicy", "Order", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
 Order: TypeAlias = Literal["declared", "any"]
+Forms: TypeAlias = Literal["canonical", "all"]
 
 
 _ORDERS: Final[dict[Order, str]] = {
@@ -34,6 +35,10 @@ class JsonPolicy:
         order: in which order the members of an object may come.
             ``"declared"``: declared names as the schema mentions them, others anywhere between.
             ``"any"``: every order, of the members of constants too.
+        numbers: how integers and constants are written.  ``"canonical"``: integers without point and exponent, a
+            constant as the schema writes it.  ``"all"``: as every number of the same value, ``1.0`` and ``1e2`` too.
+        escapes: how names and constants are written.  ``"canonical"``: with escapes only where they must be.
+            ``"all"``: in every way that RFC 8259 allows, as other strings are.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -41,11 +46,18 @@ class JsonPolicy:
 
     whitespace: Whitespace = "flexible"
     indent: int = 256
-    digits: int = 40
+    digits: int = 64
     order: Order = "declared"
+    numbers: Forms = "canonical"
+    escapes: Forms = "canonical"
 
     def __post_init__(self) -> None:
-        for name, choices in (("whitespace", get_args(Whitespace)), ("order", get_args(Order))):
+        for name, choices in (
+            ("whitespace", get_args(Whitespace)),
+            ("order", get_args(Order)),
+            ("numbers", get_args(Forms)),
+            ("escapes", get_args(Forms)),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
         for name, least, most in (("indent", 0, 10_000), ("digits", 1, 200)):
@@ -64,15 +76,34 @@ class JsonPolicy:
             ("whitespace", f"{self.whitespace}: {around[self.whitespace]}; none before or after the document"),
             ("property order", _ORDERS[self.order]),
             ("repeated names", "never for a declared name; not prevented for undeclared ones"),
-            ("escapes", "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way"),
-            ("integers", f"-?(0|[1-9][0-9]*) with at most {self.digits} digits"),
-            (
-                "numbers",
-                f"any RFC 8259 form with at most {self.digits} digits on each side of the point that double precision "
-                "can hold; exponents of three digits, and any under 'minimum' and 'maximum', only after one digit that "
-                "is not zero before the point; none under 'multipleOf'",
-            ),
-            ("constants", "as the schema spells them; 1.0 also as 1"),
-            ("format", "asserted"),
+            ("escapes", _ESCAPES[self.escapes]),
+            ("integers", _INTEGERS[self.numbers].format(self.digits)),
+            ("numbers", _NUMBERS[self.numbers].format(self.digits)),
+            ("constants", _CONSTANTS[self.numbers]),
+            ("format", "asserted, also where the draft does not list it"),
             ("nullable", "'nullable': true adds null to 'type', as in OpenAPI 3.0"),
         )
+
+
+_ESCAPES: Final = {
+    "canonical": "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way; "
+    "no lone surrogates",
+    "all": "in any way, surrogate pairs in two escapes or as one character; no lone surrogates",
+}
+_INTEGERS: Final = {
+    "canonical": "-?(0|[1-9][0-9]*) with at most {} digits",
+    "all": "every number whose value is an integer (draft 4: without point and exponent), with at most {} digits on "
+    "each side of the point",
+}
+_NUMBERS: Final = {
+    "canonical": "any RFC 8259 form with at most {} digits on each side of the point that double precision can hold; "
+    "exponents of 100 and more, and any under 'minimum' and 'maximum', only after one digit that is not zero before "
+    "the point; none under 'multipleOf'",
+    "all": "any RFC 8259 form with at most {} digits on each side of the point that double precision can hold; "
+    "exponents of 100 and more only after one digit that is not zero before the point; under 'minimum', 'maximum' and "
+    "for constants the point is at most 16 places from there; no exponents under 'multipleOf'",
+}
+_CONSTANTS: Final = {
+    "canonical": "as the schema spells them; 1.0 also as 1",
+    "all": "as every number of the same value",
+}

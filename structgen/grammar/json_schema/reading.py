@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["CONSTRAINTS", "IN_PLACE", "Local", "Part", "SchemaReader", "reader_of"]
+__all__ = ["CONSTRAINTS", "IN_PLACE", "REFERENCES", "Local", "Part", "SchemaReader", "reader_of"]
 
 _TYPES: Final = {
     "null": NULL,
@@ -36,7 +36,7 @@ class Part:
 
     Attributes:
         keyword: one of ``IN_PLACE``; ``""`` for the constraints of the schema itself.
-        places: the schemas under it; none where ``keyword`` is ``$ref``, which is resolved later; those of ``if``,
+        places: the schemas under it; none where ``keyword`` is a reference, which is resolved later; those of ``if``,
             ``then`` and ``else``, where what is missing is the schema ``true``.
         names: for ``dependentSchemas`` and ``dependencies`` the name that calls each of ``places`` into being.
     """
@@ -158,16 +158,14 @@ def _else(_: Shape, place: Place, value: Json) -> None:
     _one_schema(place, value, "else")
 
 
-def _dynamic_ref(shape: Shape, place: Place, value: Json) -> None:
+def _dynamic_ref(_: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, str):
         malformed(place, "$dynamicRef", "a URI reference")
-    shape.refusals += ((place, "$dynamicRef"),)
 
 
-def _recursive_ref(shape: Shape, place: Place, value: Json) -> None:
-    if not isinstance(value, str):
-        malformed(place, "$recursiveRef", "a URI reference")
-    shape.refusals += ((place, "$recursiveRef"),)
+def _recursive_ref(_: Shape, place: Place, value: Json) -> None:
+    if value != "#":
+        malformed(place, "$recursiveRef", "'#'")
 
 
 CONSTRAINTS: Final[dict[str, Reader]] = {
@@ -192,22 +190,25 @@ CONSTRAINTS: Final[dict[str, Reader]] = {
 }
 """Every keyword that can exclude a value, with its reader."""
 
-IN_PLACE: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"))
+REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+"""Keywords whose value names another schema for the same value."""
+
+IN_PLACE: Final = REFERENCES | {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies"}
 """The keywords whose schemas apply to the same value."""
 
 _CONDITIONS: Final = ("not", "if", "dependentSchemas", "dependencies")
-_ALTERNATIVES: Final = ("$ref", "anyOf", "oneOf")
+_ALTERNATIVES: Final = REFERENCES | {"anyOf", "oneOf"}
 
 
 class SchemaReader:
     """Reads schema objects of one dialect."""
 
-    __slots__ = ("_id_keyword", "_readers", "_reference_stands_alone")
+    __slots__ = ("_in_place", "_readers", "_reference_stands_alone")
 
     def __init__(self, dialect: Dialect) -> None:
-        self._id_keyword = dialect.id_keyword
         self._reference_stands_alone = dialect.reference_stands_alone
         self._readers = {keyword: reader for keyword, reader in CONSTRAINTS.items() if dialect.has(keyword)}
+        self._in_place = IN_PLACE & self._readers.keys()
 
     def read(self, place: Place) -> Local:
         """Read the schema object at ``place``.
@@ -227,26 +228,24 @@ class SchemaReader:
         if self._reference_stands_alone and "$ref" in schema:
             _ref(shape, place, schema["$ref"])
             return Local(place, shape, (Part(""), Part("$ref")))
-        if self._id_keyword in schema:
-            _enter_resource(place, schema[self._id_keyword])
         readers = self._readers
         for keyword, value in schema.items():
             reader = readers.get(keyword)
             if reader is not None:
                 reader(shape, place, value)
-        return Local(place, shape, () if IN_PLACE.isdisjoint(schema) else tuple(self._parts(place)))
+        return Local(place, shape, () if self._in_place.isdisjoint(schema) else tuple(self._parts(place)))
 
     def _parts(self, place: Place) -> list[Part]:
         parts: list[Part] = []
         conditions: list[Part] = []  # what they mention comes last, so that they never change the order of members
         own: Part | None = None
         for keyword, value in place.schema.items():
-            if keyword == "properties":
+            if keyword == "properties" and keyword in self._readers:
                 own = Part("")
                 parts.append(own)
-            elif keyword == "$ref":
-                parts.append(Part("$ref"))
-            elif keyword in IN_PLACE and keyword in self._readers:
+            elif keyword in REFERENCES and keyword in self._in_place:
+                parts.append(Part(keyword))
+            elif keyword in self._in_place:
                 part = _part(place, keyword, value)
                 if part is not None:
                     (conditions if keyword in _CONDITIONS else parts).append(part)
@@ -257,13 +256,6 @@ class SchemaReader:
 def reader_of(dialect: Dialect) -> SchemaReader:
     """The reader of a dialect."""
     return SchemaReader(dialect)
-
-
-def _enter_resource(place: Place, identifier: Json) -> None:
-    """Let references below ``place`` be relative to its identifier."""
-    resource = place.resource
-    if isinstance(identifier, str) and not identifier.startswith("#") and place.schema is not resource.root:
-        place.resource = resource.inner(place.schema, identifier, place.pointer[1:])
 
 
 def _part(place: Place, keyword: str, value: Json) -> Part | None:

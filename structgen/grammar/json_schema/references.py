@@ -1,151 +1,173 @@
-"""``$ref``: from a URI reference to a schema of the same document."""
+"""From a reference to the schema that it names: ``$ref``, ``$dynamicRef`` and ``$recursiveRef``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
 from structgen.errors import GrammarError
+from structgen.grammar.json_schema.documents import RECURSIVE
 from structgen.grammar.json_schema.places import Place, Resource, escape, refused
+from structgen.grammar.json_schema.scopes import Scope, Scopes
+from structgen.grammar.json_schema.uris import absolute
 
 if TYPE_CHECKING:
-    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.documents import Documents, Path
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["References"]
+__all__ = ["References", "ScopesNeeded", "enter"]
+
+
+class ScopesNeeded(Exception):
+    """A reference depends on the dynamic scope, and scopes are not tracked."""
 
 
 class References:
-    """Resolves the references of one document.
+    """Resolves the references of a schema and the documents that it refers to.
 
-    A document is indexed for ``$id`` and anchors at the first reference that is not a plain pointer.
+    Args:
+        documents: where references lead to.
+        tracks_scopes: whether every resource is instantiated for each of its dynamic scopes.  Without that a
+            reference that depends on the scope raises :class:`ScopesNeeded`.
     """
 
-    def __init__(self, root: Resource, dialect: Dialect) -> None:
-        self._root = root
-        self._dialect = dialect
-        self._index: _Index | None = None
+    def __init__(self, documents: Documents, *, tracks_scopes: bool) -> None:
+        self._documents = documents
+        self._scopes = Scopes(documents.limits) if tracks_scopes else None
 
-    def resolve(self, place: Place) -> Place:
-        """The schema that the ``$ref`` at ``place`` names.
+    def start(self) -> Place:
+        """The schema that was given."""
+        root = self._documents.root.resource
+        return self._place(root, (), self._scopes.get({}).entering(root) if self._scopes else None)
+
+    def originals(self, schemas: set[int]) -> set[int]:
+        """The identities of the schemas of the documents, given those that were read."""
+        return {self._scopes.originals.get(key, key) for key in schemas} if self._scopes else schemas
+
+    def resolve(self, place: Place, keyword: str) -> Place:
+        """The schema that the reference under ``keyword`` at ``place`` names.
 
         Raises:
             GrammarError: there is none.
-            UnsupportedFeature: the reference leaves the document.
+            UnsupportedFeature: it names a document that is not known.
+            ScopesNeeded: the answer depends on the dynamic scope.
+            LimitExceeded: there are too many dynamic scopes.
         """
-        reference: str = place.schema["$ref"]
+        reference: str = place.schema[keyword]
         uri, _, fragment = reference.partition("#")
-        resource = place.resource if not uri else self._find_resource(place, uri)
-        if not fragment:
-            return self._at(resource, [], place)
+        start = place.resource if not uri else self._find(place, keyword, uri)
         name = unquote(fragment)
-        if name.startswith("/"):
-            return self._at(resource, [_unescape(step) for step in name.split("/")[1:]], place)
-        found = self._indexed().anchors.get((resource.uri, name))
-        if found is None:
-            _missing(place, f"no schema here has the anchor {name!r}")
+        if not name or name.startswith("/"):
+            steps = [_unescape(step) for step in name.split("/")[1:]]
+            resource, path = _follow(start, steps, place, keyword)
+        else:
+            resource = start.document.index.base(start)
+            anchors = resource.document.index.anchors
+            if (resource, name) not in anchors:
+                _missing(place, keyword, f"no schema there has the anchor {name!r}")
+            path = anchors[resource, name]
+        if keyword != "$ref":
+            resource, path = self._outermost(place, resource, path, RECURSIVE if keyword == "$recursiveRef" else name)
+        self._documents.use(resource.document)
+        return self._placed(place, resource, path, keyword)
+
+    def _outermost(self, place: Place, resource: Resource, path: Path, name: str) -> tuple[Resource, Path]:
+        """The target of a dynamic reference whose first target is a schema of ``resource``."""
+        dynamic = resource.document.index.dynamic
+        base = resource.document.index.base(resource)
+        if dynamic.get(base, {}).get(name) != path:  # the first target is no dynamic anchor
+            return resource, path
+        if self._scopes is None or place.resource.scope is None:
+            raise ScopesNeeded
+        winner = place.resource.scope.winners.get(name, base)
+        return winner, winner.document.index.dynamic[winner][name]
+
+    def _placed(self, place: Place, resource: Resource, path: Path, keyword: str) -> Place:
+        scope = place.resource.scope
+        if scope is None or self._scopes is None:
+            found = self._place(resource, path, None)
+        else:
+            base, here = (one.document.index.base(one) for one in (resource, place.resource))
+            if base is here:
+                found = self._place(place.resource, path, scope)
+            else:
+                found = self._place(base, path, scope.entering(base))
+        if not isinstance(found.schema, (dict, bool)):
+            _missing(place, keyword, f"it names {type(found.schema).__name__} where a schema must be")
         return found
 
-    def _at(self, resource: Resource, steps: list[str], place: Place) -> Place:
-        """Follow a JSON Pointer down from the root of ``resource``."""
+    def _place(self, resource: Resource, path: Path, scope: Scope | None) -> Place:
+        if scope is not None and self._scopes is not None and resource.scope is not scope:
+            resource = self._scopes.instance(resource, scope)
         schema: Json = resource.root
-        inner = resource
-        for count, step in enumerate(steps):
-            schema = _child(schema, step, steps[:count], place)
-            identifier = schema.get(self._dialect.id_keyword) if isinstance(schema, dict) else None
-            if isinstance(identifier, str) and not identifier.startswith("#") and count < len(steps) - 1:
-                pointer = resource.pointer + "".join(f"/{escape(part)}" for part in steps[: count + 1])
-                inner = inner.inner(schema, identifier, pointer)
-        if not isinstance(schema, (dict, bool)):
-            _missing(place, f"it names {type(schema).__name__} where a schema must be")
-        prefix = [unquote(part) for part in resource.pointer.split("/")[1:]]
-        return Place(schema, inner, None, tuple(_unescape(part) for part in prefix) + tuple(steps))
+        for step in path[len(resource.path) :]:
+            schema = schema[int(step) if isinstance(schema, list) else step]
+        return Place(schema, resource, None, path)
 
-    def _find_resource(self, place: Place, uri: str) -> Resource:
-        absolute = urljoin(place.resource.uri, uri)
-        for known in (place.resource, self._root):
-            if known.uri and absolute == known.uri:
-                return known
-        found = self._indexed().resources.get(absolute)
+    def _find(self, place: Place, keyword: str, uri: str) -> Resource:
+        wanted = absolute(place.resource.uri, uri)
+        if wanted and wanted == place.resource.uri:
+            return place.resource
+        found = self._documents.find(wanted, place.resource.document)
         if found is None:
             refused(
                 place,
-                "$ref",
-                f"{place.schema['$ref']!r} leaves the document, and nothing is fetched",
-                remedy="copy the schema under '$defs' and refer to it as '#/$defs/...'",
+                keyword,
+                f"{place.schema[keyword]!r} is in a document that is not known, and nothing is fetched",
+                remedy=f"give {wanted!r} in 'registry', or copy the schema under '$defs'",
             )
         return found
 
-    def _indexed(self) -> _Index:
-        if self._index is None:
-            self._index = _Index(self._root, self._dialect)
-        return self._index
+
+def enter(place: Place) -> Resource:
+    """Let the references of a schema be relative to its own identifier, if it has one; return its resource.
+
+    The result and ``place.resource`` are the same afterwards.
+    """
+    resource = place.resource
+    schema = place.schema
+    if schema is resource.root or resource.dialect.id_keyword not in schema:
+        return resource
+    path = place.steps
+    pointer = "".join(f"/{escape(step)}" for step in path)
+    found = resource.document.inner(schema, resource, pointer)
+    if found is not None:
+        inner = resource.inner(schema, *found, path)
+        if resource.scope is not None:
+            inner.scope = resource.scope.entering(resource.document.index.base(inner))
+        place.resource = inner
+    return place.resource
+
+
+def _follow(start: Resource, steps: list[str], place: Place, keyword: str) -> tuple[Resource, Path]:
+    """Follow a JSON Pointer down from the root of ``start``: the innermost resource on the way, and the path."""
+    resource, schema = start, start.root
+    for count, step in enumerate(steps):
+        schema = _child(schema, step, steps[:count], place, keyword)
+        if isinstance(schema, dict) and ("$id" in schema or "id" in schema):
+            pointer = start.pointer + "".join(f"/{escape(part)}" for part in steps[: count + 1])
+            resource = start.document.index.at(pointer) or resource
+    return resource, start.path + tuple(steps)
 
 
 def _unescape(step: str) -> str:
     return step.replace("~1", "/").replace("~0", "~")
 
 
-def _child(schema: Json, step: str, before: list[str], place: Place) -> Json:
+def _child(schema: Json, step: str, before: list[str], place: Place, keyword: str) -> Json:
     """One step of a JSON Pointer."""
     if isinstance(schema, dict) and step in schema:
         return schema[step]
     if isinstance(schema, list) and step.isdecimal() and step.isascii() and int(step[:9]) < len(schema):
         return schema[int(step[:9])]
     here = "#" + "".join(f"/{escape(part)}" for part in before)
-    return _missing(place, f"{here} has no {step!r}")
+    return _missing(place, keyword, f"{here} has no {step!r}")
 
 
-def _missing(place: Place, evidence: str) -> NoReturn:
+def _missing(place: Place, keyword: str, evidence: str) -> NoReturn:
     raise GrammarError(
-        place.subject("$ref"),
-        f"reference {place.schema['$ref']!r} leads nowhere",
+        place.subject(keyword),
+        f"reference {place.schema[keyword]!r} leads nowhere",
         evidence=evidence,
         remedy="refer to a schema of this document, for instance '#/$defs/name'",
     )
-
-
-class _Index:
-    """Every ``$id`` and anchor of a document.
-
-    Attributes:
-        resources: absolute URI to resource.
-        anchors: URI of the resource and plain name to schema.
-    """
-
-    def __init__(self, root: Resource, dialect: Dialect) -> None:
-        self.resources: dict[str, Resource] = {root.uri: root} if root.uri else {}
-        self.anchors: dict[tuple[str, str], Place] = {}
-        stack: list[tuple[Json, Resource, tuple[str | int, ...]]] = [(root.root, root, ())]
-        seen: set[int] = set()
-        while stack:
-            value, resource, path = stack.pop()
-            if id(value) in seen:
-                continue
-            if isinstance(value, dict):
-                seen.add(id(value))
-                resource = self._enter(value, resource, path, dialect)
-                stack += [(item, resource, (*path, key)) for key, item in value.items() if key not in _DATA]
-            elif isinstance(value, list):
-                seen.add(id(value))
-                stack += [(item, resource, (*path, index)) for index, item in enumerate(value)]
-
-    def _enter(
-        self, schema: dict[str, Json], resource: Resource, path: tuple[str | int, ...], dialect: Dialect
-    ) -> Resource:
-        identifier = schema.get(dialect.id_keyword)
-        names = [schema[key] for key in ("$anchor", "$dynamicAnchor") if dialect.has(key) and key in schema]
-        if isinstance(identifier, str) and path:
-            if identifier.startswith("#"):
-                names.append(identifier[1:])
-            else:
-                names += identifier.split("#", 1)[1:]
-                resource = resource.inner(schema, identifier, "".join(f"/{escape(step)}" for step in path))
-                self.resources.setdefault(resource.uri, resource)
-        for name in names:
-            if isinstance(name, str):
-                self.anchors.setdefault((resource.uri, name), Place(schema, resource, None, path))
-        return resource
-
-
-_DATA = frozenset(("enum", "const", "default", "examples"))

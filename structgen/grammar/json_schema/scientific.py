@@ -15,13 +15,15 @@ from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes, st
 from structgen.grammar.json_schema.terms import alternatives, chain
 from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Grammar, Literal, Repeat
 
-__all__ = ["scientific_magnitudes"]
+__all__ = ["MARK", "MOST_EXPONENT", "exponents", "scientific_magnitudes"]
 
 _LARGEST: Final = Decimal("1.7976931348623157e308")
 _SMALLEST: Final = Decimal("5e-324")
 """The range of double precision; what is beyond it reads back as infinite or as zero."""
 _EXPONENT_DIGITS: Final = 3
-_MARK: Final = ByteClass([(0x45, 0x45), (0x65, 0x65)])
+MOST_EXPONENT: Final = 10**_EXPONENT_DIGITS - 1
+MARK: Final = ByteClass([(0x45, 0x45), (0x65, 0x65)])
+"""What stands before an exponent."""
 _PLUS: Final = Repeat(Literal(b"+"), 0, 1)
 _MINUS: Final = Literal(b"-")
 
@@ -35,21 +37,38 @@ class _Normal(NamedTuple):
 
 
 def scientific_magnitudes(
-    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], fraction_digits: int
+    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], fraction_digits: int, shifts: int = 0
 ) -> Grammar:
-    """The positive numbers of double precision between two bounds, each with whether it is open."""
+    """The positive numbers of double precision between two bounds, each with whether it is open.
+
+    With ``shifts``, the point may stand up to so many places before or after the one behind the first digit that is
+    not zero: ``0.012e4``, ``1200e-1``.
+    """
     least = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)
     most = _normal(_LARGEST, is_open=False) if high[0] is None or high[0] > _LARGEST else _normal(high[0], high[1])
     if most.mantissa == 0:
         return EMPTY
-    places = Places(1, fraction_digits)
+    pieces = [piece for piece in _pieces(least, most) if piece.first <= piece.last]
     return alternatives(
         *(
-            chain(magnitudes(piece.low, piece.high, places), _MARK, _exponents(piece.first, piece.last))
-            for piece in _pieces(least, most)
-            if piece.first <= piece.last
+            chain(mantissas, MARK, exponents(piece.first - shift, piece.last - shift))
+            for piece in pieces
+            for shift in range(-min(shifts, fraction_digits - 1), shifts + 1)
+            if (mantissas := _mantissas(piece, shift, fraction_digits)) is not EMPTY
         )
     )
+
+
+def _mantissas(piece: _Piece, shift: int, fraction_digits: int) -> Grammar:
+    """The mantissas of a piece with the point ``shift`` places further to the right."""
+    places = Places(max(shift, 0) + 1, fraction_digits)
+    if not shift:
+        return magnitudes(piece.low, piece.high, places)
+    return magnitudes(_moved(piece.low, shift), _moved(piece.high, shift), places)
+
+
+def _moved(bound: Bound, shift: int) -> Bound:
+    return _bound(Decimal(f"{bound.whole}.{bound.fraction or 0}").scaleb(shift), bound.is_open)
 
 
 def _normal(bound: int | Decimal, is_open: bool) -> _Normal:
@@ -92,11 +111,12 @@ def _add(pieces: list[_Piece], ends: tuple[Decimal, Decimal], *, is_open: bool, 
 
 def _bound(value: Decimal, is_open: bool) -> Bound:
     whole, _, fraction = format(value, "f").partition(".")
-    return Bound(whole, fraction.rstrip("0"), is_open)
+    return Bound(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)
 
 
-def _exponents(first: int, last: int) -> Grammar:
+def exponents(first: int, last: int) -> Grammar:
     """The exponents of an interval, with leading zeros up to three digits and an optional plus."""
+    first, last = max(first, -MOST_EXPONENT), min(last, MOST_EXPONENT)
     positive = _padded(max(first, 0), last)
     negative = _padded(max(-last, 0), -first)
     return alternatives(chain(_PLUS, positive), chain(_MINUS, negative))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.json_schema.counts import least_count, most_count, united
-from structgen.grammar.json_schema.formats import ASSERTED, NARROWED, NOT_REGULAR, format_language, format_string
+from structgen.grammar.json_schema.formats import (
+    ASSERTED,
+    PLAIN_HOSTNAME,
+    format_admits,
+    format_language,
+    format_string,
+    is_exact,
+    outer_language,
+)
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, malformed, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
@@ -27,20 +35,16 @@ class StringFacet:
     Attributes:
         shortest, longest: the lengths; ``longest`` is ``None`` without a bound.
         languages: the decoded text belongs to each.
-        formats: the names of formats, likewise.
-        narrowed: those of them of which only a part is written, with their place.
-        refusals: keywords that cannot be enforced, with their place.
+        formats: the names of formats, likewise, each with the schema that has it.
     """
 
-    __slots__ = ("formats", "languages", "longest", "narrowed", "refusals", "shortest")
+    __slots__ = ("formats", "languages", "longest", "shortest")
 
     def __init__(self) -> None:
         self.shortest = 0
         self.longest: int | None = None
         self.languages: tuple[Grammar, ...] = ()
-        self.formats: tuple[str, ...] = ()
-        self.narrowed: tuple[tuple[Place, str], ...] = ()
-        self.refusals: tuple[tuple[Place, str], ...] = ()
+        self.formats: dict[str, Place] = {}
 
     @property
     def is_contradictory(self) -> bool:
@@ -54,9 +58,7 @@ class StringFacet:
         bounds = [facet.longest for facet in (self, other) if facet.longest is not None]
         both.longest = min(bounds, default=None)
         both.languages = united(self.languages, other.languages)
-        both.formats = tuple(dict.fromkeys(self.formats + other.formats))
-        both.narrowed = self.narrowed + other.narrowed
-        both.refusals = self.refusals + other.refusals
+        both.formats = self.formats | other.formats
         return both
 
     def complement(self) -> StringFacet:
@@ -66,11 +68,12 @@ class StringFacet:
             UnsupportedFeature: a format is known from the inside only, so that its complement is not.
         """
         other = StringFacet()
-        self.refuse()
         if self.is_contradictory:
             return other
-        for place, name in self.narrowed:
-            refused(place, "format", f"'not' over format {name!r}, of which only a part is written, is not enforced")
+        for name, place in self.formats.items():
+            if not is_exact(name):
+                problem = f"'not' over format {name!r}, of which only a part is written, is not enforced"
+                refused(place, "format", problem)
         if not self.languages and not self.formats and self.longest is None:
             other.longest = self.shortest - 1
             return other
@@ -84,25 +87,26 @@ class StringFacet:
         return other
 
     def admits(self, text: str) -> bool:
-        """Whether ``text`` is left."""
-        self.refuse()
-        if len(text) < self.shortest or (self.longest is not None and len(text) > self.longest):
-            return False
-        return all(belongs(text, language) for language in self.all_languages())
-
-    def all_languages(self) -> list[Grammar]:
-        """The languages of patterns and formats."""
-        return [*self.languages, *map(format_language, self.formats)]
-
-    def refuse(self) -> None:
-        """Refuse what cannot be enforced.
+        """Whether ``text`` is left.
 
         Raises:
-            UnsupportedFeature: a format is beyond a finite automaton.
+            UnsupportedFeature: whether it belongs to a format is not known.
         """
-        for place, keyword in self.refusals:
-            name = place.schema[keyword]
-            refused(place, keyword, f"format {name!r} is not enforced: {NOT_REGULAR[name]}")
+        if len(text) < self.shortest or (self.longest is not None and len(text) > self.longest):
+            return False
+        if not all(belongs(text, language) for language in self.languages):
+            return False
+        for name, place in self.formats.items():
+            is_member = format_admits(name, text)
+            if is_member is None:
+                refused(place, "format", f"whether {text!r:.60} is a {name} cannot be decided")
+            if not is_member:
+                return False
+        return True
+
+    def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
+        """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written."""
+        return [*self.languages, *map(outer_language if is_proof else format_language, self.formats)]
 
 
 def _facet(shape: Shape) -> StringFacet:
@@ -130,11 +134,8 @@ def _format(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, str):
         malformed(place, "format", "a string")
     if value in ASSERTED:
-        _facet(shape).formats += (value,)
-        if value in NARROWED:
-            _facet(shape).narrowed += ((place, value),)
-    elif value in NOT_REGULAR:
-        _facet(shape).refusals += ((place, "format"),)
+        is_old = value == "hostname" and place.resource.dialect.draft <= 6
+        _facet(shape).formats[PLAIN_HOSTNAME if is_old else value] = place
 
 
 READERS: Final = {
@@ -178,29 +179,20 @@ def _located(
     return type(error)(subject, error.problem, evidence=error.evidence, remedy=error.remedy)
 
 
-def string_term(facet: StringFacet | None) -> Grammar:
-    """The JSON strings that ``facet`` leaves.
-
-    Raises:
-        UnsupportedFeature: a format cannot be enforced.
-    """
+def string_term(facet: StringFacet | None, *, is_proof: bool = False) -> Grammar:
+    """The JSON strings that ``facet`` leaves; for a proof of emptiness perhaps more."""
     if facet is None:
         return ANY_STRING
     if facet.is_contradictory:
         return EMPTY
-    facet.refuse()
     is_bounded = facet.shortest > 0 or facet.longest is not None
-    if not is_bounded and not facet.languages and len(facet.formats) == 1:
-        return format_string(facet.formats[0])
-    return _strings(facet.shortest, facet.longest, facet.languages, facet.formats)
-
-
-def _strings(shortest: int, longest: int | None, languages: tuple[Grammar, ...], formats: tuple[str, ...]) -> Grammar:
-    if not languages and not formats:
-        return _of_length(shortest, longest)
-    parts = [*languages, *map(format_language, formats)]
-    if shortest > 0 or longest is not None:
-        parts.append(Repeat(ANY_CHAR, shortest, longest))
+    if not is_bounded and not facet.languages and len(facet.formats) == 1 and not is_proof:
+        return format_string(next(iter(facet.formats)))
+    parts = facet.all_languages(is_proof=is_proof)
+    if not parts:
+        return _of_length(facet.shortest, facet.longest)
+    if is_bounded:
+        parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))
     return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from structgen.grammar.json_schema.integral import integral_magnitudes
 from structgen.grammar.json_schema.policy import JsonPolicy
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
 from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT
@@ -19,6 +20,7 @@ from structgen.grammar.nodes import (
     ByteClass,
     Choice,
     Grammar,
+    Intersection,
     JsonString,
     Literal,
     Reference,
@@ -50,6 +52,7 @@ class Syntax:
         close_object: whitespace and ``}``; likewise the attributes of arrays.
         comma: ``,`` between members, with the whitespace around it.
         colon: ``:`` after a name, with the whitespace around it.
+        any_integral: every number whose value is an integer, in all its forms.
         any_value: every JSON value; likewise ``any_array``, ``any_object``, ``any_number``, ``any_integer``.
     """
 
@@ -63,6 +66,7 @@ class Syntax:
     comma: Grammar
     colon: Grammar
     any_integer: Grammar
+    any_integral: Grammar
     any_number: Grammar
     any_value: Grammar
     any_array: Grammar
@@ -115,11 +119,17 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
         comma=comma,
         colon=colon,
         any_integer=integer,
+        any_integral=_any_integral(policy, number.item) if policy.numbers == "all" else integer,
         any_number=number,
         any_value=any_value,
         any_array=Shared(array(any_value)),
         any_object=Shared(obj(any_value)),
     )
+
+
+def _any_integral(policy: JsonPolicy, number: Grammar) -> Grammar:
+    integral = Sequence((Repeat(Literal(b"-"), 0, 1), integral_magnitudes(policy.digits)))
+    return Shared(Intersection((number, integral)))
 
 
 def _space(policy: JsonPolicy) -> Grammar:
@@ -134,11 +144,12 @@ def _magnitude(policy: JsonPolicy) -> Grammar:
     """A number without sign, within double precision.
 
     After one digit that is not zero, an exponent of any size that double precision has; after ``0`` or several
-    digits, one of at most two digits, so that the value is within it too.
+    digits, one below 100, so that the value is within it too.
     """
     more = Repeat(DIGIT, 1, policy.digits - 1) if policy.digits > 1 else EMPTY
     fraction = Repeat(Sequence((Literal(b"."), Repeat(DIGIT, 1, policy.digits))), 0, 1)
-    exponent = Sequence((ByteClass([(0x45, 0x45), (0x65, 0x65)]), _optional_sign(), Repeat(DIGIT, 1, 2)))
+    below_100 = Sequence((Repeat(Literal(b"0"), 0, 1), Repeat(DIGIT, 1, 2)))
+    exponent = Sequence((ByteClass([(0x45, 0x45), (0x65, 0x65)]), _optional_sign(), below_100))
     others = Sequence((Choice((Literal(b"0"), Sequence((NONZERO_DIGIT, more)))), fraction, Repeat(exponent, 0, 1)))
     single = Sequence((NONZERO_DIGIT, fraction))
     return Choice((others, single, scientific_magnitudes((0, False), (None, False), policy.digits)))

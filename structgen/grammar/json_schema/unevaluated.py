@@ -74,7 +74,7 @@ def _other_items(shape: Shape, place: Place, schema: Json, forms: NormalForm) ->
     facets = [facet for facet in shape.arrays if facet.annotates]
     rest.prefix = [True] * max((len(facet.prefix) for facet in facets), default=0)
     contained = [facet.contained for facet in facets if facet.contained is not None]
-    if contained and forms.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
+    if contained and place.resource.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
         either: dict[str, Json] = {"anyOf": []}
         inner = Place(schema, place.resource, place, ("unevaluatedItems",))
         alternatives = Part("anyOf", (*contained, inner))

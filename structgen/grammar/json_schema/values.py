@@ -8,15 +8,17 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.json_schema.numbers import equal_numbers, exact
 from structgen.grammar.json_schema.terms import chain
-from structgen.grammar.nodes import EMPTY, Choice, Grammar, Literal, Permutation
+from structgen.grammar.nodes import EMPTY, Choice, Grammar, JsonString, Literal, Permutation
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.policy import JsonPolicy
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["quoted", "value_term", "values_term"]
+__all__ = ["quoted", "string_literal", "value_term", "values_term"]
 
 _NAMED: Final = {None: b"null", True: b"true", False: b"false"}
 
@@ -37,6 +39,23 @@ def quoted(text: str, place: Place, *steps: str | int) -> bytes:
         ) from None
 
 
+def string_literal(text: str, policy: JsonPolicy, place: Place, *steps: str | int) -> Grammar:
+    """The JSON strings of one text: the canonical one, or all.
+
+    Raises:
+        GrammarError: ``text`` has a lone surrogate.
+    """
+    canonical = quoted(text, place, *steps)
+    return Literal(canonical) if policy.escapes == "canonical" else JsonString(Literal(text.encode()))
+
+
+def _has_forms(value: Json, place: Place, *, fractions: bool) -> bool:
+    """Whether a value is a number that may be written in several forms."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not Decimal(value).is_finite():
+        return False
+    return fractions or place.resource.dialect.draft > 4
+
+
 def values_term(values: Iterable[Json], syntax: Syntax, place: Place, keyword: str, *, fractions: bool) -> Grammar:
     """The canonical texts of constants; with ``fractions``, an integral float keeps its own spelling too.
 
@@ -45,15 +64,20 @@ def values_term(values: Iterable[Json], syntax: Syntax, place: Place, keyword: s
         LimitExceeded: a value is nested too deeply.
     """
     texts: dict[bytes, None] = {}
-    compound: list[Grammar] = []
+    others: list[Grammar] = []
+    policy = syntax.policy
     for value in values:
-        if isinstance(value, str):
+        if isinstance(value, (dict, list, tuple)):
+            others.append(value_term(value, syntax, place, keyword))
+        elif isinstance(value, str) and policy.escapes == "canonical":
             texts[quoted(value, place, keyword)] = None
-        elif isinstance(value, (dict, list, tuple)):
-            compound.append(value_term(value, syntax, place, keyword))
+        elif isinstance(value, str):
+            others.append(string_literal(value, policy, place, keyword))
+        elif policy.numbers == "all" and _has_forms(value, place, fractions=fractions):
+            others.append(equal_numbers(exact(value), policy.digits))
         else:
             texts.update(dict.fromkeys(_spellings(value, place, keyword, fractions=fractions)))
-    terms = [*map(Literal, texts), *compound]
+    terms = [*map(Literal, texts), *others]
     return terms[0] if len(terms) == 1 else Choice(terms) if terms else EMPTY
 
 
@@ -79,7 +103,7 @@ def _spellings(value: Json, place: Place, keyword: str, *, fractions: bool = Tru
         )
 
 
-_LONGEST_INTEGER: Final = 40
+_LONGEST_INTEGER: Final = 64
 _DEEPEST: Final = 2_000
 
 
@@ -96,7 +120,7 @@ def value_term(value: Json, syntax: Syntax, place: Place, keyword: str) -> Gramm
     while stack:
         item, is_ready = stack.pop()
         if not isinstance(item, (dict, list, tuple)):
-            done.append(_scalar_term(item, place, keyword))
+            done.append(values_term((item,), syntax, place, keyword, fractions=True))
         elif not is_ready:
             depth += 1
             if depth > _DEEPEST:
@@ -113,20 +137,13 @@ def value_term(value: Json, syntax: Syntax, place: Place, keyword: str) -> Gramm
     return done[0]
 
 
-def _scalar_term(value: Json, place: Place, keyword: str) -> Grammar:
-    if isinstance(value, str):
-        return Literal(quoted(value, place, keyword))
-    texts = [Literal(text) for text in _spellings(value, place, keyword)]
-    return texts[0] if len(texts) == 1 else Choice(texts)
-
-
 def _container(value: Json, members: list[Grammar], syntax: Syntax, place: Place, keyword: str) -> Grammar:
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
                 raise GrammarError(place.subject(keyword), f"{name!r} is not a name of a JSON object")
         members = [
-            chain(Literal(quoted(name, place, keyword)), syntax.colon, member)
+            chain(string_literal(name, syntax.policy, place, keyword), syntax.colon, member)
             for name, member in zip(value, members, strict=True)
         ]
         begin, close, end = syntax.open_object, syntax.close_object, syntax.end_object

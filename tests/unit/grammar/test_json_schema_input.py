@@ -184,8 +184,8 @@ def test_wrong_shapes_are_located(schema: Any, pointer: str, problem: str) -> No
 
 REFUSED: list[tuple[Any, str, str]] = [
     ({"uniqueItems": True}, "uniqueItems", "#/uniqueItems"),
-    ({"$dynamicRef": "#a"}, "$dynamicRef", "#/$dynamicRef"),
     ({"$recursiveRef": "#"}, "$recursiveRef", "#/$recursiveRef"),
+    ({"$dynamicAnchor": "a", "$dynamicRef": "#a"}, "$dynamicRef", "#/$dynamicRef"),
     ({"$ref": "https://example.org/x.json#/a"}, "$ref", "#/$ref"),
     ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema", "#/$schema"),
     ({"$ref": "#"}, "$ref", "#/$ref"),

@@ -67,7 +67,7 @@ def test_every_keyword_is_listed_with_its_pointer() -> None:
     [
         ({"format": "date"}, "#/format", "enforced", ""),
         ({"format": "color"}, "#/format", "annotation", "'color' is not a format of the specification; not asserted"),
-        ({"format": "hostname"}, "#/format", "enforced", "names with hyphens in third and fourth place"),
+        ({"format": "hostname"}, "#/format", "enforced", "labels that begin with xn-- are not written"),
         ({"then": {}}, "#/then", "annotation", "has no effect without 'if'"),
         ({"minContains": 1}, "#/minContains", "annotation", "has no effect without 'contains'"),
         ({"type": "string", "uniqueItems": True}, "#/uniqueItems", "enforced", "excludes nothing here"),

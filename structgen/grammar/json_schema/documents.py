@@ -1,0 +1,210 @@
+"""The documents that a schema is made of: the one that was given, and those of the registry that it refers to.
+
+A document is indexed for identifiers and anchors at the first reference that is not a plain pointer within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from structgen.grammar.json_schema.drafts import Dialect, dialect_named, dialect_of, identity
+from structgen.grammar.json_schema.library import Library
+from structgen.grammar.json_schema.places import Resource, escape
+from structgen.grammar.json_schema.subschemas import inner_schemas
+from structgen.grammar.json_schema.uris import absolute, without_fragment
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.limits import Limits
+
+__all__ = ["RECURSIVE", "Document", "Documents", "Path"]
+
+Path = tuple[str | int, ...]
+
+RECURSIVE: Final = ""
+"""The name of the dynamic anchor that ``$recursiveAnchor`` makes; no plain anchor can have it."""
+
+
+class Document:
+    """A schema document.
+
+    Attributes:
+        name: what stands before ``#`` in the pointers of its places: nothing for the document that was given.
+        resource: the resource of its root.
+    """
+
+    __slots__ = ("_documents", "_index", "name", "resource")
+
+    def __init__(self, name: str, root: Json, uri: str, dialect: Dialect, documents: Documents) -> None:
+        self.name = name
+        self.resource = Resource(root, uri, self, dialect, documents.limits)
+        self._documents = documents
+        self._index: Index | None = None
+
+    @property
+    def index(self) -> Index:
+        """Its identifiers and anchors."""
+        if self._index is None:
+            self._index = Index(self.resource, self._documents)
+        return self._index
+
+    def inner(self, schema: Json, around: Resource, pointer: str) -> tuple[str, Dialect] | None:
+        """The URI and the dialect of a schema within ``around`` that is a resource of its own, else ``None``."""
+        if around.dialect.id_keyword not in schema:
+            return None
+        found = identity(schema, around.dialect, self._documents.metaschema, f"{self.name}#{pointer}")
+        return found and (absolute(around.uri, found[0]), found[1])
+
+
+class Index:
+    """Every identifier and anchor of a document.
+
+    Attributes:
+        resources: the resources by absolute URI.
+        anchors: the paths of the plain names, by resource and name.
+        dynamic: likewise those that ``$dynamicAnchor`` and ``$recursiveAnchor`` make.
+    """
+
+    def __init__(self, root: Resource, documents: Documents) -> None:
+        self.resources: dict[str, Resource] = {root.uri: root} if root.uri else {}
+        self.anchors: dict[tuple[Resource, str], Path] = {}
+        self.dynamic: dict[Resource, dict[str, Path]] = {}
+        self._by_pointer: dict[str, Resource] = {}
+        self._documents = documents
+        self._add(root)
+
+    def base(self, resource: Resource) -> Resource:
+        """The one resource of the index that stands where ``resource`` stands."""
+        found = self._by_pointer.get(resource.pointer)
+        if found is None:  # under a keyword that holds no schemas, but a reference went there
+            self._add(resource)
+            found = resource
+        return found
+
+    def at(self, pointer: str) -> Resource | None:
+        """The resource whose root has this pointer (without ``#``)."""
+        return self._by_pointer.get(pointer)
+
+    def _add(self, root: Resource) -> None:
+        """Walk through the schemas of a resource, depth first in their order."""
+        self._enter(root, root.root, root.path)
+        seen: set[int] = set()
+        stack: list[Iterator[tuple[Json, Resource, Path]]] = [iter([(root.root, root, root.path)])]
+        while stack:
+            item = next(stack[-1], None)
+            if item is None:
+                stack.pop()
+                continue
+            schema, resource, path = item
+            if isinstance(schema, dict) and id(schema) not in seen:
+                seen.add(id(schema))
+                if schema is not root.root:
+                    resource = self._resource(schema, resource, path)
+                stack.append(_children(schema, resource, path))
+
+    def _resource(self, schema: dict[str, Json], around: Resource, path: Path) -> Resource:
+        """The resource of a schema within ``around``; its anchors are noted."""
+        pointer = "".join(f"/{escape(step)}" for step in path)
+        found = around.document.inner(schema, around, pointer)
+        resource = around
+        if found is not None:
+            resource = around.inner(schema, *found, path)
+        self._enter(resource, schema, path)
+        return resource
+
+    def _enter(self, resource: Resource, schema: Json, path: Path) -> None:
+        if not isinstance(schema, dict):
+            return
+        dialect = resource.dialect
+        if schema is resource.root:
+            self._by_pointer[resource.pointer] = resource
+            self.resources.setdefault(resource.uri, resource)
+            if dialect.has("$recursiveAnchor") and schema.get("$recursiveAnchor") is True:
+                self.dynamic.setdefault(resource, {})[RECURSIVE] = path
+        if "$ref" in schema and dialect.reference_stands_alone:
+            return
+        identifier = schema.get(dialect.id_keyword)
+        if dialect.id_may_be_anchor and isinstance(identifier, str) and "#" in identifier:
+            self.anchors.setdefault((resource, identifier.partition("#")[2]), path)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = schema.get(keyword)
+            if isinstance(name, str) and name and dialect.has(keyword):
+                self.anchors.setdefault((resource, name), path)
+                if keyword == "$dynamicAnchor":
+                    self.dynamic.setdefault(resource, {}).setdefault(name, path)
+
+
+def _children(schema: dict[str, Json], resource: Resource, path: Path) -> Iterator[tuple[Json, Resource, Path]]:
+    for keyword, value in schema.items():  # beside a $ref that stands alone too: definitions are used from there
+        for inner, steps in inner_schemas(keyword, value):
+            yield inner, resource, path + steps
+
+
+class Documents:
+    """All documents that are known so far.
+
+    Attributes:
+        root: the document that was given.
+        loaded: the documents of the registry that were needed, in the order of their use.
+        limits: the bounds on patterns and JSON text.
+    """
+
+    def __init__(self, schema: Json, draft: str | None, library: Library, limits: Limits) -> None:
+        self.limits = limits
+        self.loaded: list[Document] = []
+        self._library = library
+        self._by_uri: dict[str, Document] = {}
+        self._chosen = None if draft is None else dialect_named(draft)
+        dialect = self._chosen or dialect_of(schema, None, self.metaschema)
+        self.root = Document("", schema, _identifier(schema, dialect), dialect, self)
+
+    def metaschema(self, uri: str) -> Json:
+        """The schema of ``uri`` to read ``$vocabulary`` from, or ``None``."""
+        found = self._library.find(without_fragment(uri))
+        return found[0] if found else self._library.metaschema(without_fragment(uri))
+
+    def find(self, uri: str, around: Document) -> Resource | None:
+        """The resource of an absolute URI; ``around`` is the document that refers to it."""
+        for document in (around, self.root):
+            if uri == document.resource.uri:
+                return document.resource
+            if uri in document.index.resources:
+                return document.index.resources[uri]
+        known = self._by_uri.get(uri) or self._load(uri)
+        if known is not None:
+            return known.resource
+        for other in self._library.uris():
+            loaded = self._by_uri.get(other) or self._load(without_fragment(other))
+            if loaded is not None and uri in loaded.index.resources:
+                return loaded.index.resources[uri]
+        return None
+
+    def _load(self, uri: str) -> Document | None:
+        found = self._library.find(uri)
+        if found is None:
+            metaschema = self._library.metaschema(uri)
+            if metaschema is None:
+                return None
+            found = metaschema, None
+        schema, draft = found
+        otherwise = dialect_named(draft) if draft else self.root.resource.dialect
+        dialect = dialect_of(schema, otherwise, self.metaschema, f"{uri}#")
+        base = absolute(uri, _identifier(schema, dialect))
+        document = Document(uri, schema, base, dialect, self)
+        self._by_uri[uri] = document
+        self._by_uri.setdefault(base, document)
+        return document
+
+    def use(self, document: Document) -> None:
+        """Note that the grammar depends on a document."""
+        if document is not self.root and document not in self.loaded:
+            self.loaded.append(document)
+
+
+def _identifier(schema: Json, dialect: Dialect) -> str:
+    """The identifier of the root of a document, or nothing."""
+    if not isinstance(schema, dict) or ("$ref" in schema and dialect.reference_stands_alone):
+        return ""
+    identifier = schema.get(dialect.id_keyword)
+    return without_fragment(identifier) if isinstance(identifier, str) else ""

@@ -1,0 +1,184 @@
+"""``idn-hostname`` as a regular language within that of RFC 5890 to 5893.
+
+A label is written in its own characters.  What depends on the whole label is replaced by something stricter:
+
+* Length in Punycode: a label has at most as many characters as every label out of the same range of characters can
+  have (``_WINDOWS``), the worst characters in the worst order included.
+* Normal form C: no characters that compose with others or change their order.
+* Right-to-left names are Hebrew or Arabic, with digits and hyphens.
+* The length of a name: at most three labels that are not ASCII, then one or more of ASCII.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final
+
+from structgen.grammar.json_schema.format_terms import ALPHA, ALPHANUMERIC, characters, optional
+from structgen.grammar.json_schema.idna import GREEK, HEBREW, JAPANESE, JOINS_LEFT, JOINS_RIGHT, valid_characters
+from structgen.grammar.nodes import ANY_CHAR, CharClass, Grammar, Intersection, Repeat, choice, repeat, sequence
+
+__all__ = ["idn_hostname", "mail_domain"]
+
+_BASIC_PLANE: Final = 13
+_WINDOWS: Final = (
+    (0xDF, 0x2AF, 22),
+    (0x370, 0x3FF, 25),
+    (0x400, 0x52F, 23),
+    (0xE00, 0xEFF, 24),
+    (0x10A0, 0x10FF, 26),
+    (0xAC00, 0xD7A3, 16),
+    (0x3005, 0x9FFF, 15),
+    (0x80, 0xFFFF, _BASIC_PLANE),
+    (0x80, 0x3FFFF, 11),
+)
+"""First and last character beyond ASCII, and the most characters, ASCII too, of which every label fits in 63 octets."""
+_HEBREW_LENGTH: Final = 26
+_ARABIC_LENGTH: Final = 24
+_FEW: Final = 4
+"""Units of at most three characters of the basic plane that always fit."""
+
+_SEPARATOR: Final = characters(".", "\u3002", "\uff0e", "\uff61")
+_MOST_ASCII: Final = 60
+_SMALL: Final = ((0x61, 0x7A),)
+_DIGITS: Final = ((0x30, 0x39),)
+_HYPHEN: Final = ((0x2D, 0x2D),)
+_EXTENDED_DIGITS: Final = ((0x6F0, 0x6F9),)
+_ARABIC_DIGITS: Final = ((0x660, 0x669),)
+_Ranges = tuple[tuple[int, int], ...]
+
+
+@cache
+def idn_hostname() -> Grammar:
+    """Names of internationalised labels, with all four separators."""
+    plain = _ldh_label(ALPHANUMERIC)
+    ascii_name = Intersection((_dotted(plain, None), Repeat(ANY_CHAR, 1, 253)))
+    tail = Intersection((sequence(_SEPARATOR, _dotted(plain, None)), Repeat(ANY_CHAR, 1, _MOST_ASCII)))
+    left_to_right = sequence(_dotted(choice(plain, *_left_to_right()), 3), optional(tail))
+    return choice(ascii_name, left_to_right, _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3))
+
+
+@cache
+def mail_domain() -> Grammar:
+    """The same with full stops only, for mail addresses; their labels need not be in normal form C."""
+    plain, marks = _characters(with_composing=True)
+    first = CharClass((*_SMALL, *_DIGITS, *_within(plain, 0, 0xFFFF)))
+    solid = CharClass((*first.ranges, *_within(marks, 0, 0xFFFF)))
+    decomposed = _label(first, CharClass((*solid.ranges, *_HYPHEN)), solid, _BASIC_PLANE)
+    labels = choice(_ldh_label(ALPHANUMERIC), decomposed, *_left_to_right())
+    return choice(_dotted(labels, 3, "."), _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3, "."))
+
+
+def _dotted(label: Grammar, most: int | None, separator: Grammar | str = _SEPARATOR) -> Grammar:
+    return sequence(label, repeat(sequence(separator, label), 0, most and most - 1))
+
+
+def _ldh_label(first: Grammar) -> Grammar:
+    """The labels of letters, digits and hyphens that RFC 5890 does not reserve, given their first characters."""
+    return _label(first, characters("a-z", "A-Z", "0-9", "-"), ALPHANUMERIC, 63)
+
+
+def _label(first: Grammar, inner: Grammar, solid: Grammar, longest: int) -> Grammar:
+    """A label that does not end in a hyphen and has no hyphens in both the third and the fourth place."""
+
+    def end(done: int) -> Grammar:
+        return optional(sequence(repeat(inner, 0, longest - done - 1), solid))
+
+    third_is_hyphen = sequence(first, inner, "-", solid, end(4))
+    return choice(sequence(first, optional(solid)), sequence(first, inner, solid, end(3)), third_is_hyphen)
+
+
+def _left_to_right() -> Iterator[Grammar]:
+    """The labels without any right-to-left character."""
+    plain, marks = _characters()
+    for low, high, longest in _WINDOWS:
+        letters = _within(plain, low, high) + (_EXTENDED_DIGITS if low == 0x80 else ())
+        solid = (*_SMALL, *_DIGITS, *letters, *_within(marks, low, high))
+        first = CharClass((*_SMALL, *_DIGITS, *letters))
+        yield _label(first, CharClass((*solid, *_HYPHEN)), CharClass(solid), longest)
+    yield from _contextual(plain)
+
+
+def _contextual(plain: _Ranges) -> Iterator[Grammar]:
+    """Labels with characters that are valid by their context only (RFC 5892, appendix A)."""
+    small = CharClass(_SMALL)
+    greek = CharClass(pair for low, high in GREEK for pair in _within(plain, low, high))
+    japanese = CharClass((*_SMALL, *_DIGITS, *JAPANESE))
+    yield repeat(choice(small, "l\u00b7l"), 1, _FEW)
+    yield repeat(choice(greek, sequence("\u0375", greek)), 1, _FEW)
+    dot = "\u30fb"
+    start = choice(CharClass(JAPANESE), sequence(dot, CharClass(JAPANESE)))
+    yield sequence(start, repeat(choice(japanese, dot), 0, _FEW))
+    for base in range(0x900, 0xE00, 0x80):
+        letters = CharClass(_within(plain, base, base + 0x7F))
+        virama = chr(base + 0x4D)
+        if letters.ranges and unicodedata.combining(virama) == 9:
+            # A virama ends the label or precedes a letter, perhaps after a joiner.
+            joined = sequence(letters, virama, optional(characters("\u200c", "\u200d")), letters)
+            yield repeat(choice(letters, joined, sequence(letters, virama)), 1, 3)
+
+
+def _right_to_left() -> Iterator[Grammar]:
+    """Labels that obey the rule of RFC 5893 in a name with right-to-left characters."""
+    hebrew = _of_kinds("R", 0x590, 0x5FF)
+    solid = CharClass((*hebrew, *_DIGITS))
+    yield _label(CharClass(hebrew), CharClass((*hebrew, *_DIGITS, *_HYPHEN)), solid, _HEBREW_LENGTH)
+    letters = CharClass(HEBREW)
+    yield sequence(letters, repeat(choice(letters, sequence(letters, characters("\u05f3", "\u05f4"))), 0, _FEW))
+    yield sequence(letters, characters("\u05f3", "\u05f4"), repeat(letters, 0, _FEW))
+    arabic = _of_kinds("AL", 0x600, 0x6FF)
+    for digits in ((*_DIGITS, *_EXTENDED_DIGITS), _ARABIC_DIGITS):
+        inner = CharClass((*arabic, *digits, *_HYPHEN))
+        yield _label(CharClass(arabic), inner, CharClass((*arabic, *digits)), _ARABIC_LENGTH)
+    unjoined = sequence(CharClass(JOINS_LEFT), "\u200c", CharClass(JOINS_RIGHT))
+    yield repeat(choice(CharClass(arabic), unjoined), 1, _FEW)
+
+
+def _of_kinds(kind: str, low: int, high: int) -> _Ranges:
+    """Characters of one direction that need no context, are no marks and never compose."""
+    composing = _composing()
+    return tuple(
+        (code, code)
+        for first, last in _within(valid_characters(), low, high)
+        for code in range(first, last + 1)
+        if unicodedata.bidirectional(chr(code)) == kind
+        and unicodedata.category(chr(code))[0] != "M"
+        and code not in composing
+    )
+
+
+def _within(ranges: Iterable[tuple[int, int]], low: int, high: int) -> _Ranges:
+    return tuple((max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low)
+
+
+@cache
+def _composing() -> frozenset[int]:
+    """The characters that compose with what precedes them."""
+    found = set()
+    for low, high in valid_characters():
+        for code in range(low, high + 1):
+            parts = unicodedata.decomposition(chr(code)).split()
+            if len(parts) == 2:
+                found.add(int(parts[1], 16))
+    return frozenset(found)
+
+
+@cache
+def _characters(*, with_composing: bool = False) -> tuple[_Ranges, _Ranges]:
+    """The left-to-right characters that may be first, and the marks.
+
+    Without ``with_composing`` only those that never compose or change order.
+    """
+    plain: list[tuple[int, int]] = []
+    marks: list[tuple[int, int]] = []
+    composing = _composing()
+    for low, high in valid_characters():
+        for code in range(low, high + 1):
+            character = chr(code)
+            if not with_composing and (unicodedata.combining(character) or code in composing):
+                continue
+            if unicodedata.bidirectional(character) not in ("R", "AL", "AN"):
+                (marks if unicodedata.category(character)[0] == "M" else plain).append((code, code))
+    return CharClass(plain).ranges, CharClass(marks).ranges

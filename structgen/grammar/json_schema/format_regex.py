@@ -1,0 +1,208 @@
+r"""``regex``: the regular expressions of ECMA-262 with the flag ``u``, as a context-free grammar.
+
+Balanced groups need a grammar with rules; a JSON string of it is therefore no ``JsonString``.  The grammar lies within
+the language.  What depends on the whole pattern is written only where it is certain:
+
+* back references ``\1`` to ``\9`` after as many groups that stand in no other group;
+* one named group in no other group, and after it ``\k<x>`` where its name is one small letter;
+* ranges of a class between characters of ASCII, or ``\uXXXX`` that differ in the first two digits, or in the third
+  after ``00``;
+* ``{n,m}`` with ``n`` up to 99.
+
+Where a regular language is needed, groups nest three deep at most, and there are no names or back references.
+
+``\0``, inline modifiers and lone surrogates are left out, and of the properties of ``\p`` only the usual are written.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from string import ascii_lowercase
+from typing import Final
+
+from structgen.grammar.json_schema.format_terms import ALPHA, HEX, characters, optional
+from structgen.grammar.json_schema.json_text import spelled
+from structgen.grammar.nodes import (
+    MAX_CODE_POINT,
+    CharClass,
+    Grammar,
+    Reference,
+    Rules,
+    Shared,
+    choice,
+    repeat,
+    sequence,
+)
+
+__all__ = ["regex_language", "regex_string"]
+
+_SYNTAX: Final = r"^$\.*+?()[]{}|"
+_DIGIT: Final = characters("0-9")
+_HEXADECIMAL: Final = "0123456789abcdef"
+_MOST_GROUPS: Final = 9
+_DEPTH: Final = 3
+_ASSERTIONS: Final = ("(?=", "(?!", "(?<=", "(?<!")
+_GROUPS: Final = ("(", "(?:")
+_CATEGORIES: Final = """
+L Lu Ll Lt LC Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn
+"""
+_BINARY: Final = "Alphabetic ASCII Any Assigned Emoji ID_Start ID_Continue Lowercase Uppercase White_Space XID_Start"
+_SCRIPTS: Final = "Latin Greek Cyrillic Arabic Hebrew Han Hiragana Katakana Hangul Thai Devanagari Common Inherited"
+
+
+@cache
+def regex_string() -> Grammar:
+    """The JSON strings that hold a regular expression."""
+    quantified = optional(Reference("quantifier"))
+    rules = {"quantifier": _quantifier(), "simple": _simple(quantified)}
+    for count in range(_MOST_GROUPS + 1):
+        backward = [sequence("\\", characters(f"1-{count}"))] if count else []
+        # A digit after \1 would make it another number, so it stands in a group or before a quantifier.
+        numbers = [choice(sequence(b, Reference("quantifier")), sequence("(?:", b, ")", quantified)) for b in backward]
+        _add_family(rules, str(count), numbers)
+        _add_top(rules, count)
+    for letter in ascii_lowercase:
+        _add_family(rules, letter, [sequence(f"\\k<{letter}>", quantified)])
+    return Shared(Rules({n: spelled(rule) for n, rule in rules.items()}, sequence('"', Reference("top 0"), '"')))
+
+
+@cache
+def regex_language() -> Grammar:
+    """The texts of regular expressions whose groups nest at most three deep, without names and back references."""
+    quantified = optional(_quantifier())
+    simple = _simple(quantified)
+    pattern = repeat(choice(simple, "|"))
+    for _ in range(_DEPTH):
+        group = sequence(choice(*_GROUPS), pattern, ")", quantified)
+        pattern = repeat(choice(simple, "|", group, sequence(choice(*_ASSERTIONS), pattern, ")")))
+    return pattern
+
+
+def _simple(quantified: Grammar) -> Grammar:
+    """A term without groups."""
+    character, classes = _escapes()
+    atom = choice(_but(_SYNTAX), ".", sequence("\\", choice(character, classes)), _class())
+    return choice(sequence(atom, quantified), characters("^", "$"), sequence("\\", characters("b", "B")))
+
+
+def _add_family(rules: dict[str, Grammar], name: str, special: list[Grammar]) -> None:
+    """Rules for patterns and their terms, with further terms that are ``special``."""
+    quantified = optional(Reference("quantifier"))
+    inner = Reference(f"pattern {name}")
+    rules[f"pattern {name}"] = repeat(choice(Reference(f"term {name}"), "|"))
+    rules[f"flat {name}"] = choice(
+        Reference("simple"),
+        *special,
+        sequence("(?:", inner, ")", quantified),
+        sequence(choice(*_ASSERTIONS), inner, ")"),
+    )
+    rules[f"term {name}"] = choice(Reference(f"flat {name}"), sequence("(", inner, ")", quantified))
+
+
+def _add_top(rules: dict[str, Grammar], count: int) -> None:
+    """What follows after ``count`` groups that stand in no other."""
+    quantified = optional(Reference("quantifier"))
+    group = sequence(Reference(f"pattern {count}"), ")", quantified)
+    named = [sequence(f"{letter}>", group, Reference(f"pattern {letter}")) for letter in ascii_lowercase]
+    start = characters("a-z", "A-Z", "_", "$")
+    name = sequence(start, repeat(characters("a-z", "A-Z", "0-9", "_", "$")))
+    rules[f"top {count}"] = sequence(
+        repeat(choice(Reference(f"flat {count}"), "|")),
+        optional(
+            choice(
+                sequence("(", group, Reference(f"top {min(count + 1, _MOST_GROUPS)}")),
+                sequence("(?<", choice(*named, sequence(name, ">", group, Reference(f"pattern {count}")))),
+            )
+        ),
+    )
+
+
+def _but(excluded: str) -> CharClass:
+    """Any character but those of ``excluded``."""
+    ranges, start = [], 0
+    for code in sorted(map(ord, excluded)):
+        if start < code:
+            ranges.append((start, code - 1))
+        start = code + 1
+    return CharClass([*ranges, (start, MAX_CODE_POINT)])
+
+
+def _any_case(digits: str) -> CharClass:
+    return CharClass([(ord(case), ord(case)) for digit in digits for case in (digit, digit.upper())])
+
+
+def _four(fixed: str, digits: str) -> Grammar:
+    """``uXXXX``: the digits of ``fixed``, one of ``digits``, any others; no surrogate."""
+    plain = digits if fixed else digits.replace("d", "")
+    rest = 3 - len(fixed)
+    forms = [sequence(_any_case(plain), repeat(HEX, rest, rest))] if plain else []
+    if not fixed and "d" in digits:
+        forms.append(sequence(_any_case("d"), characters("0-7"), repeat(HEX, 2, 2)))
+    return sequence("u", *map(_any_case, fixed), choice(*forms))
+
+
+def _escapes() -> tuple[Grammar, Grammar]:
+    """What may follow a backslash: characters, and classes of them."""
+    up_to_five = sequence(optional(HEX), repeat(HEX, 1, 4))
+    code_point = sequence("u{", choice(up_to_five, sequence("10", repeat(HEX, 4, 4))), "}")
+    lead, trail = sequence(_any_case("d"), _any_case("89ab")), sequence(_any_case("d"), _any_case("cdef"))
+    character = choice(
+        characters(*"fnrtv"),
+        sequence("c", ALPHA),
+        sequence("x", HEX, HEX),
+        _four("", _HEXADECIMAL),
+        sequence("u", lead, HEX, HEX, "\\u", trail, HEX, HEX),
+        code_point,
+        characters(*_SYNTAX, "/"),
+    )
+    categories, binary, scripts = (choice(*names.split()) for names in (_CATEGORIES, _BINARY, _SCRIPTS))
+    names = choice(
+        categories,
+        binary,
+        sequence(choice("Script=", "sc=", "Script_Extensions=", "scx="), scripts),
+        sequence(choice("General_Category=", "gc="), categories),
+    )
+    return character, choice(characters(*"dDsSwW"), sequence(characters("p", "P"), "{", names, "}"))
+
+
+def _class() -> Grammar:
+    """``[...]``: items, with a hyphen that stands for itself first, last or after a range."""
+    character, classes = _escapes()
+    single = choice(_but("\\]-"), sequence("\\", choice(characters("b", "-"), character, classes)))
+    items = repeat(choice(single, sequence(choice(_ascii_range(), _escaped_range()), optional("-"))))
+    return sequence("[", optional("^"), optional("-"), items, optional("-"), "]")
+
+
+def _ascii_range() -> Grammar:
+    r"""``a-z``: characters of ASCII in order, none of them ``\``, ``]`` or ``-``."""
+    plain = [code for code in range(0x20, 0x7F) if chr(code) not in "\\]-"]
+    return choice(
+        *(sequence(chr(low), "-", CharClass([(code, code) for code in plain if code >= low])) for low in plain)
+    )
+
+
+def _escaped_range() -> Grammar:
+    r"""``\u4e00-\u9fa5``: the first two digits differ, or after ``00`` the third."""
+    ranges = []
+    for fixed in ("", *_HEXADECIMAL, "00"):
+        digits = _HEXADECIMAL[:8] if fixed == "d" else _HEXADECIMAL
+        for index, digit in enumerate(digits[:-1]):
+            ranges.append(sequence("\\", _four(fixed, digit), "-\\", _four(fixed, digits[index + 1 :])))
+    return choice(*ranges)
+
+
+def _quantifier() -> Grammar:
+    """``*``, ``+``, ``?``, ``{n}``, ``{n,}`` and ``{n,m}`` with ``n <= m``, lazy ones too."""
+    bounds = [sequence(f"{low},", _at_least(low)) for low in range(100)]
+    braces = sequence("{", choice(sequence(repeat(_DIGIT, 1, 4), optional(",")), *bounds), "}")
+    return sequence(choice(characters(*"*+?"), braces), optional("?"))
+
+
+def _at_least(low: int) -> Grammar:
+    """The numbers from ``low``, below 100, to 9,999."""
+    tens, ones = divmod(low, 10)
+    forms = [sequence(characters("1-9"), repeat(_DIGIT, 2, 3))]
+    if tens < 9:
+        forms.append(sequence(characters(f"{tens + 1}-9"), _DIGIT))
+    forms.append(sequence(str(tens) if tens else "", characters(f"{ones}-9")))
+    return choice(*forms)

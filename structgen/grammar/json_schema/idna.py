@@ -1,0 +1,175 @@
+"""Internationalised labels after IDNA 2008: RFC 5890 to 5893.
+
+The classes of characters are derived as RFC 5892 says, from the Unicode tables of the running Python; what those do
+not hold (scripts, joining types) is given for the characters that need it most.  So every label that is called valid
+here is valid; a few valid ones are not, of scripts and joining types that are not listed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+from typing import Final
+
+__all__ = [
+    "CONTEXTUAL",
+    "GREEK",
+    "HEBREW",
+    "JAPANESE",
+    "JOINS_LEFT",
+    "JOINS_RIGHT",
+    "is_valid_name",
+    "valid_characters",
+]
+
+GREEK: Final = ((0x370, 0x373), (0x376, 0x377), (0x37B, 0x37D), (0x3AC, 0x3CE), (0x3D7, 0x3E1), (0x3F3, 0x3F3))
+HEBREW: Final = ((0x5D0, 0x5EA), (0x5EF, 0x5F2))
+JAPANESE: Final = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF))
+"""Characters of the scripts that contextual rules ask for: Greek, Hebrew; Hiragana, Katakana and Han."""
+JOINS_LEFT: Final = (
+    (0x626, 0x626), (0x628, 0x628), (0x62A, 0x62E), (0x633, 0x63F), (0x641, 0x647), (0x649, 0x64A), (0x6CC, 0x6CC),
+    (0x679, 0x687), (0x69A, 0x6BF),
+)  # fmt: skip
+JOINS_RIGHT: Final = (*JOINS_LEFT, (0x622, 0x625), (0x627, 0x627), (0x629, 0x629), (0x62F, 0x632), (0x648, 0x648))
+"""Arabic letters that join to the next and to the previous letter, for the zero width non-joiner."""
+
+_EXCEPTIONS: Final = frozenset((0xDF, 0x3C2, 0x6FD, 0x6FE, 0xF0B, 0x3007))
+_DISALLOWED: Final = frozenset((0x640, 0x7FA, 0x302E, 0x302F, *range(0x3031, 0x3036), 0x303B))
+CONTEXTUAL: Final = frozenset(
+    (0xB7, 0x375, 0x5F3, 0x5F4, 0x30FB, 0x200C, 0x200D, *range(0x660, 0x66A), *range(0x6F0, 0x6FA))
+)
+"""The characters that are valid by their context only."""
+_IGNORABLE: Final = (
+    (0x34F, 0x34F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x20D0, 0x20FF), (0x3164, 0x3164),
+    (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0x1D100, 0x1D24F), (0xE0000, 0xE0FFF),
+    (0x1100, 0x11FF), (0xA960, 0xA97C), (0xD7B0, 0xD7FB),
+)  # fmt: skip
+"""Ignorable characters and blocks, and the old Hangul letters."""
+_LETTERS_AND_DIGITS: Final = frozenset(("Lu", "Ll", "Lo", "Nd", "Lm", "Mn", "Mc"))
+_VIRAMA: Final = 9
+
+
+@cache
+def valid_characters() -> tuple[tuple[int, int], ...]:
+    """The characters beyond ASCII that are valid wherever they stand (``PVALID`` of RFC 5892), as ranges."""
+    return tuple(_ranges([code for code in range(0x80, 0x33480) if _is_valid(code)]))
+
+
+def _is_valid(code: int) -> bool:
+    if code in _EXCEPTIONS:
+        return True
+    character = chr(code)
+    if unicodedata.category(character) not in _LETTERS_AND_DIGITS or code in _DISALLOWED or code in CONTEXTUAL:
+        return False
+    if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3:  # stable without a look at the tables
+        return True
+    if any(low <= code <= high for low, high in _IGNORABLE):
+        return False
+    normal = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
+    return normal == character
+
+
+def _ranges(codes: list[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return ranges
+
+
+def is_valid_name(text: str, *, international: bool) -> bool:
+    """Whether ``text`` is a host name; with ``international`` labels may be written with their own characters.
+
+    Complexity: linear.
+    """
+    if international:
+        for separator in "\u3002\uff0e\uff61":
+            text = text.replace(separator, ".")
+    elif not text.isascii():
+        return False
+    labels = [_decoded(label, international=international) for label in text.split(".")]
+    if any(label is None for label in labels):
+        return False
+    names = [label for label in labels if label is not None]
+    length = sum(len(_encoded(name)) + 1 for name in names) - 1
+    is_mixed = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for name in names for c in name)
+    return length <= 253 and (not is_mixed or all(map(_obeys_bidi, names)))
+
+
+def _decoded(label: str, *, international: bool) -> str | None:
+    """The label in its own characters, or ``None`` if it is not valid."""
+    if label[:4].lower() == "xn--":
+        try:
+            name = label[4:].lower().encode("ascii").decode("punycode")
+        except UnicodeError:
+            return None
+        is_fine = not name.isascii() and _encoded(name) == label.lower() and _is_label(name)
+        return name if is_fine and len(label) <= 63 else None
+    if not label.isascii():
+        return label if _is_label(label) and len(_encoded(label)) <= 63 else None
+    plain = label.replace("-", "")
+    is_plain = plain.isalnum() and label[0] != "-" != label[-1] and len(label) <= 63
+    return label if is_plain and not (international and label[2:4] == "--") else None
+
+
+def _encoded(name: str) -> str:
+    return name if name.isascii() else "xn--" + name.encode("punycode").decode("ascii")
+
+
+def _is_label(name: str) -> bool:
+    """Whether a label with characters beyond ASCII is valid, but for its length and direction."""
+    if unicodedata.normalize("NFC", name) != name or name[0] == "-" or name[-1] == "-" or name[2:4] == "--":
+        return False
+    if unicodedata.category(name[0])[0] == "M":
+        return False
+    return all(_stands_well(name, index) for index in range(len(name)))
+
+
+def _stands_well(name: str, index: int) -> bool:
+    code = ord(name[index])
+    if code < 0x80:
+        return name[index] in "abcdefghijklmnopqrstuvwxyz0123456789-"
+    if code not in CONTEXTUAL:
+        return _is_valid(code)
+    before = name[index - 1] if index else ""
+    after = name[index + 1 :][:1]
+    if code in (0x200C, 0x200D):
+        is_after_virama = bool(before) and unicodedata.combining(before) == _VIRAMA
+        return is_after_virama or (code == 0x200C and _joins(name[:index], name[index + 1 :]))
+    if code == 0xB7:
+        return before == after == "l"
+    if code == 0x375:
+        return _within(after, GREEK)
+    if code in (0x5F3, 0x5F4):
+        return _within(before, HEBREW)
+    if code == 0x30FB:
+        return any(_within(character, JAPANESE) for character in name)
+    other = range(0x6F0, 0x6FA) if code < 0x6F0 else range(0x660, 0x66A)
+    return not any(ord(character) in other for character in name)
+
+
+def _within(character: str, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return bool(character) and any(low <= ord(character) <= high for low, high in ranges)
+
+
+def _joins(before: str, after: str) -> bool:
+    """Whether letters around a zero width non-joiner would join without it."""
+    left = next((c for c in reversed(before) if unicodedata.category(c) != "Mn"), "")
+    right = next((c for c in after if unicodedata.category(c) != "Mn"), "")
+    return _within(left, JOINS_LEFT) and _within(right, JOINS_RIGHT)
+
+
+def _obeys_bidi(name: str) -> bool:
+    """The rule of RFC 5893 for labels of a name that has right-to-left characters."""
+    kinds = [unicodedata.bidirectional(character) for character in name]
+    while kinds and kinds[-1] == "NSM":
+        kinds.pop()
+    if not kinds or kinds[0] not in ("L", "R", "AL"):
+        return False
+    found = set(kinds)
+    neutral = {"EN", "ES", "CS", "ET", "ON", "BN", "NSM"}
+    if kinds[0] == "L":
+        return found <= neutral | {"L"} and kinds[-1] in ("L", "EN")
+    return found <= neutral | {"R", "AL", "AN"} and kinds[-1] in ("R", "AL", "EN", "AN") and not {"EN", "AN"} <= found
