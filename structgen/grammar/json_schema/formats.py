@@ -25,7 +25,7 @@ __all__ = [
     "format_admits",
     "format_language",
     "format_string",
-    "is_exact",
+    "is_bounded",
     "outer_language",
 ]
 
@@ -145,9 +145,9 @@ def format_language(name: str) -> Grammar:
     return _BY_NAME[name].language()
 
 
-def is_exact(name: str) -> bool:
-    """Whether the language of an asserted format is all of it."""
-    return _BY_NAME[name].outer is None
+def is_bounded(name: str) -> bool:
+    """Whether a language is known that holds all of an asserted format and is not that of all texts."""
+    return _BY_NAME[name].outer is not _anything
 
 
 @cache

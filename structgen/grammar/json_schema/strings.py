@@ -13,7 +13,7 @@ from structgen.grammar.json_schema.formats import (
     format_admits,
     format_language,
     format_string,
-    is_exact,
+    is_bounded,
     outer_language,
 )
 from structgen.grammar.json_schema.membership import belongs
@@ -62,17 +62,17 @@ class StringFacet:
         return both
 
     def complement(self) -> StringFacet:
-        """The strings that it does not leave.
+        """The strings that it does not leave; of a format that is not regular, those that certainly are outside.
 
         Raises:
-            UnsupportedFeature: a format is known from the inside only, so that its complement is not.
+            UnsupportedFeature: of a format that is not regular no outer bound is known, so that nothing is outside.
         """
         other = StringFacet()
         if self.is_contradictory:
             return other
         for name, place in self.formats.items():
-            if not is_exact(name):
-                problem = f"'not' over format {name!r}, of which only a part is written, is not enforced"
+            if not is_bounded(name):
+                problem = f"'not' over format {name!r}, of which only a part is known, is not enforced"
                 refused(place, "format", problem)
         if not self.languages and not self.formats and self.longest is None:
             other.longest = self.shortest - 1
@@ -80,7 +80,7 @@ class StringFacet:
         if not self.languages and not self.formats and self.shortest == 0:
             other.shortest = (self.longest or 0) + 1
             return other
-        parts = self.all_languages()
+        parts = self.all_languages(is_proof=True)
         if self.shortest > 0 or self.longest is not None:
             parts.append(Repeat(ANY_CHAR, self.shortest, self.longest))
         other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
