@@ -11,6 +11,8 @@ namespace structgen {
 
 namespace {
 
+constexpr size_t kKnownWays = 4;
+
 bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 bool may_follow_value(char byte) { return byte == ',' || byte == ']' || byte == '}' || byte == ':' || is_space(byte); }
 
@@ -168,17 +170,34 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
   }
 }
 
-bool Distinct::is_straight(const Position& start, std::span<const int64_t> symbols) {
+bool Distinct::leads(const Position& start, std::span<const int64_t> symbols, Goal goal, Effort effort) {
   const Trial trial(scopes_);
   Position at = start;
-  for (int64_t symbol : symbols)
+  std::vector<ValueId> targets;
+  for (int64_t symbol : symbols) {
     if (!(symbol < 0 ? step_token(at, static_cast<uint32_t>(-1 - symbol)) : step(at, static_cast<uint8_t>(symbol)))) return false;
+    if (goal == Goal::kSafe && !is_uncertain(at, effort.thorough, targets)) return true;
+  }
   return engine_.machine()[at.node].accepting;
+}
+
+const std::vector<int64_t>* Distinct::way(const Position& at, Goal goal, Effort effort) {
+  auto& known = ways_[static_cast<size_t>(goal)];
+  for (size_t i = known.size(); i-- > 0;) {
+    if (!leads(at, known[i], goal, effort)) continue;
+    std::rotate(known.begin() + static_cast<std::ptrdiff_t>(i), known.begin() + static_cast<std::ptrdiff_t>(i) + 1, known.end());
+    return &known.back();
+  }
+  auto found = search(at, goal, effort);
+  if (!found) return nullptr;
+  if (known.size() == kKnownWays) known.erase(known.begin());
+  known.push_back(std::move(*found));
+  return &known.back();
 }
 
 std::optional<std::vector<int64_t>> Distinct::completion(const Position& at, uint64_t fuel) {
   std::vector<int64_t> straight = engine_.shortest_completion(at.node);
-  if (is_straight(at, straight)) return straight;
+  if (leads(at, straight, Goal::kEnd, {true, fuel})) return straight;
   return search(at, Goal::kEnd, {true, fuel});
 }
 
@@ -186,7 +205,7 @@ bool Distinct::completable(const Position& at, Effort effort) {
   if (engine_.machine()[at.node].accepting) return true;
   if (!engine_.byte_complete()) return shortest(at, effort.fuel).has_value();
   std::vector<ValueId> targets;
-  return !is_uncertain(at, effort.thorough, targets) || search(at, Goal::kSafe, effort).has_value();
+  return !is_uncertain(at, effort.thorough, targets) || way(at, Goal::kSafe, effort) != nullptr;
 }
 
 const Distinct::Lists& Distinct::lists() {
@@ -221,9 +240,9 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
     if (machine[at.node].accepting && !measure) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {
-      const auto way = search(at, measure ? Goal::kEnd : Goal::kSafe, effort);
-      place->second = way.has_value();
-      if (way) farthest = std::max(farthest, static_cast<uint32_t>(way->size()));
+      const auto* found = way(at, measure ? Goal::kEnd : Goal::kSafe, effort);
+      place->second = found != nullptr;
+      if (found) farthest = std::max(farthest, static_cast<uint32_t>(found->size()));
     }
     return place->second;
   };
@@ -236,7 +255,7 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
   };
   const auto prepared = [&](Position at) {
     Step step{std::move(at), std::nullopt};
-    if (!effort.thorough && step.at.lexer.mode == LexMode::kString) step.wanted = scopes_.towards(step.at.lexer, targets);
+    if (!effort.thorough && in_scalar(step.at.lexer)) step.wanted = scopes_.towards(step.at.lexer, targets);
     return step;
   };
   const bool uncertain = is_uncertain(start, effort.thorough, targets);
@@ -260,7 +279,6 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
         node = end;
         continue;
       }
-      if (open && next.lexer.mode == LexMode::kString) scopes_.may_repeat(next.lexer, targets);  // the search used it
       path[all.depth[node]] = prepared(std::move(next));
       ++node;
     }
@@ -415,7 +433,7 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
   const auto fits = [&](const Position& at) {
     if (machine[at.node].accepting) return true;
     if ((machine[at.node].distance + longest - 1) / longest > budget) return false;
-    if (engine_.plan(at.node) <= budget && is_straight(at, engine_.shortest_completion(at.node))) return true;
+    if (engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, fuel})) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {
       const auto tokens = shortest(at, fuel);

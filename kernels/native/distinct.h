@@ -76,8 +76,10 @@ class Distinct {
   bool handle(Position& at, JsonScopes::Event event);
   void check_entry(const Position& at, bool opens);
   bool is_uncertain(const Position& at, bool thorough, std::vector<ValueId>& targets) const;
+  // The bytes from a position to the goal; those that have led there from elsewhere are tried first.
+  const std::vector<int64_t>* way(const Position& at, Goal goal, Effort effort);
+  bool leads(const Position& at, std::span<const int64_t> symbols, Goal goal, Effort effort);
   std::optional<std::vector<int64_t>> search(const Position& at, Goal goal, Effort effort);
-  bool is_straight(const Position& at, std::span<const int64_t> symbols);
   std::optional<std::vector<uint32_t>> spelled(std::span<const int64_t> symbols) const;
   std::optional<std::vector<uint32_t>> fewest(const Position& at, uint32_t bound, uint64_t& fuel);
   std::string key(const Position& at) const;
@@ -86,6 +88,7 @@ class Distinct {
   Engine& engine_;
   JsonScopes scopes_;
   std::unique_ptr<Lists> lists_;
+  std::vector<std::vector<int64_t>> ways_[2];  // by goal: found before, latest last
 };
 
 }  // namespace structgen

@@ -263,18 +263,29 @@ JsonScopes::Event JsonScopes::read(JsonLexer& at, uint8_t byte) {
   return Event::kNothing;
 }
 
-bool JsonScopes::scalar_may_become(const JsonLexer& at, ValueId id) const {
+struct JsonScopes::Open {
+  explicit Open(const JsonLexer& at) : mode(at.mode), text(at.scalar) {
+    if (mode == LexMode::kNumber) number = digits_of(text);
+  }
+  bool is_scalar() const { return mode == LexMode::kString || mode == LexMode::kNumber || mode == LexMode::kLiteral; }
+  LexMode mode;
+  std::string_view text;
+  Digits number;
+};
+
+bool JsonScopes::scalar_may_become(const Open& open, ValueId id) const {
   const Value& wanted = values_[id];
-  if (at.mode == LexMode::kString) return wanted.kind == 's' && wanted.text.starts_with(at.scalar);
-  if (at.mode == LexMode::kLiteral) return wanted.kind == 'l' && wanted.text.starts_with(at.scalar);
+  if (open.mode == LexMode::kString) return wanted.kind == 's' && wanted.text.starts_with(open.text);
+  if (open.mode == LexMode::kLiteral) return wanted.kind == 'l' && wanted.text.starts_with(open.text);
   if (wanted.kind != 'n') return false;
-  if (wanted.text[0] == '?' || wanted.text == "0") return wanted.text[0] == '?' || digits_of(at.scalar).significant.empty();
-  const Digits written = digits_of(at.scalar);
+  const std::string& written = open.number.significant;
+  if (wanted.text[0] == '?') return true;
+  if (wanted.text == "0") return written.empty();
   std::string_view text = wanted.text;
-  if ((text[0] == '-') != written.negative) return false;
+  if ((text[0] == '-') != open.number.negative) return false;
   if (text[0] == '-') text.remove_prefix(1);
-  for (size_t i = 0; i < written.significant.size(); ++i)
-    if (written.significant[i] != (i < text.size() ? text[i] : '0')) return false;
+  for (size_t i = 0; i < written.size(); ++i)
+    if (written[i] != (i < text.size() ? text[i] : '0')) return false;
   return true;
 }
 
@@ -284,9 +295,9 @@ ValueId JsonScopes::member_of(const Value& object, ValueId name) const {
 }
 
 // Whether the open value, of which path[from] is the outermost container (none: a scalar), may become `id`.
-bool JsonScopes::open_may_become(const JsonLexer& at, const std::vector<LevelId>& path, size_t from, ValueId id,
-                                 std::vector<ValueId>& targets) const {
-  const bool in_scalar = at.mode == LexMode::kString || at.mode == LexMode::kNumber || at.mode == LexMode::kLiteral;
+bool JsonScopes::open_may_become(const JsonLexer& at, const Open& scalar, const std::vector<LevelId>& path, size_t from,
+                                 ValueId id, std::vector<ValueId>& targets) const {
+  const bool in_scalar = scalar.is_scalar();
   for (size_t i = from; i < path.size(); ++i) {
     const Level& open = levels_[path[i]];
     const Value& wanted = values_[id];
@@ -306,7 +317,7 @@ bool JsonScopes::open_may_become(const JsonLexer& at, const std::vector<LevelId>
         if (!in_scalar) return true;
         const size_t before = targets.size();
         for (ValueId name : wanted.names)
-          if (scalar_may_become(at, name)) targets.push_back(name);
+          if (scalar_may_become(scalar, name)) targets.push_back(name);
         return targets.size() > before;
       }
       if (open.name == kNone) return true;
@@ -317,7 +328,7 @@ bool JsonScopes::open_may_become(const JsonLexer& at, const std::vector<LevelId>
     }
   }
   if (!in_scalar) return true;
-  if (!scalar_may_become(at, id)) return false;
+  if (!scalar_may_become(scalar, id)) return false;
   targets.push_back(id);
   return true;
 }
@@ -327,11 +338,12 @@ bool JsonScopes::may_repeat(const JsonLexer& at, std::vector<ValueId>& targets) 
   if (!at.active()) return false;
   bool found = false;
   const Level& top = levels_[at.level];
-  const bool in_scalar = at.mode == LexMode::kString || at.mode == LexMode::kNumber || at.mode == LexMode::kLiteral;
+  const Open scalar(at);
+  const bool in_scalar = scalar.is_scalar();
   if (top.is_object && at.is_name && top.name == kNone && top.members != kNone) {
     if (!in_scalar) found = true;
     for (MemberId id = top.members; in_scalar && id != kNone; id = members_[id].before)
-      if (scalar_may_become(at, members_[id].name)) {
+      if (scalar_may_become(scalar, members_[id].name)) {
         targets.push_back(members_[id].name);
         found = true;
       }
@@ -350,14 +362,28 @@ bool JsonScopes::may_repeat(const JsonLexer& at, std::vector<ValueId>& targets) 
       continue;
     }
     for (MemberId id = open.members; id != kNone; id = members_[id].before)
-      found |= open_may_become(at, path, i + 1, members_[id].value, targets);
+      found |= open_may_become(at, scalar, path, i + 1, members_[id].value, targets);
   }
   return found;
 }
 
 ByteSet JsonScopes::towards(const JsonLexer& at, const std::vector<ValueId>& targets) const {
-  if (!at.escape.empty() || at.high) return ByteSet::all();
+  const bool is_number = at.mode == LexMode::kNumber;
+  const bool is_string = at.mode == LexMode::kString && at.escape.empty() && !at.high;
+  if (!is_string && (!is_number || at.scalar.find_first_of("eE") != std::string::npos)) return ByteSet::all();
   ByteSet set;
+  if (is_number) {
+    set = ~ByteSet::range('0', '9');
+    set.insert('0');
+    const size_t written = digits_of(at.scalar).significant.size();
+    for (ValueId id : targets) {
+      const std::string& text = values_[id].text;
+      if (text[0] == '?') return ByteSet::all();
+      const size_t next = written + (text[0] == '-');
+      if (next < text.size()) set.insert(static_cast<uint8_t>(text[next]));
+    }
+    return set;
+  }
   set.insert('"');
   set.insert('\\');
   for (ValueId id : targets)

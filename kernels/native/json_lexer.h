@@ -79,7 +79,7 @@ class JsonScopes {
   // Whether what is open may still become equal to something before it, or something new must come that may.
   // `targets`: the strings, numbers or literals that the open one would have to become.
   bool may_repeat(const JsonLexer& at, std::vector<ValueId>& targets) const;
-  // The bytes with which the open string can go on towards one of `targets`, end, or begin an escape.
+  // The bytes with which the open string or number may go on towards one of `targets`, or end, or begin an escape.
   ByteSet towards(const JsonLexer& at, const std::vector<ValueId>& targets) const;
 
   std::string key(const JsonLexer& at) const;  // equal keys: equal positions
@@ -103,8 +103,9 @@ class JsonScopes {
   Event close(JsonLexer& at);
   void escaped(JsonLexer& at, uint8_t byte);
   bool wants_text(const JsonLexer& at) const { return at.is_name || levels_[at.level].keeps; }
-  bool scalar_may_become(const JsonLexer& at, ValueId value) const;
-  bool open_may_become(const JsonLexer& at, const std::vector<LevelId>& path, size_t from, ValueId value,
+  struct Open;  // the scalar that is open, as it is compared
+  bool scalar_may_become(const Open& open, ValueId value) const;
+  bool open_may_become(const JsonLexer& at, const Open& scalar, const std::vector<LevelId>& path, size_t from, ValueId value,
                        std::vector<ValueId>& targets) const;
   ValueId member_of(const Value& object, ValueId name) const;
 
