@@ -12,6 +12,7 @@ namespace structgen {
 namespace {
 
 constexpr size_t kKnownWays = 4;
+constexpr uint64_t kCompletionSteps = 1'000'000;  // of the search for any completion, where the nearest is looked for
 
 bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
 bool may_follow_value(char byte) { return byte == ',' || byte == ']' || byte == '}' || byte == ':' || is_space(byte); }
@@ -414,7 +415,7 @@ std::optional<std::vector<uint32_t>> Distinct::fewest(const Position& start, uin
 
 std::optional<std::vector<uint32_t>> Distinct::shortest(const Position& at, uint64_t& fuel) {
   if (engine_.machine()[at.node].accepting) return std::vector<uint32_t>{};
-  const auto way = completion(at, std::max<uint64_t>(fuel, 1));
+  const auto way = completion(at, kCompletionSteps);
   if (!way) return std::nullopt;
   auto tokens = spelled(*way);
   const uint32_t upper = tokens ? static_cast<uint32_t>(tokens->size()) : kNone;
@@ -436,8 +437,13 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
     if (engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, fuel})) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {
-      const auto tokens = shortest(at, fuel);
-      place->second = tokens && tokens->size() <= budget;
+      try {
+        const auto symbols = completion(at, kCompletionSteps);
+        const auto tokens = symbols ? spelled(*symbols) : std::nullopt;
+        place->second = (tokens && tokens->size() <= budget) || (symbols && fewest(at, budget + 1, fuel));
+      } catch (const LimitError& error) {
+        if (error.limit != "distance_steps" || !engine_.byte_complete()) throw;  // not known to fit
+      }
     }
     return place->second;
   };

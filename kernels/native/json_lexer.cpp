@@ -92,7 +92,8 @@ ValueId JsonScopes::number(const std::string& text) {
   const bool below = !exponent.empty() && exponent[0] == '-';
   if (!exponent.empty() && (exponent[0] == '-' || exponent[0] == '+')) exponent.erase(0, 1);
   exponent.erase(0, std::min(exponent.find_first_not_of('0'), exponent.size()));
-  if (exponent.size() > kLongestExponent) return value('n', "?" + text);
+  if (exponent.size() > kLongestExponent || exponent.find_first_not_of("0123456789") != std::string::npos)
+    return value('n', "?" + text);
   const int64_t size = exponent.empty() ? 0 : std::stoll(exponent);
   std::string canonical = (found.negative ? "-" : "") + found.significant;
   const int64_t scale = found.scale + (below ? -size : size);
@@ -231,7 +232,9 @@ JsonScopes::Event JsonScopes::read(JsonLexer& at, uint8_t byte) {
       }
       return Event::kNothing;
     case LexMode::kNumber:
+      if (at.scalar == "0e") return Event::kNothing;  // zero, whatever the exponent: all such positions are one
       at.scalar.push_back(static_cast<char>(byte));
+      if ((byte == 'e' || byte == 'E') && digits_of(at.scalar).significant.empty()) at.scalar = "0e";
       return Event::kNothing;
     case LexMode::kLiteral:
       at.scalar.push_back(static_cast<char>(byte));
