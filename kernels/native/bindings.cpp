@@ -193,6 +193,8 @@ NB_MODULE(_native, m) {
       .def("json", [](Builder& self, TermId value) { return self.automaton().json(value); }, "value"_a)
       .def("add_rule", [](Builder& self, std::string name) { return self.terms().add_rule(std::move(name)); }, "name"_a)
       .def("set_rule", [](Builder& self, RuleId rule, TermId body) { self.terms().set_rule(rule, body); }, "rule"_a, "body"_a)
+      .def("set_scope", [](Builder& self, RuleId rule, bool spare) { self.terms().set_scope(rule, spare ? Scope::kSpare : Scope::kUnknown); },
+           "rule"_a, "spare"_a)
       .def("solve_rules", [](Builder& self) { self.terms().solve_rules(); })
       .def("left_recursive", [](Builder& self) { return self.terms().left_recursive(); })
       .def("distance",

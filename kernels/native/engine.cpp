@@ -37,7 +37,8 @@ Engine::Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size
       vocabulary_size_(vocabulary_size),
       alone_(single_bytes(tokens_->trie())),
       byte_complete_(is_complete(tokens_->trie(), alone_)),
-      machine_(byte_complete_ ? alone_ : ByteSet::all()) {
+      machine_(byte_complete_ ? alone_ : ByteSet::all()),
+      distinct_(*this) {
   tries_.emplace_back();
 }
 
@@ -222,6 +223,7 @@ void Engine::trim(size_t maximum) {
 
 void Engine::forget() {
   machine_.forget();
+  distinct_.forget();
   trim(0);
   reaches_.clear();
   frame_plans_.clear();

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "distinct.h"
 #include "limits.h"
 #include "machine.h"
 #include "trie.h"
@@ -40,6 +41,7 @@ class Engine {
 
   Machine& machine() { return machine_; }
   const Machine& machine() const { return machine_; }
+  Distinct& distinct() { return distinct_; }
   const TokenTrie& tokens() const { return *tokens_; }
   uint32_t vocabulary_size() const { return vocabulary_size_; }
   uint32_t words() const { return (vocabulary_size_ + 31) / 32; }
@@ -67,6 +69,9 @@ class Engine {
   // A shortest completion: bytes, with special tokens as negative numbers -1 - id.
   std::vector<int64_t> shortest_completion(NodeId node);
 
+  // Fewest tokens that spell the shortest completion in bytes, kNone if none do.
+  uint32_t plan(NodeId node);
+
   // Whether a token that begins with all of `text` and goes on may continue, `end` being the node after `text`.
   bool may_go_beyond(NodeId end, std::string_view text);
 
@@ -75,7 +80,7 @@ class Engine {
   uint64_t epoch() const { return epoch_; }
   void trim(size_t cache_bytes);
   size_t cache_bytes() const { return cache_bytes_; }
-  size_t bytes_used() const { return machine_.bytes_used() + cache_bytes_; }
+  size_t bytes_used() const { return machine_.bytes_used() + distinct_.bytes_used() + cache_bytes_; }
   size_t row_count() const { return rows_.size(); }
   size_t trie_count() const { return tries_.size(); }
 
@@ -104,7 +109,6 @@ class Engine {
     NodeId next;     // kNone: there is no completion
   };
   const PathStep& path_step(NodeId node);
-  uint32_t plan(NodeId node);
   uint32_t frame_plan(FrameId frame);
   uint32_t row_reach(TrieId trie, StateId state);
   uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete);
@@ -115,6 +119,7 @@ class Engine {
   ByteSet alone_;  // bytes that are tokens
   bool byte_complete_;
   Machine machine_;
+  Distinct distinct_;
   std::deque<Trie> tries_;  // [0] is unused: the vocabulary's own trie stands for it
   IdTable trie_table_;
   std::unordered_map<uint64_t, Row> rows_;

@@ -27,24 +27,29 @@ void Machine::forget() {
   edge_bytes_ = 0;
   std::vector<Config> none;
   const uint32_t empty = lists_.intern(none);
-  frames_.push_back({empty, kNone, 0});
-  frame_of_list_.assign(1, kRoot);
+  frames_.push_back({empty, kNone, 0, Scope::kNone, false});
+  for (auto& frames : frame_of_list_) frames.clear();
+  frame_of_list_[0].assign(1, kRoot);
   nodes_.emplace_back();
   node_of_list_.assign(1, kDeadNode);
 }
 
-FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule) {
+FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope) {
   sort_unique(entries);
   const uint32_t list = lists_.intern(entries);
-  if (frame_of_list_.size() <= list) frame_of_list_.resize(list + 1, kNone);
-  if (frame_of_list_[list] != kNone) return frame_of_list_[list];
+  std::vector<FrameId>& known = frame_of_list_[static_cast<size_t>(scope)];
+  if (known.size() <= list) known.resize(list + 1, kNone);
+  if (known[list] != kNone) return known[list];
   automaton_.meter().charge("call frames");
   Distance distance = kInfinite;
-  for (const auto& [state, below] : entries)
+  bool in_scope = scope != Scope::kNone;
+  for (const auto& [state, below] : entries) {
     distance = std::min(distance, add(automaton_[state].distance, frames_[below].distance));
-  frames_.push_back({list, rule, distance});
-  frame_of_list_[list] = static_cast<FrameId>(frames_.size() - 1);
-  return frame_of_list_[list];
+    in_scope |= frames_[below].in_scope;
+  }
+  frames_.push_back({list, rule, distance, scope, in_scope});
+  known[list] = static_cast<FrameId>(frames_.size() - 1);
+  return known[list];
 }
 
 // Enters every rule that the configurations call without consuming anything.  Callers come before callees, so a
@@ -55,7 +60,7 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
   const auto add_calls = [&](StateId state, FrameId frame) {
     for (const auto& [rule, after] : automaton_.expanded(state).calls) {
       std::vector<Config>& returns = pending[{automaton_.height(rule), rule}];
-      if (frame != kRoot && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
+      if (frame != kRoot && frames_[frame].scope == Scope::kNone && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
         const auto below = entries(frame);
         returns.insert(returns.end(), below.begin(), below.end());
       } else {
@@ -69,7 +74,7 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
     const RuleId rule = highest->first.second;
     std::vector<Config> returns = std::move(highest->second);
     pending.erase(highest);
-    const FrameId frame = intern_frame(returns, rule);
+    const FrameId frame = intern_frame(returns, rule, automaton_.terms().rule_scope(rule));
     const StateId start = automaton_.rule_start(rule);
     result.emplace_back(start, frame);
     add_calls(start, frame);
@@ -128,8 +133,10 @@ NodeId Machine::intern(std::vector<Config>& configs) {
     node.has_specials |= !held.specials.empty();
     node.accepting |= held.final && frame == kRoot;
   }
-  for (const auto& [state, frame] : configs)
+  for (const auto& [state, frame] : configs) {
     node.distance = std::min(node.distance, add(automaton_[state].distance, frames_[frame].distance));
+    node.in_scope |= frames_[frame].in_scope;
+  }
   node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
   if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
   node_of_list_[list] = static_cast<NodeId>(nodes_.size() - 1);
@@ -185,6 +192,56 @@ std::vector<uint32_t> Machine::specials(NodeId id) const {
   return found;
 }
 
+std::vector<FrameId> Machine::scopes(NodeId id) const {
+  std::vector<FrameId> found, work;
+  std::unordered_set<FrameId> seen;
+  for (const auto& [state, frame] : configs(id)) work.push_back(frame);
+  while (!work.empty()) {
+    const FrameId frame = work.back();
+    work.pop_back();
+    if (!frames_[frame].in_scope || !seen.insert(frame).second) continue;
+    if (frames_[frame].scope != Scope::kNone) found.push_back(frame);
+    for (const auto& [state, below] : entries(frame)) work.push_back(below);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<FrameId> Machine::pending_scopes(NodeId id) {
+  std::vector<FrameId> found;
+  for (const auto& [state, frame] : closure(id))
+    if (frames_[frame].scope != Scope::kNone && state == automaton_.rule_start(frames_[frame].rule)) found.push_back(frame);
+  return found;
+}
+
+NodeId Machine::without(NodeId id, std::span<const FrameId> dropped) {
+  std::map<FrameId, FrameId> kept;  // what becomes of a frame; kNone: every way through it is dropped
+  for (FrameId frame : dropped) kept[frame] = kNone;
+  std::vector<FrameId> work;
+  for (const auto& [state, frame] : configs(id)) work.push_back(frame);
+  while (!work.empty()) {
+    const FrameId frame = work.back();
+    if (!frames_[frame].in_scope) kept.emplace(frame, frame);
+    if (kept.contains(frame)) {
+      work.pop_back();
+      continue;
+    }
+    const size_t before = work.size();
+    for (const auto& [state, below] : entries(frame))
+      if (!kept.contains(below)) work.push_back(below);
+    if (work.size() != before) continue;
+    std::vector<Config> left;
+    for (const auto& [state, below] : entries(frame))
+      if (kept.at(below) != kNone) left.emplace_back(state, kept.at(below));
+    const Frame held = frames_[frame];
+    kept[frame] = left.empty() ? kNone : intern_frame(left, held.rule, held.scope);
+  }
+  std::vector<Config> left;
+  for (const auto& [state, frame] : configs(id))
+    if (kept.at(frame) != kNone) left.emplace_back(state, kept.at(frame));
+  return left.empty() ? kDeadNode : intern(left);
+}
+
 void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
   Node& node = nodes_[id];
   if (node.many) {
@@ -206,7 +263,8 @@ void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
 
 size_t Machine::bytes_used() const {
   return automaton_.bytes_used() + lists_.bytes() + frames_.size() * sizeof(Frame) + nodes_.size() * sizeof(Node) +
-         (frame_of_list_.capacity() + node_of_list_.capacity()) * 4 + edge_bytes_;
+         (frame_of_list_[0].capacity() + frame_of_list_[1].capacity() + frame_of_list_[2].capacity() + node_of_list_.capacity()) * 4 +
+         edge_bytes_;
 }
 
 }  // namespace structgen

@@ -29,6 +29,8 @@ struct Frame {
   uint32_t entries = 0;  // list of (state after return, frame below)
   RuleId rule = kNone;   // the rule called when the frame was first made, for explanations
   Distance distance = 0; // shortest completion after the call returns
+  Scope scope = Scope::kNone;  // of that rule
+  bool in_scope = false;       // this frame or one below it is that of a scope
 };
 
 struct Node {
@@ -39,6 +41,7 @@ struct Node {
   bool accepting = false;    // the text may end here
   bool only_accepting = false;  // ... and nothing may follow
   bool has_specials = false;
+  bool in_scope = false;  // some configuration stands inside a rule with a scope
   std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
   std::unique_ptr<std::array<NodeId, 256>> many;         // the same when there are more; kNone is unknown
 };
@@ -59,6 +62,12 @@ class Machine {
   NodeId step_special(NodeId node, uint32_t token);
   std::vector<uint32_t> specials(NodeId node) const;
 
+  // The frames of scopes that configurations of the node stand in, and the node without these configurations.
+  std::vector<FrameId> scopes(NodeId id) const;
+  NodeId without(NodeId id, std::span<const FrameId> scopes);
+  // The frames of scopes of which nothing is read yet.
+  std::vector<FrameId> pending_scopes(NodeId id);
+
   const Node& operator[](NodeId id) const { return nodes_[id]; }
   std::span<const Config> configs(NodeId id) const { return lists_[nodes_[id].configs]; }
   std::span<const Config> closure(NodeId id) const { return lists_[nodes_[id].closure]; }
@@ -73,7 +82,7 @@ class Machine {
 
  private:
   NodeId intern(std::vector<Config>& configs);
-  FrameId intern_frame(std::vector<Config>& entries, RuleId rule);
+  FrameId intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope);
   std::vector<Config> enter_calls(std::span<const Config> configs);
   void remember(NodeId node, uint8_t byte, NodeId target);
 
@@ -81,7 +90,7 @@ class Machine {
   ListPool<Config> lists_;
   std::deque<Frame> frames_;
   std::deque<Node> nodes_;
-  std::vector<FrameId> frame_of_list_;
+  std::vector<FrameId> frame_of_list_[3];  // by scope: the same returns from within a scope and from without differ
   std::vector<NodeId> node_of_list_;
   size_t edge_bytes_ = 0;
 };

@@ -19,7 +19,10 @@ constexpr uint64_t kMaskShare = 50;
 
 Constraint::Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits)
     : engine_(std::move(engine)), term_(start), eos_(std::move(eos)), limits_(limits) {
-  exclusively([&](Engine&) { return this->start(); });  // limits that the first state meets are met here
+  exclusively([&](Engine& held) {  // limits that the first state meets are met here
+    scope_ = held.machine().automaton().terms().scope_below(term_);
+    return this->start();
+  });
 }
 
 bool Constraint::is_eos(uint32_t token) const { return std::find(eos_.begin(), eos_.end(), token) != eos_.end(); }
@@ -42,6 +45,10 @@ Matcher::Matcher(std::shared_ptr<const Constraint> constraint) : constraint_(std
 // Takes node ids anew after the engine has forgotten its states: what was accepted is accepted once more.
 void Matcher::sync(Engine& engine) {
   if (epoch_ == engine.epoch()) return;
+  if (constraint_->has_scope()) {
+    sync_scopes(engine);
+    return;
+  }
   NodeId node = constraint_->start();
   const bool ended = terminated_;
   for (size_t i = 0; i < steps_.size(); ++i) {
@@ -76,12 +83,14 @@ bool Matcher::accept(uint32_t token) {
   if (terminated_) return false;
   if (constraint_->is_eos(token)) {
     if (!accepting_) return false;
+    if (constraint_->has_scope()) traces_.push_back(trace_);
     steps_.push_back({node_, true, token, {}});
     terminated_ = true;
     return true;
   }
   Engine& engine = constraint_->engine();
   if (token >= engine.tokens().size()) return false;
+  if (constraint_->has_scope()) return run([&](Engine& held) { return accept_in_scopes(held, token); });
   {
     const std::shared_lock lock(engine.mutex());  // transitions that are known need no exclusive access
     if (epoch_ == engine.epoch() && engine.byte_complete() && !engine.tokens().token(token).empty()) {
@@ -105,6 +114,7 @@ bool Matcher::accept(uint32_t token) {
 
 size_t Matcher::accept_bytes(std::string_view data) {
   if (terminated_ || data.empty()) return 0;
+  if (constraint_->has_scope()) return run([&](Engine& engine) { return accept_bytes_in_scopes(engine, data); });
   return run([&](Engine& engine) {
     NodeId node = node_;
     size_t count = 0;
@@ -123,6 +133,7 @@ size_t Matcher::accept_bytes(std::string_view data) {
 
 size_t Matcher::validate(std::span<const uint32_t> tokens) {
   if (terminated_) return 0;
+  if (constraint_->has_scope()) return run([&](Engine& engine) { return validate_in_scopes(engine, tokens); });
   return run([&](Engine& engine) {
     NodeId node = node_;
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -142,6 +153,9 @@ void Matcher::rollback(size_t count) {
   accepting_ = first.was_accepting;
   terminated_ = false;
   steps_.resize(steps_.size() - count);
+  if (traces_.empty()) return;
+  trace_ = std::move(traces_[traces_.size() - count]);
+  traces_.resize(traces_.size() - count);
 }
 
 void Matcher::reset() { rollback(steps_.size()); }
@@ -149,6 +163,7 @@ void Matcher::reset() { rollback(steps_.size()); }
 void Matcher::replay(const Matcher& other) {
   steps_ = other.steps_;
   terminated_ = other.terminated_;
+  traces_ = other.traces_;
   epoch_ = kUnset;
   run([](Engine&) {});
 }
@@ -164,6 +179,11 @@ void Matcher::fill_mask(uint32_t* words) {
     std::memset(words, 0, size_t{engine.words()} * 4);
     return;
   }
+  if (constraint_->has_scope()) {
+    run([&](Engine& held) { fill_in_scopes(held, words); });
+    set_eos(words);
+    return;
+  }
   bool done = false;
   {
     const std::shared_lock lock(engine.mutex());
@@ -176,6 +196,8 @@ void Matcher::fill_mask(uint32_t* words) {
 void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
   if (terminated_ || budget == 0)
     std::memset(words, 0, size_t{constraint_->engine().words()} * 4);
+  else if (constraint_->has_scope())
+    run([&](Engine& held) { fill_within_in_scopes(held, words, budget - 1); });
   else
     run([&](Engine& held) { held.fill_within(node_, words, budget - 1, constraint_->limits().distance_steps / kMaskShare); });
   set_eos(words);
@@ -184,11 +206,14 @@ void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
 bool Matcher::needs_budget_mask(uint32_t budget) {
   if (terminated_) return false;
   if (!constraint_->engine().byte_complete() || budget == 0) return true;
-  return run([&](Engine& held) { return held.reach(node_) > budget - 1; });
+  return run([&](Engine& held) {
+    return constraint_->has_scope() ? needs_budget_in_scopes(held, budget - 1) : held.reach(node_) > budget - 1;
+  });
 }
 
 std::string Matcher::forced_bytes() {
   if (terminated_) return {};
+  if (constraint_->has_scope()) return run([&](Engine& engine) { return forced_in_scopes(engine); });
   return run([&](Engine& engine) {
     std::string forced;
     Machine& machine = engine.machine();
@@ -215,13 +240,22 @@ uint32_t Matcher::min_tokens() {
   if (terminated_) return 0;
   return run([&](Engine& engine) {
     uint64_t fuel = constraint_->limits().distance_steps;
+    if (constraint_->has_scope()) {
+      const auto tokens = engine.distinct().shortest(position(), fuel);
+      if (!tokens) return kNone;
+      trace_.plan.assign(tokens->rbegin(), tokens->rend());
+      return static_cast<uint32_t>(tokens->size());
+    }
     return engine.min_tokens(node_, fuel);
   });
 }
 
 std::vector<int64_t> Matcher::shortest_completion() {
   if (terminated_) return {};
-  return run([&](Engine& engine) { return engine.shortest_completion(node_); });
+  return run([&](Engine& engine) {
+    if (!constraint_->has_scope()) return engine.shortest_completion(node_);
+    return engine.distinct().completion(position(), constraint_->limits().distance_steps).value_or(std::vector<int64_t>{});
+  });
 }
 
 NodeId Matcher::state_id() {
@@ -232,7 +266,8 @@ std::string Matcher::live_bytes() {
   if (terminated_) return {};
   return run([&](Engine& engine) {
     std::string bytes;
-    engine.machine()[node_].live.for_each([&](uint8_t byte) { bytes.push_back(static_cast<char>(byte)); });
+    const ByteSet live = constraint_->has_scope() ? engine.distinct().live(position(), constraint_->effort()) : engine.machine()[node_].live;
+    live.for_each([&](uint8_t byte) { bytes.push_back(static_cast<char>(byte)); });
     return bytes;
   });
 }

@@ -22,6 +22,10 @@ class Constraint {
   bool is_eos(uint32_t token) const;
   const Limits& limits() const { return limits_; }
   uint64_t states_used() const { return used_; }
+  // What is known of the rules without repetition that the grammar has.
+  Scope scope() const { return scope_; }
+  bool has_scope() const { return scope_ != Scope::kNone; }
+  Distinct::Effort effort() const { return {scope_ == Scope::kUnknown, limits_.distance_steps}; }
 
   // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
   // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore
@@ -59,6 +63,7 @@ class Constraint {
   TermId term_;
   std::vector<uint32_t> eos_;
   Limits limits_;
+  Scope scope_ = Scope::kNone;
   // Guarded by the engine's mutex:
   mutable uint64_t used_ = 0;
   mutable uint64_t epoch_ = 0;
@@ -110,6 +115,21 @@ class Matcher {
   void sync(Engine& engine);
   NodeId step(Engine& engine, NodeId node, uint32_t token) const;
   void enter(Engine& engine, NodeId node);
+  // The same where the grammar has scopes (matcher_scopes.cpp).
+  struct Trace {
+    JsonLexer lexer;
+    std::vector<uint32_t> plan;  // tokens, last one first, that are known to complete the text; none: not looked for
+  };
+  Position position() const { return {node_, trace_.lexer}; }
+  void sync_scopes(Engine& engine);
+  bool accept_in_scopes(Engine& engine, uint32_t token);
+  size_t accept_bytes_in_scopes(Engine& engine, std::string_view data);
+  size_t validate_in_scopes(Engine& engine, std::span<const uint32_t> tokens) const;
+  void fill_in_scopes(Engine& engine, uint32_t* words);
+  void fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t budget);
+  bool needs_budget_in_scopes(Engine& engine, uint32_t budget);
+  std::string forced_in_scopes(Engine& engine) const;
+  void record(Engine& engine, Position next, size_t made, uint32_t token, std::string text);
   void set_eos(uint32_t* words) const;
 
   std::shared_ptr<const Constraint> constraint_;
@@ -118,6 +138,8 @@ class Matcher {
   bool accepting_ = false;
   bool terminated_ = false;
   std::vector<Step> steps_;
+  Trace trace_;
+  std::vector<Trace> traces_;  // before each step, where the grammar has scopes
 };
 
 // Fills row i of `rows` for matcher i, on as many threads as the machine has.

@@ -298,7 +298,7 @@ TermId TermStore::hex(unsigned digits, std::span<const Target> targets) {
 }
 
 RuleId TermStore::add_rule(std::string name) {
-  rules_.push_back({std::move(name), kEmptyTerm, kUnsolved});
+  rules_.push_back({std::move(name), kEmptyTerm, kUnsolved, Scope::kNone});
   open_rules_.push_back(static_cast<RuleId>(rules_.size() - 1));
   return open_rules_.back();
 }
@@ -307,6 +307,29 @@ void TermStore::set_rule(RuleId rule, TermId body) {
   rules_[rule].body = body;
   // A body that depends on no unsolved rule settles the rule at once; solve_rules() does the rest.
   if (distances_[body] != kUnsolved) rules_[rule].distance = distances_[body];
+}
+
+Scope TermStore::scope_below(TermId root) const {
+  Scope least = Scope::kNone;
+  if (!has_scopes_) return least;
+  std::unordered_set<TermId> seen;
+  std::vector<TermId> work{root};
+  while (!work.empty()) {
+    const TermId id = work.back();
+    work.pop_back();
+    if (!seen.insert(id).second) continue;
+    const Term& term = terms_[id];
+    if (term.kind == Kind::kSequence || term.kind == Kind::kRepeat) {
+      work.push_back(term.a);
+      if (term.kind == Kind::kSequence) work.push_back(term.b);
+    } else if (term.kind == Kind::kChoice) {
+      work.insert(work.end(), lists_[term.a].begin(), lists_[term.a].end());
+    } else if (term.kind == Kind::kCall) {
+      least = std::max(least, rules_[term.a].scope);
+      work.push_back(rules_[term.a].body);
+    }
+  }
+  return least;
 }
 
 void TermStore::solve_rules() {

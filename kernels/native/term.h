@@ -79,6 +79,13 @@ struct OpenPermutation;
 
 using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
 
+// What is known of a rule whose members are JSON arrays and objects without repetition (see distinct.h).
+enum class Scope : uint8_t {
+  kNone,     // any rule else
+  kSpare,    // at most one of its members is required that another could repeat
+  kUnknown,  // any number
+};
+
 class TermStore {
  public:
   // `spellable`: the bytes that tokens can write.  Text is made of those alone; inside JSON strings any character
@@ -138,6 +145,13 @@ class TermStore {
   void set_rule(RuleId rule, TermId body);
   TermId rule_body(RuleId rule) const { return rules_[rule].body; }
   const std::string& rule_name(RuleId rule) const { return rules_[rule].name; }
+  void set_scope(RuleId rule, Scope scope) {
+    rules_[rule].scope = scope;
+    has_scopes_ = true;
+  }
+  Scope rule_scope(RuleId rule) const { return rules_[rule].scope; }
+  // The least that is known of the scopes in rules that a term can call.  O(terms below it), and nothing without scopes.
+  Scope scope_below(TermId id) const;
   size_t rule_count() const { return rules_.size(); }
   Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
   // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of
@@ -161,6 +175,7 @@ class TermStore {
     std::string name;
     TermId body = kEmptyTerm;
     Distance distance = kUnsolved;
+    Scope scope = Scope::kNone;
   };
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
@@ -187,6 +202,7 @@ class TermStore {
   std::vector<TermId> unsolved_;
   std::vector<RuleId> open_rules_;   // made since the rules were last solved
   std::vector<RuleId> solved_rules_;  // made before that
+  bool has_scopes_ = false;
   TermId everything_ = 0;
   TermId continuations_[4] = {};
   std::unique_ptr<OpenPermutation> opened_;  // the last one that was asked for

@@ -17,6 +17,7 @@ from structgen.grammar.nodes import (
     CharClass,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -274,7 +275,7 @@ class Linker:
             return node
         if node.node is None:
             term, scope = node.term, node.scope
-            while isinstance(term, (Shared, Described, Rules)):
+            while isinstance(term, (Shared, Described, Distinct, Rules)):
                 if isinstance(term, Rules):
                     scope, term = _Scope(dict(term.rules), scope), term.body
                 else:  # what is shared is closed, so it is one node in all scopes

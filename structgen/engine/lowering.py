@@ -18,6 +18,7 @@ from structgen.grammar.nodes import (
     CharClass,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -194,6 +195,14 @@ class _Lowering:
                     self.need(task, item, scope, mode or _Mode.REGULAR)
             case Complement():
                 self.need(task, node.item, scope, mode or _Mode.REGULAR)
+            case Distinct():
+                if mode:
+                    raise GrammarError(
+                        "grammar",
+                        "a distinct term is used where the language must be regular",
+                        remedy="keep arrays and objects without repetition out of intersections and complements",
+                    )
+                self.need(task, node.item, scope, mode)
             case JsonString():
                 self.need(task, node.value, scope, _Mode.DECODED)
             case Shared():
@@ -265,6 +274,8 @@ class _Lowering:
                 return parts[0]
             case Intersection() | Complement() | JsonString():
                 return self.finish_regular(node, parts, task.mode)
+            case Distinct():
+                return self.finish_distinct(node, parts[0])
             case Shared():
                 return self.finish_shared(task, node, parts)
             case Rules():
@@ -322,6 +333,22 @@ class _Lowering:
         self.engine.remember(node, term)
         self.remembered.append(node)
         return term
+
+    def finish_distinct(self, node: Distinct, item: int) -> int:
+        if self.builder.distance(item) == 0:
+            raise GrammarError(
+                "grammar",
+                "the item of a distinct term may be empty",
+                remedy="let every member be one JSON array or object",
+            )
+        key = item, node.is_spare
+        rule = self.engine.distinct_rules.get(key)
+        if rule is None:
+            rule = self.builder.add_rule("")
+            self.builder.set_rule(rule, item)
+            self.builder.set_scope(rule, node.is_spare)
+            self.engine.distinct_rules[key] = rule
+        return self.builder.call(rule)
 
     def forget_shared(self) -> None:
         """Undo what this lowering has kept of shared nodes."""

@@ -110,6 +110,8 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
             return nodes.Permutation(required, optional, rest, separator, node.min, node.max)
         case nodes.Capture():
             return nodes.Capture(node.name, children[0])
+        case nodes.Distinct():
+            return nodes.Distinct(children[0], node.is_spare)
         case Described():
             return Described(children[0], node.description)
         case nodes.Rules():

@@ -16,6 +16,7 @@ from structgen.grammar.nodes import (
     CharClass,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     JsonString,
     Literal,
@@ -42,7 +43,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def is_regular(grammar: Grammar) -> bool:
-    """Whether a closed term is a regular language on its face: no recursive rule and no special token below it.
+    """Whether a closed term is a regular language on its face: no recursive rule, no special token
+    and no distinct term below it.
 
     Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
     are not looked through.
@@ -53,7 +55,7 @@ def is_regular(grammar: Grammar) -> bool:
     flat = resolve(grammar, through_shared=True)
     rules = dict(flat.rules)
     order = _dependencies_first(flat.body, rules)
-    return order is not None and not any(isinstance(node, SpecialToken) for node in order)
+    return order is not None and not any(isinstance(node, (SpecialToken, Distinct)) for node in order)
 
 
 def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:

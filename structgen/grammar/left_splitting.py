@@ -24,6 +24,7 @@ from structgen.grammar.nodes import (
     Capture,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -235,6 +236,12 @@ class Splitter:
                 return self._split_repeat(node, starts[0])
             case Described():
                 return starts[0]
+            case Distinct():
+                raise GrammarError(
+                    "grammar",
+                    f"a distinct term starts with the left-recursive rule {_first(starts)!r}",
+                    remedy="an array or object starts with its bracket; write the rule so",
+                )
             case Capture():
                 raise UnsupportedFeature(
                     "grammar",

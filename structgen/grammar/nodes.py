@@ -26,6 +26,7 @@ __all__ = [
     "CharClass",
     "Choice",
     "Complement",
+    "Distinct",
     "Grammar",
     "Intersection",
     "JsonString",
@@ -495,6 +496,35 @@ class Shared(Grammar):
     @property
     def children(self) -> tuple[Grammar, ...]:
         return (self.item,)
+
+
+@final
+class Distinct(Grammar):
+    """The JSON arrays and objects of ``item`` in which nothing is repeated.
+
+    No two items of the array are equal JSON values (1 equals 1.0, the order of members does not matter), and no object
+    inside, nor the object itself, has one name twice.  Every member of ``item`` must be one JSON array or object,
+    without white space around it, and the text must tell where it begins.
+
+    With ``is_spare``, the maker promises that at most one item, or one name that may stand elsewhere in its object, is
+    ever required: closing the container is possible from its first item on.  Masks then need no search where nothing
+    can be repeated.
+    """
+
+    __slots__ = ("is_spare", "item")
+    _fields = ("item", "is_spare")
+    item: Grammar
+    is_spare: bool
+
+    def __init__(self, item: Grammar, is_spare: bool = False) -> None:
+        _set(self, item=_term(item, "Distinct"), is_spare=is_spare)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.is_spare
 
 
 def literal(text: str | bytes) -> Grammar:

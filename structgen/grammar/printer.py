@@ -22,6 +22,7 @@ from structgen.grammar.nodes import (
     CharClass,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -243,6 +244,9 @@ class _Writer:
     def _shared(self, node: Shared) -> _Pieces:
         return _call("shared", node.item)
 
+    def _distinct(self, node: Distinct) -> _Pieces:
+        return _call("distinct?" if node.is_spare else "distinct", node.item)
+
     def _special_token(self, node: SpecialToken) -> _Pieces:
         yield f"token({node.token if isinstance(node.token, int) else write_text(node.token)})"
 
@@ -263,6 +267,7 @@ _WRITERS: Final[Mapping[type[Grammar], Callable[[_Writer, Any], _Pieces]]] = {
     SpecialToken: _Writer._special_token,
     JsonString: _Writer._json_string,
     Shared: _Writer._shared,
+    Distinct: _Writer._distinct,
 }
 
 

@@ -18,6 +18,7 @@ from structgen.grammar.nodes import (
     Capture,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -257,6 +258,12 @@ class _Parser:
                 self._operand(SpecialToken(self._integer(value, value.text)))
             else:
                 self._operand(SpecialToken(self._spelled(read_text, value.start + 1, value.end - 1)))
+        elif name == "distinct":
+            is_spare = self._at("mark", "?")
+            if is_spare:
+                self._take()
+            begin = self._expect("mark", "(", "'(' after 'distinct'")
+            self._open(begin, lambda term: Distinct(term, is_spare))
         elif name in {"json", "shared"}:
             wrap = JsonString if name == "json" else Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)

@@ -25,7 +25,7 @@ __all__ = [
     "write_text",
 ]
 
-KEYWORDS: Final = frozenset({"in", "json", "let", "permutation", "rules", "shared", "token"})
+KEYWORDS: Final = frozenset({"distinct", "in", "json", "let", "permutation", "rules", "shared", "token"})
 """Words that a rule or capture of the same name must be quoted for: ``<token>``."""
 
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")

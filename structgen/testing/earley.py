@@ -4,6 +4,9 @@ Each node of the grammar is a small machine: from a state it may read a symbol, 
 The algorithm keeps all ways of reading the input at once as items (node, state, where the node was
 entered), so any recursion and any ambiguity are welcome. Source: Earley, "An efficient context-free parsing
 algorithm" (1970); empty strings as in Aycock and Horspool, "Practical Earley parsing" (2002).
+
+A ``Distinct`` node ends only where its text repeats nothing.  Then it is no longer true that every item can be
+completed, so a completion is searched for.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.testing.derivatives import Algebra, Regex, Special, Symbol
+from structgen.testing.repetition import repeats
 from structgen.testing.scoping import Node, postorder_of, resolve
 
 __all__ = ["Position", "Recogniser"]
@@ -29,6 +33,11 @@ Members: TypeAlias = "tuple[frozenset[int], int, bool]"
 
 Item: TypeAlias = "tuple[int, State, Position]"
 """A node, its state, and the position where it was entered."""
+
+_FUEL = 20_000
+"""Positions that one search for a completion may visit."""
+_CLOSING = b',:}]"'
+"""Bytes that the search tries first, the last one first."""
 
 REGULAR = (
     ir.Literal,
@@ -50,11 +59,17 @@ class Position:
         items: every item that agrees with what was read; none, if nothing can be completed.
         callers: for each node entered here, the items to go on with when it ends.
         is_accepting: what was read is a member.
+        text: what was read, a zero byte for each special token.
+        following: the positions after symbols, as far as they were asked for.
+        is_live: a completion exists; not known yet where this is ``None``.
     """
 
     items: dict[Item, None] = field(default_factory=dict)
     callers: dict[int, list[Item]] = field(default_factory=dict)
     is_accepting: bool = False
+    text: bytes = b""
+    following: dict[Symbol, Position | None] = field(default_factory=dict)
+    is_live: bool | None = None
 
 
 class Recogniser:
@@ -74,12 +89,19 @@ class Recogniser:
         self._algebra = Algebra()
         self._regular: dict[int, Regex] = {}
         self._entered = self._enter_all()
+        self._symbols: tuple[Symbol, ...] = (
+            *(Special(text) for text in special.values()),
+            *sorted(range(256), key=lambda byte: (_CLOSING.find(byte), -byte)),
+        )
+        self._distinct = {node for node in self._entered if isinstance(self._nodes[node].term, ir.Distinct)}
         self._nullable = self._least_fixpoint(lambda regex: regex.nullable)
         self._productive = self._least_fixpoint(lambda regex: not self._algebra.is_empty(regex))
         self.start = Position()
         if 0 in self._productive:
             self.start.is_accepting = 0 in self._nullable
             self._close(self.start, [(0, self._entry(0), self.start)])
+            if not self._is_live(self.start):
+                self.start = Position()
 
     def special(self, token: int | str) -> Special:
         """The symbol of a special token, given by id or text."""
@@ -87,6 +109,15 @@ class Recogniser:
 
     def step(self, position: Position, symbol: Symbol) -> Position | None:
         """Return the position after ``symbol``, or ``None`` if no member goes on with it."""
+        following = self._step(position, symbol)
+        return following if following is not None and self._is_live(following) else None
+
+    def _step(self, position: Position, symbol: Symbol) -> Position | None:
+        if symbol not in position.following:
+            position.following[symbol] = self._read(position, symbol)
+        return position.following[symbol]
+
+    def _read(self, position: Position, symbol: Symbol) -> Position | None:
         read: list[Item] = []
         for node, state, origin in position.items:
             if isinstance(state, Regex):
@@ -95,7 +126,7 @@ class Recogniser:
                     read.append((node, rest, origin))
         if not read:
             return None
-        following = Position()
+        following = Position(text=position.text + (bytes([symbol]) if isinstance(symbol, int) else b"\0"))
         self._close(following, read)
         return following
 
@@ -105,6 +136,8 @@ class Recogniser:
         cuts = 0
         for _, state, _ in position.items:
             cuts |= state.cuts if isinstance(state, Regex) else 0
+        if self._distinct:  # bytes of one kind may differ in what they repeat
+            cuts = -1
         is_allowed = False
         for byte in range(256):
             if byte == 0 or cuts >> byte & 1:
@@ -122,7 +155,7 @@ class Recogniser:
             here.items[item] = None
             node, state, origin = item
             # A node that ends where it was entered read nothing: its callers went on when they called it.
-            if origin is not here and self._ends(node, state):
+            if origin is not here and self._ends(node, state) and not self._repeats(node, origin, here):
                 agenda.extend(origin.callers.get(node, ()))
                 here.is_accepting |= node == 0 and origin is self.start
             for child, after in self._calls(node, state):
@@ -130,6 +163,51 @@ class Recogniser:
                 agenda.append((child, self._entry(child), here))
                 if child in self._nullable:
                     agenda.append((node, after, origin))
+
+    # Texts that repeat nothing
+
+    def _repeats(self, node: int, origin: Position, here: Position) -> bool:
+        return node in self._distinct and repeats(here.text[len(origin.text) :])
+
+    def _is_live(self, position: Position) -> bool:
+        """Search a completion, deeper and deeper; closing marks come first."""
+        if not self._distinct:
+            return True
+        depth, fuel = 4, _FUEL
+        while position.is_live is None:
+            depth *= 4
+            is_cut = False
+            stack = [(position, 0)]
+            while stack and position.is_live is None:
+                here, length = stack.pop()
+                if here.is_accepting or here.is_live:
+                    position.is_live = True
+                elif length == depth:
+                    is_cut = True
+                elif here.is_live is None and self._may_end(here):
+                    fuel -= 1
+                    if fuel == 0:
+                        raise RuntimeError(f"no completion of {position.text!r} was found within {_FUEL} positions")
+                    found = ((self._step(here, symbol), length + 1) for symbol in self._symbols)
+                    stack.extend((after, count) for after, count in found if after is not None)
+            if position.is_live is None and not is_cut:
+                position.is_live = False
+        return position.is_live
+
+    def _may_end(self, here: Position) -> bool:
+        """Whether some item has callers up to the whole grammar without a repetition among them."""
+        agenda = [(node, origin) for node, _, origin in here.items]
+        seen = set(agenda)
+        while agenda:
+            node, origin = agenda.pop()
+            if self._repeats(node, origin, here):
+                continue
+            if node == 0 and origin is self.start:
+                return True
+            callers = [(caller, outer) for caller, _, outer in origin.callers.get(node, ())]
+            agenda += [item for item in callers if item not in seen]
+            seen.update(callers)
+        return False
 
     # The nodes as machines
 

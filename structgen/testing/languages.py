@@ -13,6 +13,7 @@ from itertools import product
 
 from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
+from structgen.testing.repetition import repeats
 from structgen.testing.scoping import Node, postorder_of, resolve
 
 __all__ = ["language"]
@@ -97,6 +98,8 @@ def _combined(node: Node, members: Mapping[int, set[bytes]], universe: set[bytes
             return _texts(universe).intersection(*parts) if not parts else parts[0].intersection(*parts[1:])
         case ir.Complement():
             return _texts(universe) - parts[0]
+        case ir.Distinct():
+            return {word for word in parts[0] if not repeats(word)}
         case _:
             return set().union(*parts)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Sequence
+from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Distinct, Grammar, Sequence
 
-__all__ = ["DIGIT", "NONZERO_DIGIT", "alternatives", "chain"]
+__all__ = ["DIGIT", "NONZERO_DIGIT", "alternatives", "chain", "distinct"]
 
 DIGIT: Final = ByteClass([(0x30, 0x39)])
 NONZERO_DIGIT: Final = ByteClass([(0x31, 0x39)])
@@ -30,3 +30,11 @@ def chain(*terms: Grammar) -> Grammar:
         if term is not EPSILON:
             kept.append(term)
     return kept[0] if len(kept) == 1 else Sequence(kept) if kept else EPSILON
+
+
+def distinct(term: Grammar) -> Grammar:
+    """The arrays of ``term`` without equal items, or its objects without repeated names.
+
+    At most one item, or one name that is not declared, may be required.
+    """
+    return term if term is EMPTY else Distinct(term, is_spare=True)

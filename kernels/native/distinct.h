@@ -1,0 +1,94 @@
+// Arrays whose items, and objects whose names, must differ: the part of a constraint that no automaton can hold.
+//
+// A rule may have a scope (term.h): its members are JSON arrays or objects, and of these only the ones without
+// repetition count: no two items of the array are equal values, no object inside has a name twice.  The machine keeps
+// the configurations inside such a rule apart from all others by their call frames.  A JsonLexer follows the text from
+// where the first scope opens to where the last one closes; when it sees a repetition, the configurations inside that
+// scope are dropped.  So the masks of the machine are right but for tokens that complete a repetition, or after
+// which every completion would: those are found by walking the trie where the lexer says that this is possible.
+//
+// It must be certain from the text where a scope begins; a grammar that leaves two ways is refused when they are met.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "byte_set.h"
+#include "json_lexer.h"
+#include "machine.h"
+
+namespace structgen {
+
+class Engine;
+
+struct Position {
+  NodeId node = kDeadNode;
+  JsonLexer lexer;
+};
+
+class Distinct {
+ public:
+  explicit Distinct(Engine& engine);
+
+  // Each returns false where nothing valid begins so; the position is void then.
+  bool step(Position& at, uint8_t byte);
+  bool step(Position& at, std::string_view text);
+  bool step_token(Position& at, uint32_t token);  // no EOS
+
+  // How hard to look: `thorough` where nothing is known of the scopes, and the steps that one search may take.
+  struct Effort {
+    bool thorough;
+    uint64_t fuel;
+  };
+  // Whether some completion repeats nothing.  Throws LimitError where the fuel does not suffice to tell.
+  bool completable(const Position& at, Effort effort);
+  // Clears the bits of `words`, a mask of at.node, that are none of `at`.  Returns a bound on the tokens that complete
+  // the text after those of the tokens left which the distances of the machine do not bound; 0 without `measure`.
+  uint32_t correct(const Position& at, uint32_t* words, Effort effort, bool measure = false);
+  ByteSet live(const Position& at, Effort effort, unsigned enough = 256);
+  // The tokens of a completion, the fewest while the fuel lasts; nothing if there is none.
+  std::optional<std::vector<uint32_t>> shortest(const Position& at, uint64_t& fuel);
+  // The mask of the tokens after which at most `budget` further tokens complete the text, as far as that is known.
+  void fill_within(const Position& at, uint32_t* words, uint32_t budget, uint64_t fuel);
+  // Some completion: bytes, with special tokens as -1 - id.  That of the machine where it repeats nothing.
+  std::optional<std::vector<int64_t>> completion(const Position& at, uint64_t fuel);
+
+  // How much the lexer holds, and a return to when it held less: what positions made since then hold is void.
+  size_t size() const { return scopes_.size(); }
+  void release(size_t size) { scopes_.release(size); }
+  void forget() { scopes_.clear(); }
+  size_t bytes_used() const { return scopes_.bytes_used(); }
+
+ private:
+  struct Lists {  // tokens that may go on after the end of a string or number, or open a scope and go on after a member
+    std::vector<uint32_t> strings, numbers, openers;
+  };
+  enum class Goal : uint8_t { kSafe, kEnd };
+  class Trial;  // drops what the lexer has made when it ends
+
+  bool drop(Position& at, std::span<const FrameId> scopes);
+  bool handle(Position& at, JsonScopes::Event event);
+  void check_entry(const Position& at, bool opens);
+  bool is_uncertain(const Position& at, bool thorough, std::vector<ValueId>& targets) const;
+  // The bytes from a position to the goal; those that have led there from elsewhere are tried first.
+  const std::vector<int64_t>* way(const Position& at, Goal goal, Effort effort);
+  bool leads(const Position& at, std::span<const int64_t> symbols, Goal goal, Effort effort);
+  std::optional<std::vector<int64_t>> search(const Position& at, Goal goal, Effort effort);
+  std::optional<std::vector<uint32_t>> spelled(std::span<const int64_t> symbols) const;
+  std::optional<std::vector<uint32_t>> fewest(const Position& at, uint32_t bound, uint64_t& fuel);
+  std::string key(const Position& at) const;
+  const Lists& lists();
+
+  Engine& engine_;
+  JsonScopes scopes_;
+  std::unique_ptr<Lists> lists_;
+  std::vector<std::vector<int64_t>> ways_[2];  // by goal: found before, latest last
+};
+
+}  // namespace structgen
