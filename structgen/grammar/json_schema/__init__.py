@@ -88,7 +88,8 @@ def json_schema(
         chosen = replace(chosen, order=order)
     document, python_type = _document(schema, limits)
     with _without_collection():
-        documents = Documents(document, draft, Library(registry, limits), limits)
+        asserts_formats = chosen.formats == "asserted"
+        documents = Documents(document, draft, Library(registry, limits), limits, asserts_formats=asserts_formats)
         try:
             return _grammar(documents, python_type, chosen, limits, tracks_scopes=False)
         except ScopesNeeded:

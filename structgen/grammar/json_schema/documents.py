@@ -32,13 +32,15 @@ class Document:
     Attributes:
         name: what stands before ``#`` in the pointers of its places: nothing for the document that was given.
         resource: the resource of its root.
+        asserts_formats: whether ``format`` restricts strings.
     """
 
-    __slots__ = ("_documents", "_index", "name", "resource")
+    __slots__ = ("_documents", "_index", "asserts_formats", "name", "resource")
 
     def __init__(self, name: str, root: Json, uri: str, dialect: Dialect, documents: Documents) -> None:
         self.name = name
         self.resource = Resource(root, uri, self, dialect, documents.limits)
+        self.asserts_formats = documents.asserts_formats
         self._documents = documents
         self._index: Index | None = None
 
@@ -148,10 +150,14 @@ class Documents:
         root: the document that was given.
         loaded: the documents of the registry that were needed, in the order of their use.
         limits: the bounds on patterns and JSON text.
+        asserts_formats: whether ``format`` restricts strings.
     """
 
-    def __init__(self, schema: Json, draft: str | None, library: Library, limits: Limits) -> None:
+    def __init__(
+        self, schema: Json, draft: str | None, library: Library, limits: Limits, *, asserts_formats: bool = True
+    ) -> None:
         self.limits = limits
+        self.asserts_formats = asserts_formats
         self.loaded: list[Document] = []
         self._library = library
         self._by_uri: dict[str, Document] = {}

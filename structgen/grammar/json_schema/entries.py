@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from structgen.grammar.json_schema.documents import Document
-    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.places import Resource
     from structgen.grammar.json_schema.strict_json import Json
 
@@ -106,15 +105,15 @@ def _schema(
             hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
         else:
-            yield _entry(keyword, value, where, schema, dialect, is_reached=is_reached)
+            yield _entry(keyword, value, where, schema, resource, is_reached=is_reached)
         for inner, steps in inner_schemas(keyword, value):
             yield inner, pointer + "".join(f"/{escape(step)}" for step in steps), resource
 
 
 def _entry(  # one keyword with all that its treatment depends on
-    keyword: str, value: Json, where: str, schema: dict[str, Json], dialect: Dialect, *, is_reached: bool
+    keyword: str, value: Json, where: str, schema: dict[str, Json], resource: Resource, *, is_reached: bool
 ) -> ReportEntry:
-    status, detail = Status.ANNOTATION, ""
+    status, detail, dialect = Status.ANNOTATION, "", resource.dialect
     if keyword in HOLDERS:
         detail = "holds schemas for $ref"
     elif keyword in _NEEDS and _NEEDS[keyword] not in schema:
@@ -127,6 +126,8 @@ def _entry(  # one keyword with all that its treatment depends on
         detail = "no value that can be written is judged by it"
     elif keyword == "format" and value not in ASSERTED:
         detail = f"{value!r} is not a format of the specification; not asserted"
+    elif keyword == "format" and not resource.document.asserts_formats:
+        detail = "not asserted"
     else:
         status = Status.ENFORCED
         if keyword == "uniqueItems":

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["Forms", "JsonPolicy", "Order", "Whitespace"]
+__all__ = ["Formats", "Forms", "JsonPolicy", "Order", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
 Order: TypeAlias = Literal["declared", "any"]
 Forms: TypeAlias = Literal["canonical", "all"]
+Formats: TypeAlias = Literal["asserted", "annotation"]
 
 
 _ORDERS: Final[dict[Order, str]] = {
@@ -39,6 +40,8 @@ class JsonPolicy:
             constant as the schema writes it.  ``"all"``: as every number of the same value, ``1.0`` and ``1e2`` too.
         escapes: how names and constants are written.  ``"canonical"``: with escapes only where they must be.
             ``"all"``: in every way that RFC 8259 allows, as other strings are.
+        formats: whether ``format`` restricts strings.  ``"asserted"``: it does, in every draft.  ``"annotation"``:
+            it does not, as the drafts from 2019-09 on have it by default.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -50,6 +53,7 @@ class JsonPolicy:
     order: Order = "declared"
     numbers: Forms = "canonical"
     escapes: Forms = "canonical"
+    formats: Formats = "asserted"
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -57,6 +61,7 @@ class JsonPolicy:
             ("order", get_args(Order)),
             ("numbers", get_args(Forms)),
             ("escapes", get_args(Forms)),
+            ("formats", get_args(Formats)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
@@ -80,11 +85,15 @@ class JsonPolicy:
             ("integers", _INTEGERS[self.numbers].format(self.digits)),
             ("numbers", _NUMBERS[self.numbers].format(self.digits)),
             ("constants", _CONSTANTS[self.numbers]),
-            ("format", "asserted, also where the draft does not list it"),
+            ("format", _FORMATS[self.formats]),
             ("nullable", "'nullable': true adds null to 'type', as in OpenAPI 3.0"),
         )
 
 
+_FORMATS: Final = {
+    "asserted": "asserted, also where the draft does not list it",
+    "annotation": "not asserted",
+}
 _ESCAPES: Final = {
     "canonical": "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way; "
     "no lone surrogates",

@@ -133,7 +133,7 @@ def _pattern(shape: Shape, place: Place, value: Json) -> None:
 def _format(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, str):
         malformed(place, "format", "a string")
-    if value in ASSERTED:
+    if value in ASSERTED and place.resource.document.asserts_formats:
         is_old = value == "hostname" and place.resource.dialect.draft <= 6
         _facet(shape).formats[PLAIN_HOSTNAME if is_old else value] = place
 
