@@ -81,9 +81,9 @@ class NormalForm:
         self._constants = Validity(self).constants
         self._grounded: set[int] = set()
 
-    def adopt(self, schema: Json, local: Local) -> None:
-        """Let ``schema``, which stands in no document, be read as ``local``."""
-        self.locals[id(schema)] = local
+    def adopt(self, local: Local) -> None:
+        """Let a schema that stands in no document be read as ``local``."""
+        self.locals[id(local.place.schema)] = local
 
     def read(self, place: Place) -> Local:
         """The keywords of a schema object."""

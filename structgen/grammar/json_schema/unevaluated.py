@@ -78,6 +78,7 @@ def _other_items(shape: Shape, place: Place, schema: Json, forms: NormalForm) ->
         either: dict[str, Json] = {"anyOf": []}
         inner = Place(schema, place.resource, place, ("unevaluatedItems",))
         alternatives = Part("anyOf", (*contained, inner))
-        forms.adopt(either, Local(inner, Shape(inner), (Part(""), alternatives)))
+        whole = Place(either, place.resource, place, ("unevaluatedItems",))
+        forms.adopt(Local(whole, Shape(whole), (Part(""), alternatives)))
         rest.rest = either
     return rest
