@@ -324,6 +324,11 @@ Scope TermStore::scope_below(TermId root) const {
       if (term.kind == Kind::kSequence) work.push_back(term.b);
     } else if (term.kind == Kind::kChoice) {
       work.insert(work.end(), lists_[term.a].begin(), lists_[term.a].end());
+    } else if (term.kind == Kind::kPermutation) {
+      const Permutation parts(*this, term);
+      work.push_back(parts.separator);
+      work.push_back(parts.rest);
+      for (uint32_t item : parts.items) work.push_back(Permutation::term_of(item));
     } else if (term.kind == Kind::kCall) {
       least = std::max(least, rules_[term.a].scope);
       work.push_back(rules_[term.a].body);

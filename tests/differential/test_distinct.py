@@ -194,7 +194,9 @@ def test_named_cases(term: Grammar, count: int) -> None:
     """Cases whose members can be counted by hand."""
     members = language(term)
     assert len(members) == count, members
-    tokens = [word[i:j] for word in language(without_marks(term)) for i in range(len(word)) for j in range(i + 2, i + 6)]
+    tokens = [
+        word[i:j] for word in language(without_marks(term)) for i in range(len(word)) for j in range(i + 2, i + 6)
+    ]
     assert compare(term, members, sorted(set(tokens)), longest=99) > count
 
 

@@ -14,8 +14,8 @@ from structgen.testing.laws import Law
 
 PIECES = [
     *(b"1,", b",1", b"1,1", b"[1", b"],[", b"1]", b"]]", b".0", b".0,", b"00"),
-    *(b'["a",', b'","', b'",', b'a"', b'a","', b'"]', b'"a"', b'\\u0061', b'u0061"', b"0,1", b"e1]"),
-    *(b'{"a":', b'"a":1', b',"a"', b'"a":1}', b'},{', b'"a":1},'),
+    *(b'["a",', b'","', b'",', b'a"', b'a","', b'"]', b'"a"', b"\\u0061", b'u0061"', b"0,1", b"e1]"),
+    *(b'{"a":', b'"a":1', b',"a"', b'"a":1}', b"},{", b'"a":1},'),
 ]
 LETTERS = [bytes([byte]) for byte in b'[]{}",:.ab01e\\u6']
 EVERY_BYTE = [bytes([byte]) for byte in range(256)]

@@ -103,14 +103,16 @@ def _grammar(
     forms = NormalForm(references, limits)
     while True:
         try:
-            term = Planner(forms, syntax_of(policy), limits).grammar(references.start())
+            planner = Planner(forms, syntax_of(policy), limits)
+            term = planner.grammar(references.start())
             break
         except AlternativesOverlap as found:
             forms = NormalForm(references, limits, found.overlaps)
     reached = references.originals(set(forms.locals))
+    checked = references.originals(planner.checked)
     sources = [documents.root, *documents.loaded]
     policies = _policies(policy, documents.root.resource.dialect)
-    return Described(term, LazyDescription(lambda: describe(sources, reached), policies, python_type))
+    return Described(term, LazyDescription(lambda: describe(sources, reached, checked), policies, python_type))
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ class ArrayFacet:
         contained: the schema of ``contains``; from ``fewest_contained`` to ``most_contained`` items are valid there.
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
-        refusals: keywords that cannot be enforced, or not always.
+        refusals: keywords that cannot be negated, and not always be enforced.
         annotates: whether what it looks at counts as evaluated.
         is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
     """
@@ -235,6 +235,11 @@ class ArrayLayout:
                     refused(facet.place, keyword)
                 if self.most is None or self.most > 1:
                     self.unique = facet.place
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether an array without equal items can end after any item, or after one that is not there yet."""
+        return self.fewest <= 1 and not self.watched and all(facet.fewest_contained <= 1 for facet in self.counted)
 
     @property
     def is_watched(self) -> bool:

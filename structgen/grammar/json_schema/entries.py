@@ -63,19 +63,22 @@ class LazyDescription(Description):
         return Description, (self.source, self.entries, self.policies, self.value, self.python_type)
 
 
-def describe(documents: Iterable[Document], reached: Container[int]) -> tuple[ReportEntry, ...]:
+def describe(
+    documents: Iterable[Document], reached: Container[int], checked: Container[int] = ()
+) -> tuple[ReportEntry, ...]:
     """List every keyword of the documents.
 
     Args:
         documents: the documents, in order.
         reached: the identities of the schema objects that the grammar was made from.
+        checked: those of them whose ``uniqueItems`` is checked at the end of each item.
 
     Complexity: linear in the documents; a schema that occurs twice as one object is listed once.
     """
-    return tuple(entry for document in documents for entry in _walk(document, reached))
+    return tuple(entry for document in documents for entry in _walk(document, reached, checked))
 
 
-def _walk(document: Document, reached: Container[int]) -> Iterator[ReportEntry]:
+def _walk(document: Document, reached: Container[int], checked: Container[int]) -> Iterator[ReportEntry]:
     seen: set[int] = set()
     start = document.resource
     stack: list[Iterator[tuple[Json, str, Resource] | ReportEntry]] = [iter([(start.root, "", start)])]
@@ -91,11 +94,12 @@ def _walk(document: Document, reached: Container[int]) -> Iterator[ReportEntry]:
                 seen.add(id(schema))
                 if schema is not resource.root and (found := document.inner(schema, resource, pointer)):
                     resource = resource.inner(schema, *found, ())
-                stack.append(_schema(schema, pointer, resource, is_reached=id(schema) in reached))
+                status = Status.CHECKED if id(schema) in checked else Status.ENFORCED
+                stack.append(_schema(schema, pointer, resource, status, is_reached=id(schema) in reached))
 
 
 def _schema(
-    schema: dict[str, Json], pointer: str, resource: Resource, *, is_reached: bool
+    schema: dict[str, Json], pointer: str, resource: Resource, unique: Status, *, is_reached: bool
 ) -> Iterator[tuple[Json, str, Resource] | ReportEntry]:
     dialect, prefix = resource.dialect, f"{resource.document.name}#"
     is_hidden = "$ref" in schema and dialect.reference_stands_alone
@@ -105,7 +109,10 @@ def _schema(
             hidden = f"ignored beside $ref in {dialect.name}" if keyword in CONSTRAINTS else ""
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
         else:
-            yield _entry(keyword, value, where, schema, resource, is_reached=is_reached)
+            entry = _entry(keyword, value, where, schema, resource, is_reached=is_reached)
+            if keyword == "uniqueItems" and entry.status is Status.ENFORCED and unique is Status.CHECKED:
+                entry = ReportEntry(keyword, where, unique, "at the end of each item")
+            yield entry
         for inner, steps in inner_schemas(keyword, value):
             yield inner, pointer + "".join(f"/{escape(step)}" for step in steps), resource
 

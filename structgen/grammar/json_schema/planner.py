@@ -41,7 +41,7 @@ from structgen.grammar.json_schema.shapes import Shape, meet
 from structgen.grammar.json_schema.strings import string_term
 from structgen.grammar.json_schema.syntax import BOOLEAN as BOOLEAN_TERM
 from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
-from structgen.grammar.json_schema.terms import alternatives
+from structgen.grammar.json_schema.terms import alternatives, distinct
 from structgen.grammar.json_schema.unique_items import UniqueItems
 from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.json_schema.values import values_term
@@ -87,6 +87,7 @@ class Planner:
         self._are_proofs = False  # what is planned now only serves to find it empty
         self._has_proved = False
         self._builder = Builder()
+        self.checked: set[int] = set()  # identities of the schemas whose `uniqueItems` is checked, not enforced
         self._plain: dict[int, Grammar] = {}  # the terms of unconstrained types
         self._reasons: list[tuple[tuple[Place, ...], str]] = []
         self._depth = 0
@@ -308,7 +309,12 @@ class Planner:
         place = shape.arrays[0].place
         self._forms.spend(_ITEM_COST * (1 + len(layout.items)), place)
         if layout.unique is not None:
-            return self._unique_array(plan, layout, place)
+            unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
+            if unique.is_settled:
+                return self._unique_array(plan, unique, place)
+            if not layout.is_spare:
+                refused(layout.unique, "uniqueItems")
+            self.checked.update(id(facet.place.schema) for facet in layout.held if facet.refusals)
         if layout.is_watched:
             return self._watched_array(plan, layout, place)
         plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
@@ -317,13 +323,12 @@ class Planner:
             term = array_term(layout, terms[:-1], terms[-1], self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": 'minItems' asks for more items than are possible"))
-            return term
+            return term if layout.unique is None else distinct(term)
 
         plan.build = build
         return plan
 
-    def _unique_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
-        unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
+    def _unique_array(self, plan: Plan, unique: UniqueItems, place: Place) -> Plan:
         for shapes in unique.shapes:
             self._separate(shapes)
         self._forms.spend(_ITEM_COST * unique.size, place)
@@ -347,7 +352,7 @@ class Planner:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no array is left by 'contains', 'not' and the number of items"))
-            return term
+            return term if layout.unique is None else distinct(term)
 
         plan.build = build
         return plan

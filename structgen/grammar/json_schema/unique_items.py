@@ -1,5 +1,7 @@
 """``uniqueItems`` over finitely many values: each value at most once, in any order.
 
+Other items are checked as they are written (``Distinct``); this module says which are which.
+
 The items that may take the same values are spelled out value by value, by *value*: 1 and 1.0 are one item with two
 spellings.  What follows the prefix is a permutation of the values that are left.
 """
@@ -75,14 +77,12 @@ class UniqueItems:
         places: the conjunctions of schemas whose terms ``term`` needs.
         shapes: those of the items that are spelled out, position by position.
         size: how many values that are.
+        is_settled: whether the values tell which arrays are valid; else some items are not finitely many, and not
+            provably different from all others, and ``term`` must not be called.
     """
 
     def __init__(self, layout: ArrayLayout, forms: NormalForm, validity: Validity, syntax: Syntax) -> None:
-        """Find the values.
-
-        Raises:
-            UnsupportedFeature: some items are not finitely many, and not provably different from all others.
-        """
+        """Find the values."""
         self._layout = layout
         self._syntax = syntax
         self._validity = validity
@@ -102,9 +102,8 @@ class UniqueItems:
                 self.shapes.append(position.shapes)
                 self.size += len(position.values)
         repeats = self._has_rest and (layout.most is None or layout.most > length + 1)
-        is_settled = not repeats or self._positions[-1].values is not None
-        if layout.is_watched or not (is_settled and all(map(self._are_apart, self._pairs()))):
-            self._refuse()
+        is_finite = not repeats or self._positions[-1].values is not None
+        self.is_settled = not layout.is_watched and is_finite and all(map(self._are_apart, self._pairs()))
 
     def _pairs(self) -> Iterator[tuple[_Position, _Position]]:
         """The pairs of which not both are finite; what is finite is told apart value by value."""
@@ -120,10 +119,6 @@ class UniqueItems:
         if first.values is None:
             return False
         return not any(self._validity.satisfies(value, second.places) for value, _ in first.values.values())
-
-    def _refuse(self) -> None:
-        if self._layout.unique is not None:
-            refused(self._layout.unique, "uniqueItems")
 
     def _finite_values(self, position: _Position) -> dict[object, tuple[Json, Grammar]] | None:
         if not position.places:
