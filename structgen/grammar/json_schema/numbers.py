@@ -27,7 +27,7 @@ __all__ = ["READERS", "NumberFacet", "equal_numbers", "exact", "number_term"]
 _MINUS: Final = Literal(b"-")
 _MOST_DIGITS: Final = 400
 """Digits of a bound on either side of the point; the largest double has 309."""
-_SHIFTS: Final = 16
+_SHIFTS: Final = 8
 """How far from the first digit the point may stand before an exponent, where all forms are written."""
 _FEW: Final = 256
 """Multiples in an interval that are listed rather than described by an automaton."""

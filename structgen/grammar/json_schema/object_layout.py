@@ -59,7 +59,7 @@ class Entry:
 
     def __init__(self, name: str, facet: ObjectFacet, places: tuple[Place, ...], *, is_required: bool) -> None:
         self.name = name
-        self.key = Literal(quoted(name, facet.place, "properties" if name in facet.properties else "required"))
+        self.key: Grammar = Literal(quoted(name, facet.place, "properties" if name in facet.properties else "required"))
         self.is_required = is_required
         self.places = places
         self.is_forbidden = False
@@ -107,7 +107,7 @@ class ObjectLayout:
 
     __slots__ = ("dependents", "entries", "fewest", "held", "most", "name_rules", "others", "watched")
 
-    def __init__(self, facets: tuple[ObjectFacet, ...], name_rules: NameRules) -> None:
+    def __init__(self, facets: tuple[ObjectFacet, ...], name_rules: NameRules, *, all_escapes: bool = False) -> None:
         self.held = tuple(facet for facet in facets if not facet.is_negated)
         self.watched = tuple(facet for facet in facets if facet.is_negated)
         self.name_rules = name_rules
@@ -116,6 +116,9 @@ class ObjectLayout:
             self._of_one(facets[0])
         else:
             self._of_several(facets)
+        if all_escapes:
+            for entry in self.entries:
+                entry.key = JsonString(Literal(entry.name.encode()))
         rules = tuple(names_place(facet) for facet in self.held if facet.names is not True)
         names = name_rules(rules) if rules else None
         if names is not None:

@@ -22,8 +22,6 @@ from structgen.grammar.nodes import (
     EPSILON,
     Choice,
     Grammar,
-    JsonString,
-    Literal,
     Permutation,
     Repeat,
     Sequence,
@@ -61,8 +59,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
             if entry.is_required:
                 return EMPTY
         else:
-            key = entry.key if syntax.policy.escapes == "canonical" else JsonString(Literal(entry.name.encode()))
-            members.append((key, value, entry.is_required))
+            members.append((entry.key, value, entry.is_required))
     other = EMPTY
     if others:
         regions = zip(layout.others, others, strict=True)

@@ -360,7 +360,7 @@ class Planner:
     def _object(self, plan: Plan, shape: Shape) -> Plan:
         """Note what the objects of a shape need."""
         facets = shape.objects
-        layout = ObjectLayout(facets, self._names)
+        layout = ObjectLayout(facets, self._names, all_escapes=self._syntax.policy.escapes == "all")
         place = facets[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
         if layout.is_watched:

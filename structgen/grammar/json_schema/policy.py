@@ -110,7 +110,7 @@ _NUMBERS: Final = {
     "the point; none under 'multipleOf'",
     "all": "any RFC 8259 form with at most {} digits on each side of the point that double precision can hold; "
     "exponents of 100 and more only after one digit that is not zero before the point; under 'minimum', 'maximum' and "
-    "for constants the point is at most 16 places from there; no exponents under 'multipleOf'",
+    "for constants the point is at most 8 places from there; no exponents under 'multipleOf'",
 }
 _CONSTANTS: Final = {
     "canonical": "as the schema spells them; 1.0 also as 1",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar.json_schema import JsonPolicy, json_schema
 from structgen.grammar.nodes import Grammar
@@ -218,3 +219,113 @@ def test_number_constants_in_either_spelling() -> None:
     assert not accepts(json_schema({"const": 1.0, "type": "integer"}), "1.0")
     assert accepts(json_schema({"enum": [Decimal("1e400"), 2]}), "1E+400")
     assert accepts(json_schema({"enum": [1, 2], "const": 1.0}), "1")
+
+
+# All forms of numbers and strings
+
+FORMS = JsonPolicy(numbers="all", digits=12)
+VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+SPELLINGS = [
+    f"{sign}{whole}{fraction}{exponent}"
+    for sign in ("", "-")
+    for whole in ("0", "1", "5", "12", "100", "1000")
+    for fraction in ("", ".0", ".5", ".05", ".120")
+    for exponent in ("", "e0", "E1", "e+2", "e-1", "e-002", "E10")
+]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer"},
+        {"type": "number"},
+        {"type": "integer", "multipleOf": "0.5"},
+        {"type": "integer", "minimum": "5", "maximum": "10"},
+        {"type": "integer", "multipleOf": "5", "minimum": "-100"},
+        {"type": "number", "exclusiveMaximum": "0"},
+        {"type": "number", "minimum": "-0.5", "exclusiveMaximum": "120"},
+        {"type": "number", "multipleOf": "0.5", "maximum": "12"},
+    ],
+)
+def test_all_forms_are_exact(schema: dict[str, str]) -> None:
+    """With ``numbers="all"`` a number is a member iff its value satisfies the keywords; multiples have no exponent."""
+    pairs = ", ".join(f'"{key}": {value}' for key, value in schema.items() if key != "type")
+    source = f'{{"type": "{schema["type"]}"{", " if pairs else ""}{pairs}}}'
+    is_integer = schema["type"] == "integer"
+    has_exponents = "multipleOf" not in schema or (is_integer and Fraction(schema["multipleOf"]).numerator == 1)
+    constraint = compile(json_schema(source, policy=FORMS), VOCABULARY)
+    bounds = {"minimum": "-1e15", "maximum": "1e15", "exclusiveMinimum": "-1e15", "exclusiveMaximum": "1e15"} | schema
+    for text in SPELLINGS:
+        expected = satisfies(text, bounds) and not (is_integer and Fraction(text) % 1)
+        if has_exponents or "e" not in text.lower():
+            matcher = constraint.matcher()
+            assert (matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting) == expected, text
+
+
+@pytest.mark.parametrize("value", [0, 5, -12, 0.5, 1e3, 12.5])
+def test_constants_in_all_forms(value: float) -> None:
+    """A constant is written as every number of its value, in arrays and objects too."""
+    texts = [
+        "0",
+        "-0.0",
+        "0e3",
+        "5",
+        "50e-1",
+        "0.5e1",
+        "-12",
+        "-120e-1",
+        "0.5",
+        "5e-1",
+        "1000.0",
+        "1e3",
+        "12.5",
+        "125e-1",
+    ]
+    exact = Fraction(str(value))
+    assert members(json_schema({"const": value}, policy=FORMS), texts) == [Fraction(text) == exact for text in texts]
+    nested = [f'{{"a": [{text}]}}' for text in texts]
+    grammar = json_schema({"const": {"a": [value]}}, policy=FORMS)
+    assert members(grammar, nested) == [Fraction(text) == exact for text in texts]
+
+
+def test_integers_of_draft_4_are_a_matter_of_form() -> None:
+    """Draft 4 says that an integer has no fraction or exponent part."""
+    old = json_schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, policy=FORMS)
+    assert [accepts(old, text) for text in ("1", "1.0", "1e2")] == [True, False, False]
+    closed = json_schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "enum": [1]})
+    assert not accepts(closed, "1.0")
+
+
+@pytest.mark.parametrize("order", ["declared", "any"])
+def test_names_and_constants_with_escapes(order: Any) -> None:
+    """With ``escapes="all"`` names and constants have every spelling, as free strings have."""
+    schema: Any = {"type": "object", "properties": {"a/😀": {"const": "é\n"}}, "additionalProperties": False}
+    texts = ['{"a/😀": "é\\n"}', '{"\\u0061\\/\\ud83d\\uDE00": "\\u00E9\\u000a"}', '{"a/\\ud83d": "é\\n"}']
+    canonical = json_schema(schema, order=order)
+    assert [accepts(canonical, text) for text in texts] == [True, False, False]
+    every = json_schema(schema, policy=JsonPolicy(escapes="all"), order=order)
+    assert [accepts(every, text) for text in texts] == [True, True, False]
+    watched = json_schema(
+        {"properties": {"a": True}, "required": ["a"], "dependentRequired": {"a": ["b"]}},
+        policy=JsonPolicy(escapes="all"),
+        order=order,
+    )
+    assert [accepts(watched, text) for text in ('{"\\u0061": 1, "\\u0062": 2}', '{"\\u0061": 1}')] == [True, False]
+    nested = json_schema({"const": {"n": ["x"]}}, policy=JsonPolicy(escapes="all"), order=order)
+    assert accepts(nested, '{"\\u006e": ["\\u0078"]}')
+
+
+@pytest.mark.parametrize("step", ["441", "1024", "86400", "0.037"])
+def test_multiples_of_larger_steps(step: str) -> None:
+    """Multiples are exact where their number of remainders is large."""
+    kind = "number" if "." in step else "integer"
+    constraint = compile(json_schema(f'{{"type": "{kind}", "multipleOf": {step}}}'), VOCABULARY)
+    places = len(step.partition(".")[2])
+    for factor in (0, 1, 7, 12345, 999_999):
+        for extra in (0, 1):
+            number = factor * Fraction(step) + Fraction(extra, 10**places)
+            text = f"{number.numerator * 10**places // number.denominator:0{places + 1}}"
+            text = f"{text[:-places]}.{text[-places:]}" if places else text
+            matcher = constraint.matcher()
+            is_member = matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting
+            assert is_member == (extra == 0), text
