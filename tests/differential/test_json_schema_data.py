@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instance_order import declared_order, shuffled
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar.json_schema import json_schema
+from structgen.testing.instance_order import declared_order
 
 STYLES: dict[str, dict[str, Any]] = {
     "single": {},
