@@ -31,8 +31,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of test data that is not part of the project: ``$STRUCTGEN_DATA``, or one beside the checkout."""
-    folder = Path(os.environ.get("STRUCTGEN_DATA") or TESTS.parents[1] / "shared" / "data")
+    """The folder of test data that is not part of the project."""
+    from data_folder import data_folder
+
+    folder = data_folder()
     if not folder.is_dir():
         pytest.skip(f"the shared test data is not there: no folder {folder}")
     return folder

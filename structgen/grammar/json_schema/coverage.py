@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from structgen.grammar.json_schema.drafts import Dialect
+from structgen.grammar.json_schema.drafts import DRAFTS, dialect_named
 
-__all__ = ["DRAFTS", "KEYWORDS", "Keyword"]
-
-DRAFTS: Final = {4: "4", 6: "6", 7: "7", 2019: "2019-09", 2020: "2020-12"}
-"""The drafts by their number, with the name that people give them."""
+__all__ = ["KEYWORDS", "Keyword"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +28,13 @@ class Keyword:
     @staticmethod
     def drafts(name: str) -> str:
         """The drafts in which the keyword ``name`` has a meaning, ``"6 on"`` for instance."""
-        having = [draft for draft in DRAFTS if Dialect(draft, declared=True).has(name)]
-        first, last = DRAFTS[having[0]], DRAFTS[having[-1]]
-        if having == list(DRAFTS):
-            return "all"
-        if last == DRAFTS[2020]:
-            return first if first == last else f"{first} on"
-        return first if first == last else f"up to {last}" if first == DRAFTS[4] else f"{first} to {last}"
+        having = [draft for draft in DRAFTS if dialect_named(draft).has(name)]
+        (oldest, *_, newest), first, last = DRAFTS, having[0], having[-1]
+        if first == last:
+            return first
+        if last == newest:
+            return "all" if first == oldest else f"{first} on"
+        return f"up to {last}" if first == oldest else f"{first} to {last}"
 
 
 def _annotations(topic: str, treatment: str, *names: str) -> dict[str, Keyword]:
@@ -56,17 +53,17 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "oneOf": Keyword(
         "any value", "enforced; of alternatives that overlap, each is met with the complement of the others"
     ),
-    "not": Keyword("any value", "enforced; not over a `format` of which only a part is written"),
+    "not": Keyword("any value", "enforced; refused over a `format` of which nothing is known that holds all of it"),
     "if": Keyword("any value", "enforced with `then` and `else`; no effect without them"),
     "then": Keyword("any value", "enforced; no effect without `if`"),
     "else": Keyword("any value", "enforced; no effect without `if`"),
-    "$ref": Keyword("references", "enforced within the document: JSON Pointers, `#`, `$anchor`, `$id`; else refused"),
-    "$dynamicRef": Keyword("references", "refused"),
-    "$recursiveRef": Keyword("references", "refused"),
+    "$ref": Keyword("references", "enforced, in the document and those of `registry`; refused beyond"),
+    "$dynamicRef": Keyword("references", "enforced, as `$ref`"),
+    "$recursiveRef": Keyword("references", "enforced, as `$ref`"),
     "minLength": Keyword("strings", "enforced; lengths count code points, an escape counts as one"),
     "maxLength": Keyword("strings", "enforced, as `minLength`"),
     "pattern": Keyword("strings", "enforced, as ECMA-262 reads it, not anchored; back-references are refused"),
-    "format": Keyword("strings", "enforced for the formats below, refused for some; unknown names are annotations"),
+    "format": Keyword("strings", "enforced for the formats below, unless the policy says not to; other names are not"),
     "minimum": Keyword("numbers", "enforced in exact decimal arithmetic"),
     "maximum": Keyword("numbers", "enforced in exact decimal arithmetic"),
     "exclusiveMinimum": Keyword("numbers", "enforced; a boolean in draft 4"),
@@ -81,7 +78,12 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "additionalItems": Keyword("arrays", "enforced beside an array under `items`; else no effect"),
     "minItems": Keyword("arrays", _ENFORCED),
     "maxItems": Keyword("arrays", _ENFORCED),
-    "uniqueItems": Keyword("arrays", "enforced where at most one item is possible; else refused"),
+    "uniqueItems": Keyword(
+        "arrays",
+        "enforced where the values are few, each at most once by value: `enum`, `const`, booleans, null, intervals of "
+        "integers, unions of these; after a prefix too, where its items are such or provably different from all "
+        "others; and where at most one item is possible; else refused",
+    ),
     "contains": Keyword("arrays", _ENFORCED),
     "minContains": Keyword("arrays", "enforced; no effect without `contains`"),
     "maxContains": Keyword("arrays", "enforced; no effect without `contains`"),
