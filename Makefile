@@ -21,7 +21,7 @@ SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test lint types unit nightly wheel-test asan bench format clean
+.PHONY: help run install test lint types unit nightly outcomes wheel-test asan bench format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ unit: $(VENV)/stamp-test  ## pytest, all but the nightly tests
 
 nightly: $(VENV)/stamp-test  ## pytest, the tests that are too slow for every commit
 	$(BIN)/pytest -q -m nightly $(PYTEST_ARGS)
+
+outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write tests/record and the tables of docs/json-schema.md
+	$(BIN)/python tests/outcome_record.py
 
 # The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder

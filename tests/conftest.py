@@ -16,6 +16,8 @@ from structgen.testing import byte_vocabulary
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
 
+# OpenMP reads it when torch is imported: threads that spin while they wait slow down whatever runs beside them.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 TESTS = Path(__file__).resolve().parent
 # Tests import ``strategies``; the tests are no package, so that they also run against an installed wheel.
 sys.path.insert(0, str(TESTS))
@@ -30,7 +32,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of test data that is not part of the project."""
-    folder = TESTS.parents[1] / "shared" / "data"
+    from data_folder import data_folder
+
+    folder = data_folder()
     if not folder.is_dir():
         pytest.skip(f"the shared test data is not there: no folder {folder}")
     return folder

@@ -10,6 +10,7 @@ import click
 from structgen.cli.failure import DONE, FAILED
 from structgen.cli.lint import lint
 from structgen.cli.source import SourceOptions, SourceRefused, compile_source, read_source, source_options
+from structgen.cli.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from structgen.engine import Report
@@ -20,37 +21,40 @@ __all__ = ["check"]
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
 @source_options("flexible")
-@click.option("--strict", is_flag=True, help="Fail if a keyword is unknown or has no effect.")
+@click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
+@click.option("--strict", is_flag=True, help="Fail if a keyword is unknown, has no effect or is only checked.")
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
-def check(paths: tuple[str, ...], source: SourceOptions, strict: bool, as_json: bool) -> int:
+def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, strict: bool, as_json: bool) -> int:
     """Report what of FILE is enforced, keyword by keyword.
 
     FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input. Nothing is ignored: what
     cannot be enforced is refused with its name and its place, and the exit status is 2. Keywords that no
-    specification knows and those that have no effect where they stand are noted; --strict makes that exit status 1.
+    specification knows, those that have no effect where they stand and those that the automaton leaves to a check
+    at the end of a value are noted; --strict makes that exit status 1.
     """
     (path,) = source.take_path(paths, "FILE")
     try:
-        report = compile_source(read_source(path, source)).report
+        read = read_source(path, source)
+        report = compile_source(read, None if model is None else vocabulary_of(model)).report
     except SourceRefused as refused:
         if as_json:
             click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
         raise
     notes = list(lint(report))
     if as_json:
-        click.echo(json.dumps({"accepted": True, **_values(report), "notes": notes}, ensure_ascii=False))
+        values = _values(report, tokens=model is not None)
+        click.echo(json.dumps({"accepted": True, **values, "notes": notes}, ensure_ascii=False))
     else:
-        click.echo(str(report))
+        click.echo("\n".join(report.lines(tokens=model is not None)))
         for note in notes:
             click.echo(f"note: {note}", err=True)
     return FAILED if strict and notes else DONE
 
 
-def _values(report: Report) -> dict[str, Any]:
-    """The report without what it says of the vocabulary, which stands in for a real one here."""
-    return {
-        name: value for name, value in report.to_json().items() if name not in {"vocabulary_size", "unspellable_bytes"}
-    }
+def _values(report: Report, *, tokens: bool) -> dict[str, Any]:
+    """The report, without what it says of tokens where single bytes stand in for them."""
+    hidden = () if tokens else ("shortest_tokens", "longest_tokens", "vocabulary_size", "unspellable_bytes")
+    return {name: value for name, value in report.to_json().items() if name not in hidden}
 
 
 def _fault(refused: SourceRefused) -> dict[str, Any]:

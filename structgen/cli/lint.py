@@ -1,9 +1,9 @@
-"""Finds keywords of a report that look as if they constrained something and do not."""
+"""Finds keywords of a report that constrain less than their author may think."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from structgen.grammar.report import Status
 
@@ -14,28 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["lint"]
 
-_ANNOTATIONS: Final = frozenset(
-    (
-        *("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$comment", "$vocabulary"),
-        *("$defs", "definitions", "title", "description", "default", "example", "examples", "deprecated"),
-        *("readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"),
-        *("discriminator", "externalDocs", "xml"),
-    )
-)
-"""Keywords of JSON Schema and OpenAPI that exclude no value."""
-
 
 def lint(report: Report) -> Iterator[str]:
-    """Yield a line for each keyword that has no effect on the language though its author may think so.
+    """Yield a line for each keyword that constrains less than its author may think.
 
-    These are names that no specification knows, and keywords that have no effect where they stand.
+    These are names that no specification knows, keywords that have no effect where they stand, and those that are
+    left to a check at the end of a value.
     """
-    from structgen.grammar.json_schema.reading import CONSTRAINTS
+    from structgen.grammar.json_schema.coverage import KEYWORDS
 
+    constraints = [name for name, keyword in KEYWORDS.items() if keyword.is_constraint]
+    for entry in report.with_status(Status.CHECKED):
+        yield f"{entry.where}: {entry.keyword!r} is checked at the end of a value, not by the automaton"
     for entry in report.with_status(Status.ANNOTATION):
         place = f"{entry.where}: {entry.keyword!r}"
-        if entry.keyword in CONSTRAINTS:
+        if entry.keyword in constraints:
             yield f"{place} has no effect here" + (f": {entry.detail}" if entry.detail else "")
-        elif entry.keyword not in _ANNOTATIONS and not entry.keyword.startswith("x-"):
-            near = get_close_matches(entry.keyword, CONSTRAINTS, 1)
+        elif entry.keyword not in KEYWORDS and not entry.keyword.startswith("x-"):
+            near = get_close_matches(entry.keyword, constraints, 1)
             yield f"{place} is a keyword of no specification" + (f"; is {near[0]!r} meant?" if near else "")

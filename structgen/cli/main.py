@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from structgen.cli.bench import bench
 from structgen.cli.check import check
 from structgen.cli.explain import explain
 from structgen.cli.failure import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
@@ -44,7 +45,8 @@ def cli() -> None:
     """
 
 
-for command in (run, check, match, explain):
+_COMMANDS: tuple[click.Command, ...] = (run, check, match, explain, bench)
+for command in _COMMANDS:
     cli.add_command(command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from structgen.cli.failure import UNUSABLE, Failure
@@ -28,9 +27,6 @@ def model_of(name: str | None, progress: ProgressLine) -> LanguageModel:
     """
     from structgen.models import load_model
 
-    # OpenMP reads it when torch is imported.  Threads that spin while they wait make a forward pass some ten times
-    # slower as soon as another process wants one of their cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return load_model(None if name == EMBEDDED else name, progress=progress)
     except ModelError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,10 +76,10 @@ class Constraint:
 
     @property
     def report(self) -> Report:
-        """What is enforced, and how."""
+        """What is enforced, and how; made when it is first asked for, the number of states each time."""
         if self._report is None:
             self._report = report_of(self)
-        return self._report
+        return replace(self._report, states=self.native.states_used)
 
     def matcher(self) -> Matcher:
         """Return a Matcher at the beginning of a text."""
@@ -114,6 +115,10 @@ class Constraint:
             return -shared, len(item[1]), item[0]
 
         return tuple(sorted(allowed, key=rank)[:most])
+
+    def terms(self) -> int:
+        """Return how many terms an engine has that holds nothing but this grammar.  Costs a compilation."""
+        return self.alone()._engine.native.statistics["terms"]
 
     def alone(self) -> Constraint:
         """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""

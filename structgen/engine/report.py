@@ -1,10 +1,13 @@
-"""What a Constraint enforces, and how: the front end's entries with the sizes that the engine knows."""
+"""What a Constraint enforces, and how: the front end's entries with the lengths and sizes that the engine knows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from structgen.errors import LimitExceeded
+from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.nodes import postorder
 from structgen.grammar.report import Described, ReportEntry, Status
 
@@ -23,7 +26,13 @@ class Report:
         sources: the front ends that made parts of the grammar, in order of appearance.
         entries: one per keyword or construct of the input.
         policies: choices that the input left open, as (name, value).
-        shortest_bytes: length of the shortest member.
+        shortest_bytes, shortest_tokens: lengths of the shortest member; EOS is not counted, and
+            other special tokens count as one byte.
+        longest_bytes, longest_tokens: lengths of the longest member, as far as they are known.
+        grammar_nodes: distinct nodes of the grammar.
+        terms: terms of an engine that holds this grammar and nothing else.
+        states: states that were made for the constraint until the report was asked for; they are made when they are
+            first reached.
         vocabulary_size: number of token ids.
         unspellable: byte values that no token spells alone; members that need them may be out of reach.
     """
@@ -32,6 +41,12 @@ class Report:
     entries: tuple[ReportEntry, ...]
     policies: tuple[tuple[str, str], ...]
     shortest_bytes: int
+    shortest_tokens: int
+    longest_bytes: Longest
+    longest_tokens: Longest
+    grammar_nodes: int
+    terms: int
+    states: int
     vocabulary_size: int
     unspellable: bytes
 
@@ -49,19 +64,32 @@ class Report:
             ],
             "policies": dict(self.policies),
             "shortest_bytes": self.shortest_bytes,
+            "shortest_tokens": self.shortest_tokens,
+            "longest_bytes": self.longest_bytes.to_json(),
+            "longest_tokens": self.longest_tokens.to_json(),
+            "grammar_nodes": self.grammar_nodes,
+            "terms": self.terms,
+            "states": self.states,
             "vocabulary_size": self.vocabulary_size,
             "unspellable_bytes": list(self.unspellable),
         }
 
-    def __str__(self) -> str:
-        lines = [f"{', '.join(self.sources) or 'grammar'}: shortest member {self.shortest_bytes} bytes"]
+    def lines(self, *, tokens: bool = True) -> Iterator[str]:
+        """Yield the report as text, line by line, with or without what it says of tokens."""
+        yield f"{', '.join(self.sources) or 'grammar'}: shortest member {self.shortest_bytes} bytes"
         for status in Status:
             found = self.with_status(status)
             if found:
-                lines.append(f"{status.value}:")
-                lines.extend(f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in found)
-        lines.extend(f"policy {name}: {value}" for name, value in self.policies)
-        return "\n".join(lines)
+                yield f"{status.value}:"
+                yield from (f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in found)
+        yield from (f"policy {name}: {value}" for name, value in self.policies)
+        yield f"length in bytes: shortest {self.shortest_bytes:,}; longest {self.longest_bytes}"
+        if tokens:
+            yield f"length in tokens: shortest {self.shortest_tokens:,}; longest {self.longest_tokens}"
+        yield f"size: {self.grammar_nodes:,} grammar nodes, {self.terms:,} terms, {self.states:,} states so far"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def entries_of(
@@ -81,13 +109,29 @@ def entries_of(
 
 
 def report_of(constraint: Constraint) -> Report:
-    """Make the report of a constraint."""
-    sources, entries, policies = entries_of(constraint.grammar)
+    """Make the report of a constraint.  Costs a compilation, and a search for the fewest tokens."""
+    grammar, vocabulary = constraint.grammar, constraint.vocabulary
+    sources, entries, policies = entries_of(grammar)
+    most = _longest(grammar)
     return Report(
         sources=sources,
         entries=entries,
         policies=policies,
         shortest_bytes=constraint.shortest_bytes,
-        vocabulary_size=constraint.vocabulary.size,
-        unspellable=constraint.vocabulary.missing_bytes,
+        shortest_tokens=constraint.min_tokens(),
+        longest_bytes=most,
+        # Every byte may be a token of its own; where one is missing, tokens are at most as many.
+        longest_tokens=Longest(0, most.at_most) if vocabulary.missing_bytes else most,
+        grammar_nodes=sum(1 for _ in postorder(grammar)),
+        terms=constraint.terms(),
+        states=constraint.native.states_used,
+        vocabulary_size=vocabulary.size,
+        unspellable=vocabulary.missing_bytes,
     )
+
+
+def _longest(grammar: Grammar) -> Longest:
+    try:
+        return longest(grammar)
+    except LimitExceeded:  # its rules have no small flat form
+        return Longest(0, None)

@@ -43,8 +43,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def is_regular(grammar: Grammar) -> bool:
-    """Whether a closed term is a regular language on its face: no recursive rule, no special token
-    and no distinct term below it.
+    """Whether a closed term is regular on its face: no recursive rule, special token or distinct term in it.
 
     Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
     are not looked through.

@@ -5,6 +5,7 @@ Importing this package imports neither torch nor transformers; ``load_model`` do
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,9 @@ def load_model(
         ModelError: it cannot be found, fetched, checked or loaded; the message says what to do.
         VocabularyError: the bytes of its tokens are not well defined.
     """
+    # OpenMP reads it when torch is imported.  Threads that spin while they wait make a forward pass some ten times
+    # slower as soon as another process wants one of their cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threads is not None:
         _set_threads(threads)
     if source is None:

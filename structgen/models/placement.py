@@ -38,7 +38,7 @@ def require(*modules: str) -> None:
                 f"package {module!r}",
                 "running a model needs it and it cannot be imported",
                 evidence=str(error),
-                remedy="install the extra: pip install 'structgen-lm[models]'",
+                remedy="in a checkout of structgen: pip install -c constraints.txt '.[models]'",
             ) from error
 
 

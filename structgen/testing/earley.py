@@ -220,7 +220,7 @@ class Recogniser:
         if isinstance(state, Regex):
             return state.nullable
         if isinstance(state, tuple):
-            return self._may_end(node, state)
+            return self._members_may_end(node, state)
         match self._nodes[node].term:
             case ir.Sequence() as term:
                 return state == len(term.items)
@@ -249,7 +249,7 @@ class Recogniser:
 
     # Permutations
 
-    def _may_end(self, node: int, state: Members) -> bool:
+    def _members_may_end(self, node: int, state: Members) -> bool:
         term = self._permutation(node)
         used, count, is_after = state
         return (is_after or count == 0) and count >= term.min and used >= set(range(len(term.required)))
@@ -269,7 +269,7 @@ class Recogniser:
             # Without an upper bound, members beyond the lower one need not be counted.
             after = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
             state = taken, after, True
-            if child in self._productive and (self._may_end(node, state) or self._goes_on(node, taken, after)):
+            if child in self._productive and (self._members_may_end(node, state) or self._goes_on(node, taken, after)):
                 calls.append((child, state))
         return calls
 

@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from instance_order import declared_order
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.json_schema import json_schema
+from structgen.testing.instance_order import declared_order
 
 SCHEMAS = 300
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -255,6 +257,58 @@ def test_check_as_json(structgen: Command, person: str) -> None:
     assert len(places) == 9
     shortest = '{"name":"","age":0}'
     assert report["shortest_bytes"] == len(shortest)
+    assert report["longest_bytes"]["status"] == "finite"
+    assert report["grammar_nodes"] > 10
+    assert "shortest_tokens" not in report  # single bytes stand in for tokens
+
+
+def test_check_tells_lengths_and_sizes(structgen: Command) -> None:
+    """The last lines of the report are the lengths in bytes, finite or not, and the sizes."""
+    _, out, _ = structgen("check", "--regex", "ab{1,3}")
+    assert "length in bytes: shortest 2; longest 4\n" in out
+    assert re.search(r"^size: \d+ grammar nodes, \d+ terms, \d+ states so far$", out, re.MULTILINE)
+    _, out, _ = structgen("check", "--regex", "ab*")
+    assert "length in bytes: shortest 1; longest unbounded\n" in out
+    assert "tokens" not in out
+
+
+def test_check_counts_the_tokens_of_a_model(structgen: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model the lengths in tokens are told too; a vocabulary without some byte has only an upper bound."""
+    from structgen.cli import check as check_module
+
+    complete = Vocabulary([b"", b"abbb", *(bytes([byte]) for byte in range(256))], eos=[0])
+    monkeypatch.setattr(check_module, "vocabulary_of", lambda name: complete)
+    _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any")
+    assert "length in tokens: shortest 1; longest 5\n" in out
+    _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any", "--json")
+    report = json.loads(out)
+    assert (report["shortest_tokens"], report["longest_tokens"]["at_most"]) == (1, 5)
+    assert report["vocabulary_size"] == complete.size
+    monkeypatch.setattr(check_module, "vocabulary_of", lambda name: Vocabulary([b"", b"a", b"b", b"bb"], eos=[0]))
+    _, out, _ = structgen("check", "--regex", "ab{3,4}", "--model", "any")
+    assert "length in tokens: shortest 3; longest at most 5\n" in out
+
+
+def test_check_strict_fails_on_what_is_only_checked(
+    structgen: Command, person: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keyword that is left to a check at the end of a value is noted; ``--strict`` makes it a failure."""
+    from structgen.cli import check as check_module
+    from structgen.grammar.report import Status
+
+    real = check_module.compile_source
+
+    def with_a_check(*arguments: Any) -> Any:
+        report = real(*arguments).report
+        first = dataclasses.replace(report.entries[0], status=Status.CHECKED)
+        return SimpleNamespace(report=dataclasses.replace(report, entries=(first, *report.entries[1:])))
+
+    assert structgen("check", person, "--strict")[0] == 0
+    monkeypatch.setattr(check_module, "compile_source", with_a_check)
+    status, out, err = structgen("check", person)
+    assert (status, err) == (0, "note: #/type: 'type' is checked at the end of a value, not by the automaton\n")
+    assert "checked:\n  #/type  type\n" in out
+    assert structgen("check", person, "--strict")[0] == 1
 
 
 def test_check_refuses_by_name_and_place(structgen: Command) -> None:

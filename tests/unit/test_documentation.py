@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from coverage_page import PAGE, page_with
+from outcome_record import read_keywords
+
+from structgen.grammar.json_schema.coverage import KEYWORDS
+from structgen.grammar.json_schema.reading import CONSTRAINTS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("examples/*.md")])
@@ -34,3 +39,13 @@ def test_every_page_is_on_the_map() -> None:
     for page in (CHECKOUT / "docs").rglob("*.md"):
         if page.name != "index.md":
             assert f"({page.relative_to(CHECKOUT / 'docs')})" in index, page.name
+
+
+def test_tables_of_keywords_and_formats_are_made_from_the_code() -> None:
+    """The tables are what ``make outcomes`` would write."""
+    assert PAGE.read_text() == page_with(PAGE.read_text(), read_keywords())
+
+
+def test_every_keyword_that_is_read_is_in_the_table() -> None:
+    """The table has each keyword with a reader as a constraint, and no other."""
+    assert {name for name, keyword in KEYWORDS.items() if keyword.is_constraint} == set(CONSTRAINTS)

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyDescription", "describe"]
 
-_NEEDS: Final = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-"""Keywords that mean nothing without another one."""
+_NEEDS: Final = {
+    "if": ("then", "else"),
+    "then": ("if",),
+    "else": ("if",),
+    "minContains": ("contains",),
+    "maxContains": ("contains",),
+    "nullable": ("type",),
+}
+"""Keywords that mean nothing without one of others."""
 
 
 class LazyDescription(Description):
@@ -123,8 +130,10 @@ def _entry(  # one keyword with all that its treatment depends on
     status, detail, dialect = Status.ANNOTATION, "", resource.dialect
     if keyword in HOLDERS:
         detail = "holds schemas for $ref"
-    elif keyword in _NEEDS and _NEEDS[keyword] not in schema:
-        detail = f"has no effect without {_NEEDS[keyword]!r}"
+    elif keyword in _NEEDS and schema.keys().isdisjoint(_NEEDS[keyword]):
+        detail = f"has no effect without {' or '.join(map(repr, _NEEDS[keyword]))}"
+    elif keyword == "additionalItems" and not isinstance(schema.get("items"), (list, tuple)):
+        detail = "has no effect without an array under 'items'"
     elif keyword not in CONSTRAINTS and keyword != "additionalItems":
         pass
     elif not dialect.has(keyword):
@@ -137,8 +146,6 @@ def _entry(  # one keyword with all that its treatment depends on
         detail = "not asserted"
     else:
         status = Status.ENFORCED
-        if keyword == "uniqueItems":
-            detail = "excludes nothing here"
-        elif keyword == "format" and not (value == "hostname" and dialect.draft <= 6):
+        if keyword == "format" and not (value == "hostname" and dialect.draft <= 6):
             detail = ASSERTED[value].left_out
     return ReportEntry(keyword, where, status, detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,22 @@ def test_a_missing_package_says_how_to_get_it(tmp_path: Path, monkeypatch: pytes
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    with pytest.raises(ModelError, match=r"structgen-lm\[models\]") as caught:
+    with pytest.raises(ModelError, match=r"checkout of structgen: pip install .*'\.\[models\]'") as caught:
         load_model(tmp_path)
     assert caught.value.subject == f"package {missing!r}"
+
+
+@pytest.mark.parametrize(("chosen", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_wait_passively_unless_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None, found: str
+) -> None:
+    """OpenMP is told not to spin, and a value of the user stays."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", chosen or "")
+    if chosen is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    with pytest.raises(ModelError):
+        load_model(tmp_path / "none")
+    assert os.environ["OMP_WAIT_POLICY"] == found
 
 
 def test_unknown_models_are_refused_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,190 @@
+"""The engines under one interface: compile a schema, start a sequence, fill a mask, fill a batch of masks."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from structgen.engine import Vocabulary, compile, fill_masks
+from structgen.grammar.json_schema import json_schema
+
+__all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
+
+Bits = np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One text in the making.
+
+    Attributes:
+        matcher: the engine's own object.
+        fill: write the mask of the next token into ``words``.
+        words: int32, [1, ceil(V / 32)]; all sequences of an engine write into the same row.
+        accept: take a token; false if it is refused.
+        may_end: whether the text is complete.
+    """
+
+    matcher: Any
+    fill: Callable[[], object]
+    words: Bits
+    accept: Callable[[int], Any]
+    may_end: Callable[[], bool]
+
+
+class Engine(Protocol):
+    """An engine under test, with a tokenizer loaded."""
+
+    name: str
+    version: str
+
+    def compile(self, schema: str) -> Any:
+        """Compile JSON text; any exception is a refusal."""
+
+    def start(self, compiled: Any) -> Sequence:
+        """Begin a text."""
+
+    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
+        """Return what fills the masks of all sequences at once, on ``threads`` threads, and where it writes them."""
+
+
+def allows(words: Bits, token: int, row: int = 0) -> bool:
+    """Whether the bit of ``token`` is set."""
+    return bool(int(words[row, token >> 5]) >> (token & 31) & 1)
+
+
+class Structgen:
+    """This project, with its defaults; :func:`~structgen.engine.fill_masks` uses all processors."""
+
+    name = "structgen"
+
+    def __init__(self, tokenizer: Path) -> None:
+        try:
+            self.version = version("structgen-lm")
+        except PackageNotFoundError:
+            self.version = "(source tree)"
+        self.vocabulary = Vocabulary.load(tokenizer)
+        self.eos = self.vocabulary.eos[0]
+        self.words: Bits = _rows(1, self.vocabulary.size)
+        self.start(self.compile("true")).fill()  # builds the trie
+
+    def compile(self, schema: str) -> Any:
+        return compile(json_schema(schema), self.vocabulary)
+
+    def start(self, compiled: Any) -> Sequence:
+        matcher, words = compiled.matcher(), self.words
+        fill = partial(matcher.fill_mask, words)
+        return Sequence(matcher, fill, words, matcher.accept, partial(_may_end, fill, words, self.eos))
+
+    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
+        del threads
+        rows = _rows(len(sequences), self.vocabulary.size)
+        return partial(fill_masks, [sequence.matcher for sequence in sequences], rows), rows
+
+
+class Llguidance:
+    """The Rust engine behind guidance, with its defaults."""
+
+    name = "llguidance"
+
+    def __init__(self, tokenizer: Path) -> None:
+        import llguidance
+        import llguidance.numpy
+
+        self.version = version("llguidance")
+        self.library = llguidance
+        self.fill_row = llguidance.numpy.fill_next_token_bitmask
+        self.fill_rows = llguidance.numpy.fill_next_token_bitmask_par
+        self.tokenizer = llguidance.LLTokenizer(tokenizer.read_text(encoding="utf-8"))
+        self.words: Bits = _rows(1, self.tokenizer.vocab_size)
+        self.start(self.compile("true")).fill()
+
+    def compile(self, schema: str) -> Any:
+        matcher_type = self.library.LLMatcher
+        matcher = matcher_type(self.tokenizer, matcher_type.grammar_from_json_schema(schema), log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def start(self, compiled: Any) -> Sequence:
+        matcher = compiled.deep_copy()
+        fill = partial(self.fill_row, matcher, self.words, 0)
+        return Sequence(matcher, fill, self.words, matcher.consume_token, matcher.is_accepting)
+
+    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
+        rows = _rows(len(sequences), self.tokenizer.vocab_size)
+        pairs = [(sequence.matcher, row) for row, sequence in enumerate(sequences)]
+        return partial(self.fill_rows, self.library.LLExecutor(num_threads=threads), pairs, rows), rows
+
+
+class Xgrammar:
+    """``strict=False`` is standard JSON Schema, and many times slower to compile than the library's default.
+
+    It compiles on one thread, as the others do.
+    """
+
+    def __init__(self, tokenizer: Path, *, strict: bool) -> None:
+        import torch
+        import xgrammar
+
+        self.name = "xgrammar" if strict else "xgrammar-standard"
+        self.version = version("xgrammar")
+        self.strict = strict
+        self.library, self.torch = xgrammar, torch
+        vocabulary = Vocabulary.load(tokenizer)
+        self.eos, self.size = vocabulary.eos[0], vocabulary.size
+        information = xgrammar.TokenizerInfo(
+            list(vocabulary.tokens),
+            vocab_type=xgrammar.VocabType.RAW,
+            vocab_size=vocabulary.size,
+            stop_token_ids=list(vocabulary.eos),
+        )
+        self.compiler = xgrammar.GrammarCompiler(information, max_threads=1)
+        self.words: Bits = _rows(1, self.size)
+        self.tensor = torch.from_numpy(self.words)
+        self.start(self.compile("true")).fill()
+
+    def compile(self, schema: str) -> Any:
+        return self.compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=self.strict)
+
+    def start(self, compiled: Any) -> Sequence:
+        matcher = self.library.GrammarMatcher(compiled)
+        fill = partial(matcher.fill_next_token_bitmask, self.tensor)
+        return Sequence(matcher, fill, self.words, matcher.accept_token, partial(_may_end, fill, self.words, self.eos))
+
+    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
+        rows = _rows(len(sequences), self.size)
+        fill = self.library.BatchGrammarMatcher(max_threads=threads).batch_fill_next_token_bitmask
+        return partial(fill, [sequence.matcher for sequence in sequences], self.torch.from_numpy(rows)), rows
+
+
+ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
+    "structgen": Structgen,
+    "llguidance": Llguidance,
+    "xgrammar": partial(Xgrammar, strict=True),
+    "xgrammar-standard": partial(Xgrammar, strict=False),
+}
+NEEDS: Final = {"llguidance": ("llguidance",), "xgrammar": ("xgrammar", "torch")}
+"""The libraries of an engine."""
+
+
+def missing(engine: str) -> tuple[str, ...]:
+    """Return the libraries that ``engine`` needs and that are not installed."""
+    needed = NEEDS.get(engine.partition("-")[0], ())
+    return tuple(name for name in needed if importlib.util.find_spec(name) is None)
+
+
+def _rows(count: int, size: int) -> Bits:
+    return np.zeros((count, (size + 31) // 32), dtype=np.int32)
+
+
+def _may_end(fill: Callable[[], object], words: Bits, eos: int) -> bool:
+    fill()
+    return allows(words, eos)

@@ -1,0 +1,81 @@
+"""What an engine adds to the memory of a process that holds nothing else.
+
+Each engine runs in a fresh process over the same schemas and instances, which are read one by one and dropped, as
+are the times.  Three resident sizes are taken from the kernel: before the engine is imported, when its tokenizer is
+loaded and a first mask made, and the highest since then (the mark is reset in between).  Their differences are
+reported; memory that an engine has freed but its allocator kept counts, as it does in a server.  Caches that an
+engine keeps by default are part of it: that of compiled grammars in xgrammar, that of states and rows in structgen.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Memory", "measure_memory"]
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident sizes in MiB.
+
+    Attributes:
+        loaded: what importing the engine and loading the tokenizer takes.
+        peak: what the schemas and instances take beyond that, at the most.
+    """
+
+    loaded: float
+    peak: float
+
+
+def measure_memory(engine: str, work: dict[str, Any]) -> Memory | None:
+    """Run ``engine`` alone over the work of a comparison; None where the system does not tell sizes.
+
+    Args:
+        engine: its name.
+        work: ``data``, ``count``, ``seed``, ``tokenizer`` and ``most`` of the comparison, as JSON values.
+
+    Raises:
+        subprocess.CalledProcessError: the process failed.
+    """
+    if not (_STATUS.exists() and _RESET.exists()):
+        return None
+    command = [sys.executable, "-m", __name__, json.dumps({"engine": engine, **work})]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return Memory(**json.loads(answer.splitlines()[-1]))
+
+
+def _alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> Memory:
+    from structgen.cli.bench.cases import read_cases
+    from structgen.cli.bench.engines import ENGINES
+    from structgen.cli.bench.measure import Tally, run_case
+    from structgen.cli.bench.tokens import tokenizer_of
+
+    tokenize = tokenizer_of(Path(tokenizer))
+    gc.collect()
+    before = _resident("VmRSS")
+    made = ENGINES[engine](Path(tokenizer))
+    gc.collect()
+    loaded = _resident("VmRSS")
+    _RESET.write_text("5", encoding="ascii")  # the high-water mark falls to what is resident now
+    for case in read_cases(Path(data), count, seed, order=False):
+        run_case(made, Tally(), case, tokenize, most)
+    return Memory(loaded - before, _resident("VmHWM") - loaded)
+
+
+def _resident(field: str) -> float:
+    """A field of this process's status, in MiB."""
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(_alone(**json.loads(sys.argv[1])))))

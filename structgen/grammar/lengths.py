@@ -1,0 +1,302 @@
+"""How long the longest member of a grammar is: a number, unbounded, or between two bounds.
+
+Lengths are bytes, as in the distances of the engine: a special token counts as one.  Intersections and complements
+are not looked into beyond what their parts say, so that the answer may be a range; every bound that is given holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from structgen.grammar.analysis import productive_rules, strongly_connected
+from structgen.grammar.length_ranges import (
+    EMPTY,
+    ESCAPE_BYTES,
+    NOTHING,
+    UNBOUNDED,
+    UNKNOWN,
+    Range,
+    arranged,
+    either,
+    exactly,
+    is_text,
+    spelled,
+    times,
+    total,
+)
+from structgen.grammar.nodes import (
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Permutation,
+    Reference,
+    Repeat,
+    Sequence,
+    Shared,
+    SpecialToken,
+    postorder,
+)
+from structgen.grammar.report import Described
+from structgen.grammar.scopes import resolve
+
+__all__ = ["Longest", "longest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The length of the longest member.
+
+    Attributes:
+        at_least: a lower bound; None: it is known that there is no bound.
+        at_most: an upper bound; None: none is known.
+    """
+
+    at_least: int | None
+    at_most: int | None
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether there are members of any length."""
+        return self.at_least is None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is a longest member; where neither this nor ``is_unbounded`` holds, it is not known."""
+        return self.at_most is not None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the length is known."""
+        return self.at_least == self.at_most
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """Return the bounds as JSON values, with a word: ``finite``, ``unbounded`` or ``unknown``."""
+        status = "unbounded" if self.is_unbounded else "finite" if self.is_finite else "unknown"
+        return {"status": status, "at_least": self.at_least, "at_most": self.at_most}
+
+    def __str__(self) -> str:
+        if self.is_unbounded:
+            return "unbounded"
+        if self.at_most is None:
+            return "not known to be bounded"
+        return f"{self.at_most:,}" if self.is_exact else f"at most {self.at_most:,}"
+
+
+def longest(grammar: Grammar) -> Longest:
+    """Return the length of the longest member of a closed term, which has one; a special token counts as one.
+
+    Raises:
+        GrammarError: a reference has no rule.
+        LimitExceeded: the grammar has no small form with one flat set of rules.
+
+    >>> from structgen.grammar.regex import regex
+    >>> print(longest(regex("[0-9]{1,3}(,[0-9]{3}){0,4}")), longest(regex("a*b")), sep="; ")
+    19; unbounded
+    """
+    flat = resolve(grammar, through_shared=True)
+    lengths = _Lengths(dict(flat.rules))
+    low, high = lengths.of(flat.body)
+    return Longest(None if low == UNBOUNDED else max(0, int(low)) if low != EMPTY else 0, _whole(high))
+
+
+def _whole(bound: float) -> int | None:
+    return None if math.isinf(bound) else int(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What is known of a node.
+
+    Attributes:
+        base: the length without any reference to the rules that are being solved.
+        around: the length of what may stand around such a reference; None if there is none.
+    """
+
+    base: Range
+    around: Range | None = None
+
+    @property
+    def full(self) -> Range:
+        """The length, as far as it can be told before the rules are solved."""
+        return self.base if self.around is None else (self.base[0], UNBOUNDED)
+
+
+class _Lengths:
+    """Ranges of the nodes of a grammar with one flat set of rules."""
+
+    def __init__(self, rules: Mapping[str, Grammar]) -> None:
+        self._rules = rules
+        self._productive = productive_rules(rules)
+        self._solved: dict[str, Range] = {}
+        self._known: dict[tuple[int, bool], _Measured] = {}
+        for component in strongly_connected({name: _names(body) for name, body in rules.items()}):
+            self._solve(component)
+
+    def of(self, root: Grammar) -> Range:
+        """Return the range of a node whose rules are solved."""
+        return self._measured(root, {}).base
+
+    def _solve(self, component: list[str]) -> None:
+        """Solve rules that refer to each other.
+
+        They refer to each other round a cycle.  If a cycle adds text, it can be gone round for ever; if none does,
+        all of the rules are as long as the longest of what they are without it.
+        """
+        inside: dict[tuple[int, bool], _Measured] = {}
+        measured = [self._measured(self._rules[name], inside) for name in component if name in self._productive]
+        base = either(one.base for one in measured)
+        cycles = [one.around for one in measured if one.around is not None]
+        if cycles and base != NOTHING:
+            around = either(cycles)
+            low = UNBOUNDED if around[0] > 0 and base[0] != EMPTY else base[0]
+            base = low, UNBOUNDED if around[1] > 0 else base[1]
+        for name in component:
+            self._solved[name] = base if name in self._productive else NOTHING
+
+    def _measured(self, root: Grammar, inside: dict[tuple[int, bool], _Measured]) -> _Measured:
+        """Measure a node; ``inside`` keeps what depends on rules that are being solved.
+
+        Keys are a node and whether it stands inside a JSON string, where every spelling of what it says counts.
+        """
+        stack = [(root, False)]
+        while stack:
+            node, decoded = stack[-1]
+            below = [(child, decoded or isinstance(node, JsonString)) for child in node.children]
+            waiting = [item for item in below if self._find(item, inside) is None]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            parts = [found for item in below if (found := self._find(item, inside)) is not None]
+            result = self._combined(node, parts, decoded=decoded)
+            (self._known if result.around is None else inside)[id(node), decoded] = result
+        found = self._find((root, False), inside)
+        return _Measured(UNKNOWN) if found is None else found
+
+    def _find(self, item: tuple[Grammar, bool], inside: dict[tuple[int, bool], _Measured]) -> _Measured | None:
+        key = id(item[0]), item[1]
+        return self._known.get(key) or inside.get(key)
+
+    def _combined(self, node: Grammar, parts: list[_Measured], *, decoded: bool) -> _Measured:
+        match node:
+            case Literal() | ByteClass() | CharClass() | SpecialToken():
+                return _Measured(_symbol(node, decoded=decoded))
+            case Reference():
+                solved = self._solved.get(node.name)
+                return _Measured(NOTHING, (0, 0)) if solved is None else _Measured(solved)
+            case Sequence():
+                return _Measured(total(part.base for part in parts), _around_in_sequence(parts))
+            case Choice():
+                cycles = [part.around for part in parts if part.around is not None]
+                return _Measured(either(part.base for part in parts), either(cycles) if cycles else None)
+            case Repeat():
+                return _repeated(node, parts[0])
+            case Permutation():
+                return _permuted(node, parts)
+            case JsonString() if parts[0].around is None:
+                return _Measured(total((parts[0].base, (2, 2))))
+            case Intersection() if all(part.around is None for part in parts):
+                return _Measured(_met(node, [part.base for part in parts], self._known, decoded=decoded))
+            case Complement() if parts[0].base[1] < UNBOUNDED and parts[0].around is None:
+                return _Measured(exactly(UNBOUNDED))
+            case Distinct():
+                return _without_repetition(node, parts[0])
+            case Capture() | Shared() | Described():
+                return parts[0]
+        return _Measured(UNKNOWN)
+
+
+def _symbol(node: Literal | ByteClass | CharClass | SpecialToken, *, decoded: bool) -> Range:
+    match node:
+        case Literal():
+            return exactly(spelled(node.data) if decoded else len(node.data))
+        case ByteClass():
+            return exactly(ESCAPE_BYTES if decoded else 1) if node.ranges else NOTHING
+        case CharClass():
+            return exactly(_widest(node, decoded=decoded)) if node.ranges else NOTHING
+    return exactly(1)
+
+
+def _around_in_sequence(parts: list[_Measured]) -> Range | None:
+    found = []
+    for index, part in enumerate(parts):
+        if part.around is not None:
+            beside = (_beside(other) for other in parts[:index] + parts[index + 1 :])
+            found.append(total((part.around, *beside)))
+    kept = [one for one in found if one[1] != EMPTY]
+    return either(kept) if kept else None
+
+
+def _beside(part: _Measured) -> Range:
+    """What a part adds beside a reference; one that refers to the same rules may add nothing."""
+    return part.base if part.around is None else (max(0.0, part.base[0]), UNBOUNDED)
+
+
+def _repeated(node: Repeat, part: _Measured) -> _Measured:
+    if node.max == 0:
+        return _Measured(exactly(0))
+    low, high = (times(bound, node.max) for bound in part.base)
+    base = (max(low, 0.0), max(high, 0.0)) if node.min == 0 else (low, high)
+    if part.around is None or node.max == 1:
+        return _Measured(base, part.around)
+    return _Measured(base, (part.around[0] + max(0.0, part.base[0]), UNBOUNDED))
+
+
+def _permuted(node: Permutation, parts: list[_Measured]) -> _Measured:
+    *members, rest, separator = parts
+    if separator.around is not None or separator.base[0] == EMPTY:
+        return _Measured(UNKNOWN, None if all(part.around is None for part in parts) else UNKNOWN)
+    split = len(node.required)
+    spare = None if node.max is None else node.max - split
+    bounds = []
+    for side in (0, 1):
+        once = [part.base[side] for part in members]
+        bounds.append(arranged(once[:split], once[split:], rest.base[side], separator.base[side], spare, node.min))
+    usable = parts[:split] if spare == 0 else parts
+    cycles = [
+        total((part.around, *(_beside(other) for other in members[:split] if other is not part)))
+        for part in usable
+        if part.around is not None
+    ]
+    around = (either(cycles)[0], UNBOUNDED) if cycles else None
+    return _Measured((bounds[0], bounds[1]), around)
+
+
+def _without_repetition(node: Distinct, part: _Measured) -> _Measured:
+    """At most what it is taken from; where closing is always possible, there is at least an empty container."""
+    low = 2.0 if node.is_spare and part.base[0] >= 2 else EMPTY
+    return _Measured((low, part.base[1]), None if part.around is None else (0, UNBOUNDED))
+
+
+def _met(
+    node: Intersection, ranges: list[Range], known: Mapping[tuple[int, bool], _Measured], *, decoded: bool
+) -> Range:
+    """An intersection: at most its shortest item; what is longer than all that complements take away stays."""
+    kept, taken = [], 0.0
+    for item, (low, high) in zip(node.items, ranges, strict=True):
+        if isinstance(item, Complement):
+            taken = max(taken, known[id(item.item), decoded].full[1])
+        else:
+            kept.append((low, high))
+    most = min((high for _, high in ranges), default=UNBOUNDED)
+    if len(kept) == 1 and kept[0][0] > taken and all(map(is_text, node.items)):
+        return kept[0]
+    return EMPTY, most
+
+
+def _widest(node: CharClass, *, decoded: bool) -> int:
+    widest = chr(node.ranges[-1][1])
+    return spelled(widest.encode()) if decoded else len(widest.encode())
+
+
+def _names(root: Grammar) -> list[str]:
+    return list(dict.fromkeys(node.name for node in postorder(root) if isinstance(node, Reference)))
