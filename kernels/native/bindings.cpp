@@ -10,6 +10,7 @@
 #include <optional>
 #include <shared_mutex>
 
+#include "flatten.h"
 #include "matcher.h"
 
 namespace nb = nanobind;
@@ -42,6 +43,13 @@ class Builder {
   }
   void close() {
     if (lock_.owns_lock()) lock_.unlock();
+  }
+  // The term of a grammar, with those of the shared nodes that it met first.
+  std::pair<TermId, std::vector<TermId>> run(const FlatGrammar& grammar) {
+    const std::vector<TermId> made = structgen::run(grammar.program, automaton(), engine_->shared_rules());
+    std::vector<TermId> shared;
+    for (const auto& [node, instruction] : grammar.shared) shared.push_back(made[instruction]);
+    return {made[grammar.program.result], std::move(shared)};
   }
   Automaton& automaton() { return engine_->machine().automaton(); }
   TermStore& terms() { return automaton().terms(); }
@@ -133,6 +141,17 @@ NB_MODULE(_native, m) {
         return result;
       });
 
+  nb::class_<FlatGrammar>(m, "FlatGrammar", "A grammar as a list of instructions, independent of any engine but for known terms.")
+      .def_prop_ro("shared", [](const FlatGrammar& self) {
+        nb::list nodes;
+        for (const auto& [node, instruction] : self.shared) nodes.append(node);
+        return nodes;
+      });
+
+  nb::class_<Flattener>(m, "Flattener")
+      .def(nb::init<nb::handle>(), "classes"_a)
+      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "max_nodes"_a);
+
   nb::class_<Builder>(m, "Builder", "Makes the terms of one grammar; holds the engine's lock until close().")
       .def("__init__",
            [](Builder* self, std::shared_ptr<Engine> engine, const Limits& limits) {
@@ -195,6 +214,12 @@ NB_MODULE(_native, m) {
       .def("set_rule", [](Builder& self, RuleId rule, TermId body) { self.terms().set_rule(rule, body); }, "rule"_a, "body"_a)
       .def("set_scope", [](Builder& self, RuleId rule, bool spare) { self.terms().set_scope(rule, spare ? Scope::kSpare : Scope::kUnknown); },
            "rule"_a, "spare"_a)
+      .def("run",
+           [](Builder& self, const FlatGrammar& grammar) {
+             nb::gil_scoped_release release;
+             return self.run(grammar);
+           },
+           "grammar"_a)
       .def("solve_rules", [](Builder& self) { self.terms().solve_rules(); })
       .def("left_recursive", [](Builder& self) { return self.terms().left_recursive(); })
       .def("distance",

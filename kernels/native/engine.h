@@ -22,6 +22,7 @@
 #include "distinct.h"
 #include "limits.h"
 #include "machine.h"
+#include "program.h"
 #include "trie.h"
 
 namespace structgen {
@@ -50,6 +51,7 @@ class Engine {
   // formed text hardly needs.)
   bool byte_complete() const { return byte_complete_; }
   std::shared_mutex& mutex() { return mutex_; }
+  SharedRules& shared_rules() { return shared_rules_; }
 
   // The mask of a node without EOS bits.  try_fill makes nothing and fails if something is not known yet.
   bool try_fill(NodeId node, uint32_t* words) const;
@@ -132,6 +134,7 @@ class Engine {
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
   std::unordered_map<NodeId, Absorption> absorptions_;
   std::unordered_map<TermId, uint16_t> char_groups_;
+  SharedRules shared_rules_;
   uint64_t epoch_ = 0;
   std::shared_mutex mutex_;
 

@@ -148,13 +148,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
 def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> Constraint:
     """Lower a grammar into an engine and take the constraint from there."""
     bounds = native_limits(limits)
-    builder = _native.Builder(engine.native, bounds)
-    try:
-        term = lower(grammar, engine, vocabulary, builder, limits)
-        distance = builder.distance(term)
-        missing = builder.take_unspellable()
-    finally:
-        builder.close()
+    term, distance, missing = lower(grammar, engine, vocabulary, bounds, limits)
     if distance is None and missing is not None:
         raise VocabularyError(
             "vocabulary",

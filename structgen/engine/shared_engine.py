@@ -31,18 +31,14 @@ class SharedEngine:
 
     Attributes:
         native: the engine.
-        distinct_rules: rule made for a distinct term, by the id of the term and what is known of it.
-        rules: rule made for a shared term, by the id of the term.
         lowered: terms of ``Shared`` nodes that live long, by the id of the node; the node is held so that its id
             stays its own.
     """
 
-    __slots__ = ("__weakref__", "distinct_rules", "lowered", "native", "rules")
+    __slots__ = ("__weakref__", "lowered", "native")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.native = _native.Engine(vocabulary.trie, vocabulary.size)
-        self.distinct_rules: dict[tuple[int, bool], int] = {}
-        self.rules: dict[int, int] = {}
         self.lowered: dict[int, tuple[Grammar, int]] = {}
 
     def remember(self, node: Grammar, term: int) -> None:

@@ -1,0 +1,396 @@
+#include "flatten.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace nb = nanobind;
+
+namespace structgen {
+
+namespace {
+
+enum Mode : uint8_t {
+  kText,     // rules may be called
+  kRegular,  // text inside an intersection or complement: references are spliced in
+  kDecoded,  // the value of a JSON string: regular, and of any bytes
+};
+
+using ScopeId = uint32_t;
+constexpr ScopeId kNoScope = 0;
+constexpr uint32_t kMaxCount = std::numeric_limits<int32_t>::max();
+constexpr uint8_t kMaxBooleanNesting = 64;
+
+nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
+
+}  // namespace
+
+// The flattening of one grammar.
+class Flattening {
+ public:
+  Flattening(const Flattener& flattener, nb::dict known, nb::handle host, uint64_t max_nodes)
+      : of_(flattener), known_(std::move(known)), host_(host), max_nodes_(max_nodes), scopes_(1) {}
+
+  FlatGrammar all(PyObject* root) {
+    need(root, kNoScope, kText);
+    while (!stack_.empty()) {
+      Frame& frame = stack_.back();
+      if (frame.next == frame.count) {
+        close();
+      } else {
+        const size_t index = frame.next++;
+        if (frame.node_class == NodeClass::kRules && index > 0 && !frame.mode) set_rule(frame, index - 1);
+        const auto [child, scope, mode] = part(frame, index);
+        need(child, scope, mode);
+      }
+    }
+    flat_.program.result = results_.at(0);
+    return std::move(flat_);
+  }
+
+ private:
+  struct Entry {  // a node in a scope and a mode
+    PyObject* node;
+    ScopeId scope;
+    Mode mode;
+    uint32_t instruction = kNone;  // kNone: its parts are being made
+  };
+  struct Frame {
+    uint32_t entry;
+    PyObject* node;
+    PyObject* items;   // the parts of a Sequence, Choice or Intersection, and the rules of Rules
+    ScopeId scope;     // of the parts
+    Mode mode;
+    NodeClass node_class;
+    size_t next = 0, count = 0;
+    size_t results = 0;  // where those of the parts begin
+    uint32_t first_rule = 0;
+  };
+  struct Scope {
+    nb::dict indices;  // rule name -> index
+    PyObject* rules;
+    ScopeId around;
+    uint32_t first_rule;
+  };
+  struct Part {
+    PyObject* node;
+    ScopeId scope;
+    Mode mode;
+  };
+
+  // What a node holds lives as long as the node does, which is immutable.
+  static PyObject* attribute(PyObject* node, const nb::object& name) {
+    PyObject* value = PyObject_GetAttr(node, name.ptr());
+    if (value == nullptr) throw nb::python_error();
+    Py_DECREF(value);
+    return value;
+  }
+  static PyObject* tuple(PyObject* value) {
+    if (!PyTuple_Check(value)) throw nb::type_error("grammar: expected a tuple");
+    return value;
+  }
+
+  NodeClass class_of(PyObject* node) const {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(node));
+    for (size_t i = 0; i < kNodeClasses; ++i)
+      if (of_.classes_[i].ptr() == type) return static_cast<NodeClass>(i);
+    host_.attr("unknown")(nb::handle(node));
+    throw nb::type_error("grammar: unknown node");
+  }
+
+  // Puts the instruction of a node among the results, now or when its parts are made.
+  void need(PyObject* node, ScopeId scope, Mode mode) {
+    const uint64_t hash = combine(reinterpret_cast<uintptr_t>(node), uint64_t{scope} << 2 | mode);
+    const uint32_t found = table_.find(hash, [&](uint32_t id) {
+      const Entry& entry = entries_[id];
+      return entry.node == node && entry.scope == scope && entry.mode == mode;
+    });
+    if (found != kNone) {
+      if (entries_[found].instruction == kNone) host_.attr("recursive")(nb::handle(stack_.back().node));
+      results_.push_back(entries_[found].instruction);
+      return;
+    }
+    if (entries_.size() >= max_nodes_) host_.attr("exceeded")("grammar_nodes", max_nodes_);
+    const auto entry = static_cast<uint32_t>(entries_.size());
+    entries_.push_back({node, scope, mode});
+    table_.insert(hash, entry);
+    open(entry);
+  }
+
+  void open(uint32_t entry) {
+    const auto [node, scope, mode, none] = entries_[entry];
+    Frame frame{entry, node, nullptr, scope, mode, class_of(node)};
+    frame.results = results_.size();
+    switch (frame.node_class) {
+      case NodeClass::kLiteral: return finish(entry, literal(node, mode));
+      case NodeClass::kByteClass: return finish(entry, symbols(Instruction::Kind::kBytes, node, mode));
+      case NodeClass::kCharClass: return finish(entry, symbols(Instruction::Kind::kChars, node, mode));
+      case NodeClass::kSpecialToken: return finish(entry, special(node, mode));
+      case NodeClass::kSequence:
+      case NodeClass::kChoice:
+      case NodeClass::kIntersection:
+        frame.items = tuple(attribute(node, of_.items_));
+        frame.count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
+        break;
+      case NodeClass::kPermutation:
+        frame.items = tuple(attribute(node, of_.required_));
+        frame.count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items) + PyTuple_GET_SIZE(tuple(attribute(node, of_.optional_)))) + 2;
+        break;
+      case NodeClass::kShared:
+        if (mode == kText) {
+          if (const uint32_t term = known_term(node); term != kNone)
+            return finish(entry, emit({.kind = Instruction::Kind::kTerm, .low = term}));
+        }
+        frame.scope = kNoScope;
+        frame.count = 1;
+        break;
+      case NodeClass::kRules: open_rules(frame); break;
+      case NodeClass::kReference: {
+        const auto [found, index] = find(node, scope);
+        if (mode == kText)
+          return finish(entry, emit({.kind = Instruction::Kind::kCall, .low = scopes_[found].first_rule + index}));
+        frame.scope = found;
+        frame.items = PyTuple_GET_ITEM(scopes_[found].rules, index);
+        frame.count = 1;
+        break;
+      }
+      case NodeClass::kDistinct:
+        if (mode != kText) host_.attr("distinct_in_regular")(nb::handle(node));
+        [[fallthrough]];
+      default: frame.count = 1;
+    }
+    if (frame.mode == kText && (frame.node_class == NodeClass::kIntersection || frame.node_class == NodeClass::kComplement))
+      frame.mode = kRegular;
+    stack_.push_back(frame);
+  }
+
+  void open_rules(Frame& frame) {
+    frame.count = 1;
+    if (frame.mode == kText && frame.scope == kNoScope) {
+      nb::object equal = host_.attr("rewrite")(nb::handle(frame.node));
+      if (equal.ptr() != frame.node) {
+        held_.push_back(equal);
+        frame.node = equal.ptr();
+        frame.node_class = class_of(frame.node);
+        if (frame.node_class != NodeClass::kRules) {  // its rules were all in use nowhere: one part that is the whole
+          frame.node_class = NodeClass::kDescribed;
+          frame.items = frame.node;
+          return;
+        }
+      }
+    }
+    frame.items = tuple(attribute(frame.node, of_.rules_));
+    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
+    Scope scope{nb::dict(), frame.items, frame.scope, static_cast<uint32_t>(flat_.program.rules.size())};
+    for (size_t i = 0; i < count; ++i) {
+      const nb::handle name = PyTuple_GET_ITEM(tuple(PyTuple_GET_ITEM(frame.items, i)), 0);
+      scope.indices[name] = i;
+      if (frame.mode == kText) flat_.program.rules.push_back(nb::cast<std::string>(name));
+    }
+    frame.first_rule = scope.first_rule;
+    frame.scope = static_cast<ScopeId>(scopes_.size());
+    scopes_.push_back(std::move(scope));
+    if (frame.mode == kText) frame.count += count;
+  }
+
+  std::pair<ScopeId, uint32_t> find(PyObject* reference, ScopeId scope) const {
+    PyObject* name = attribute(reference, of_.name_);
+    for (; scope != kNoScope; scope = scopes_[scope].around) {
+      PyObject* index = PyDict_GetItemWithError(scopes_[scope].indices.ptr(), name);
+      if (index != nullptr) return {scope, static_cast<uint32_t>(PyLong_AsUnsignedLong(index))};
+      if (PyErr_Occurred()) throw nb::python_error();
+    }
+    host_.attr("undefined")(nb::handle(name));
+    throw nb::type_error("grammar: undefined rule");
+  }
+
+  uint32_t known_term(PyObject* node) const {
+    const nb::object key = nb::steal(PyLong_FromVoidPtr(node));
+    PyObject* held = PyDict_GetItemWithError(known_.ptr(), key.ptr());
+    if (held != nullptr) return static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple(held), 1)));
+    if (PyErr_Occurred()) throw nb::python_error();
+    return kNone;
+  }
+
+  // The part of a node that is made next.
+  Part part(const Frame& frame, size_t index) const {
+    switch (frame.node_class) {
+      case NodeClass::kSequence:
+      case NodeClass::kChoice:
+      case NodeClass::kIntersection: return {PyTuple_GET_ITEM(frame.items, index), frame.scope, frame.mode};
+      case NodeClass::kPermutation: return {member(frame, index), frame.scope, frame.mode};
+      case NodeClass::kRules:
+        if (index + 1 == frame.count) return {attribute(frame.node, of_.body_), frame.scope, frame.mode};
+        return {PyTuple_GET_ITEM(PyTuple_GET_ITEM(frame.items, index), 1), frame.scope, kText};
+      case NodeClass::kReference: return {PyTuple_GET_ITEM(frame.items, 1), frame.scope, frame.mode};
+      case NodeClass::kJsonString: return {attribute(frame.node, of_.value_), frame.scope, kDecoded};
+      case NodeClass::kDescribed:
+        if (frame.items != nullptr) return {frame.items, frame.scope, frame.mode};
+        [[fallthrough]];
+      default: return {attribute(frame.node, of_.item_), frame.scope, frame.mode};
+    }
+  }
+
+  // The parts of a permutation: what is required, what is optional, the rest and the separator.
+  PyObject* member(const Frame& frame, size_t index) const {
+    if (index + 1 == frame.count) return attribute(frame.node, of_.separator_);
+    if (index + 2 == frame.count) return attribute(frame.node, of_.rest_);
+    const auto required = static_cast<size_t>(PyTuple_GET_SIZE(frame.items));
+    if (index < required) return PyTuple_GET_ITEM(frame.items, index);
+    return PyTuple_GET_ITEM(attribute(frame.node, of_.optional_), index - required);
+  }
+
+  // All parts of the topmost frame are made: their instructions are the last results.
+  void close() {
+    const Frame frame = stack_.back();
+    stack_.pop_back();
+    const std::span<const uint32_t> parts{results_.data() + frame.results, results_.size() - frame.results};
+    const uint32_t instruction = combined(frame, parts);
+    results_.resize(frame.results);
+    finish(frame.entry, instruction);
+  }
+
+  uint32_t combined(const Frame& frame, std::span<const uint32_t> parts) {
+    using Kind = Instruction::Kind;
+    switch (frame.node_class) {
+      case NodeClass::kSequence: return emit({.kind = Kind::kSequence}, parts);
+      case NodeClass::kChoice: return emit({.kind = Kind::kChoice}, parts);
+      case NodeClass::kRepeat: {
+        const auto [least, most] = bounds(frame.node, "repetition count");
+        return emit({.kind = Kind::kRepeat, .low = least, .high = most}, parts);
+      }
+      case NodeClass::kPermutation: {
+        const auto [least, most] = bounds(frame.node, "number of members");
+        const auto required = static_cast<uint32_t>(PyTuple_GET_SIZE(frame.items));
+        return emit({.kind = Kind::kPermutation, .low = least, .high = most, .required = required}, parts);
+      }
+      case NodeClass::kIntersection: return emit({.kind = Kind::kAnd, .decoded = frame.mode == kDecoded}, parts);
+      case NodeClass::kComplement: return emit({.kind = Kind::kNot, .decoded = frame.mode == kDecoded}, parts);
+      case NodeClass::kJsonString: return emit({.kind = Kind::kJsonString}, parts);
+      case NodeClass::kDistinct: {
+        const bool spare = nb::cast<bool>(nb::handle(attribute(frame.node, of_.is_spare_)));
+        return emit({.kind = Kind::kDistinct, .low = spare}, parts);
+      }
+      case NodeClass::kShared: {
+        if (frame.mode != kText) return parts[0];
+        const uint32_t instruction = emit({.kind = Kind::kShare}, parts);
+        flat_.shared.emplace_back(nb::borrow(frame.node), instruction);
+        return instruction;
+      }
+      default: return parts.back();  // what stands for its only part, or for the body of rules
+    }
+  }
+
+  void set_rule(const Frame& frame, size_t index) {
+    emit({.kind = Instruction::Kind::kSetRule, .low = static_cast<uint32_t>(frame.first_rule + index)},
+         std::span(results_).last(1));
+  }
+
+  void finish(uint32_t entry, uint32_t instruction) {
+    entries_[entry].instruction = instruction;
+    results_.push_back(instruction);
+  }
+
+  uint32_t literal(PyObject* node, Mode mode) {
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(attribute(node, of_.data_), &data, &size) < 0) throw nb::python_error();
+    const auto begin = static_cast<uint32_t>(flat_.program.text.size());
+    flat_.program.text.append(data, static_cast<size_t>(size));
+    return emit({.kind = Instruction::Kind::kLiteral,
+                 .decoded = mode == kDecoded,
+                 .begin = begin,
+                 .end = static_cast<uint32_t>(flat_.program.text.size())});
+  }
+
+  uint32_t symbols(Instruction::Kind kind, PyObject* node, Mode mode) {
+    auto& ranges = flat_.program.ranges;
+    const auto begin = static_cast<uint32_t>(ranges.size());
+    PyObject* pairs = tuple(attribute(node, of_.ranges_));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); ++i) {
+      PyObject* pair = tuple(PyTuple_GET_ITEM(pairs, i));
+      ranges.emplace_back(count(PyTuple_GetItem(pair, 0), "code point"), count(PyTuple_GetItem(pair, 1), "code point"));
+    }
+    return emit({.kind = kind, .decoded = mode == kDecoded, .begin = begin, .end = static_cast<uint32_t>(ranges.size())});
+  }
+
+  uint32_t special(PyObject* node, Mode mode) {
+    if (mode != kText) host_.attr("special_in_regular")(nb::handle(node));
+    const auto token = nb::cast<uint32_t>(host_.attr("special_id")(nb::handle(node)));
+    return emit({.kind = Instruction::Kind::kSpecial, .low = token});
+  }
+
+  // The attributes `min` and `max` of a node; kNone is unbounded.
+  std::pair<uint32_t, uint32_t> bounds(PyObject* node, const char* limit) const {
+    PyObject* most = attribute(node, of_.max_);
+    const bool unbounded = nb::handle(most).is_none();
+    return {count(attribute(node, of_.min_), limit), unbounded ? kNone : count(most, limit)};
+  }
+  uint32_t count(PyObject* number, const char* limit) const {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (overflow != 0 || value > kMaxCount) host_.attr("exceeded")(limit, kMaxCount);
+    return static_cast<uint32_t>(value);
+  }
+
+  uint32_t emit(Instruction instruction, std::span<const uint32_t> parts = {}) {
+    using Kind = Instruction::Kind;
+    auto& operands = flat_.program.operands;
+    uint8_t nesting = instruction.kind == Kind::kAnd || instruction.kind == Kind::kNot || instruction.kind == Kind::kJsonString;
+    if (!parts.empty()) {
+      instruction.begin = static_cast<uint32_t>(operands.size());
+      operands.insert(operands.end(), parts.begin(), parts.end());
+      instruction.end = static_cast<uint32_t>(operands.size());
+      uint8_t inner = 0;
+      for (uint32_t one : parts) inner = std::max(inner, boolean_nesting_[one]);
+      nesting += inner;
+      if (nesting > kMaxBooleanNesting) host_.attr("exceeded")("boolean nesting", kMaxBooleanNesting);
+    }
+    boolean_nesting_.push_back(nesting);
+    flat_.program.instructions.push_back(instruction);
+    return static_cast<uint32_t>(flat_.program.instructions.size() - 1);
+  }
+
+  const Flattener& of_;
+  nb::dict known_;
+  nb::handle host_;
+  uint64_t max_nodes_;
+  FlatGrammar flat_;
+  std::vector<Entry> entries_;
+  IdTable table_;
+  std::vector<Frame> stack_;
+  std::vector<uint32_t> results_;
+  std::vector<Scope> scopes_;                // [0] is unused
+  std::vector<uint8_t> boolean_nesting_;     // of each instruction, which bounds the engine's recursion
+  std::vector<nb::object> held_;
+};
+
+Flattener::Flattener(nb::handle classes)
+    : data_(interned("data")),
+      ranges_(interned("ranges")),
+      items_(interned("items")),
+      item_(interned("item")),
+      min_(interned("min")),
+      max_(interned("max")),
+      name_(interned("name")),
+      rules_(interned("rules")),
+      body_(interned("body")),
+      value_(interned("value")),
+      required_(interned("required")),
+      optional_(interned("optional")),
+      rest_(interned("rest")),
+      separator_(interned("separator")),
+      is_spare_(interned("is_spare")) {
+  if (nb::len(classes) != kNodeClasses) throw nb::value_error("flattener: one class for each kind of node");
+  for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];
+}
+
+FlatGrammar Flattener::flatten(nb::handle grammar, nb::dict known, nb::handle host, uint64_t max_nodes) const {
+  return Flattening(*this, std::move(known), host, max_nodes).all(grammar.ptr());
+}
+
+}  // namespace structgen

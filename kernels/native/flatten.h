@@ -1,0 +1,48 @@
+// From the nodes of the Python side to a program: names are resolved, and nodes that several parents share met once.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "program.h"
+
+namespace structgen {
+
+// The node classes of structgen.grammar.nodes, in this order when they are handed over.
+enum class NodeClass : uint8_t {
+  kLiteral, kByteClass, kCharClass, kSequence, kChoice, kRepeat, kReference, kRules, kIntersection, kComplement,
+  kCapture, kSpecialToken, kJsonString, kShared, kDescribed, kPermutation, kDistinct,
+};
+constexpr size_t kNodeClasses = 17;
+
+struct FlatGrammar {
+  Program program;
+  // The `Shared` nodes that were met first here, with the instruction that makes the term of each.
+  std::vector<std::pair<nanobind::object, uint32_t>> shared;
+};
+
+class Flattener {
+ public:
+  explicit Flattener(nanobind::handle classes);  // a sequence of types, as `NodeClass` lists them
+
+  // Flattens a closed grammar, with a stack of its own.  O(nodes), where a node counts once for each scope in which
+  // it is met.
+  //   known: the terms of shared nodes that the engine has, as (node, term) by id of the node.
+  //   host: what is not the engine's business.  special_id(node) gives a token id; rewrite(node), asked of each Rules
+  //     that no other surrounds, an equal grammar.  undefined(name), recursive(node), special_in_regular(node), distinct_in_regular(node),
+  //     unknown(node) and exceeded(limit, maximum) raise what is wrong.
+  FlatGrammar flatten(nanobind::handle grammar, nanobind::dict known, nanobind::handle host, uint64_t max_nodes) const;
+
+ private:
+  friend class Flattening;
+  std::array<nanobind::object, kNodeClasses> classes_;
+  // Names of attributes, made once.
+  nanobind::object data_, ranges_, items_, item_, min_, max_, name_, rules_, body_, value_, required_, optional_,
+      rest_, separator_, is_spare_;
+};
+
+}  // namespace structgen

@@ -1,0 +1,62 @@
+// A grammar as a flat list of instructions, each of which makes a term from earlier ones.
+//
+// It is what the nodes of the Python side come to once names are resolved: free of Python objects, so that terms are
+// made without the GIL, and free of any engine, so that one program serves several.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "automaton.h"
+
+namespace structgen {
+
+struct Instruction {
+  enum class Kind : uint8_t {
+    kLiteral,     // operands: bytes of `text`
+    kBytes,       // operands: `ranges`
+    kChars,       // operands: `ranges`
+    kSpecial,     // low: token id
+    kSequence,    // operands: instructions, as below
+    kChoice,
+    kRepeat,      // one operand, from low to high times
+    kPermutation, // operands: the items, `required` of them first, then the rest and the separator; low to high members
+    kAnd,         // texts that belong to all operands
+    kNot,         // texts that do not belong to the operand
+    kJsonString,  // JSON strings whose value belongs to the operand
+    kCall,        // low: rule
+    kSetRule,     // the operand becomes the body of rule low; makes no term
+    kShare,       // the operand as a rule that is one for all grammars of an engine
+    kDistinct,    // members of the operand without repetition, as a shared rule; low: whether one can always be spared
+    kTerm,        // low: a term that the engine has already
+  };
+  Kind kind;
+  bool decoded = false;  // the value of a JSON string: of any bytes, since what no token spells can be escaped
+  uint32_t begin = 0, end = 0;
+  uint32_t low = 0, high = 0;
+  uint32_t required = 0;
+};
+
+struct Program {
+  std::vector<Instruction> instructions;
+  uint32_t result = 0;  // the instruction that makes the whole grammar
+  std::vector<uint32_t> operands;
+  std::string text;
+  std::vector<CodePoints> ranges;
+  std::vector<std::string> rules;  // names
+};
+
+// Rules that are one for all grammars of an engine, by the term of their body.
+struct SharedRules {
+  std::unordered_map<TermId, RuleId> plain;
+  std::unordered_map<TermId, RuleId> distinct[2];  // without and with `spare`
+};
+
+// Runs a program: the term of each instruction (kEmptyTerm for kSetRule).  O(instructions + operands), and what
+// deciding the emptiness of intersections and complements takes.  Throws std::domain_error where the operand of
+// kDistinct may be empty.
+std::vector<TermId> run(const Program& program, Automaton& automaton, SharedRules& shared);
+
+}  // namespace structgen
