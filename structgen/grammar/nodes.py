@@ -58,7 +58,7 @@ class Grammar:
 
     __slots__ = ("_digest",)
     _fields: ClassVar[tuple[str, ...]] = ()
-    _digest: bytes | None
+    _digest: bytes  # made at first use: most terms are compiled and never compared
 
     @property
     def children(self) -> tuple[Grammar, ...]:
@@ -72,18 +72,13 @@ class Grammar:
     @property
     def digest(self) -> bytes:
         """A content hash of the term: equal terms have equal digests (16 bytes, BLAKE2b)."""
-        if self._digest is None:
-            for node in postorder(self, known=lambda node: node._digest is not None):
-                if node._digest is None:
-                    inner = hashlib.blake2b(digest_size=16)
-                    inner.update(f"{type(node).__name__}{node._own()!r}".encode("utf-8", "surrogatepass"))
-                    for child in node.children:
-                        if child._digest is None:  # children come first in postorder
-                            raise RuntimeError("digest of a child is missing")
-                        inner.update(child._digest)
-                    object.__setattr__(node, "_digest", inner.digest())
-        if self._digest is None:
-            raise RuntimeError("digest was not computed")
+        if not hasattr(self, "_digest"):
+            for node in postorder(self, known=lambda node: hasattr(node, "_digest")):
+                inner = hashlib.blake2b(digest_size=16)
+                inner.update(f"{type(node).__name__}{node._own()!r}".encode("utf-8", "surrogatepass"))
+                for child in node.children:  # which come first in postorder
+                    inner.update(child._digest)
+                _assign(node, "_digest", inner.digest())
         return self._digest
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -164,7 +159,6 @@ _assign = object.__setattr__  # the only way to write a field of an immutable no
 
 
 def _set(node: Grammar, **fields: object) -> None:
-    _assign(node, "_digest", None)
     for name, value in fields.items():
         _assign(node, name, value)
 
@@ -188,7 +182,6 @@ class Literal(Grammar):
     def __init__(self, data: bytes) -> None:
         if not isinstance(data, bytes):
             raise TypeError(f"Literal: data must be bytes, not {type(data).__name__}; use literal() for str")
-        _assign(self, "_digest", None)
         _assign(self, "data", data)
 
     def _own(self) -> object:
@@ -238,7 +231,6 @@ class Sequence(Grammar):
     items: tuple[Grammar, ...]
 
     def __init__(self, items: Iterable[Grammar]) -> None:
-        _assign(self, "_digest", None)
         _assign(self, "items", _terms(items, "Sequence"))
 
     @property
@@ -255,7 +247,6 @@ class Choice(Grammar):
     items: tuple[Grammar, ...]
 
     def __init__(self, items: Iterable[Grammar]) -> None:
-        _assign(self, "_digest", None)
         _assign(self, "items", _terms(items, "Choice"))
 
     @property

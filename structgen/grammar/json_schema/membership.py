@@ -25,7 +25,7 @@ from structgen.grammar.nodes import (
     Shared,
 )
 
-__all__ = ["belongs"]
+__all__ = ["belongs", "members"]
 
 _Ends: TypeAlias = Generator[object, int, int]
 
@@ -42,6 +42,13 @@ def belongs(text: str, language: Grammar) -> bool:
     """
     data = text.encode("utf-8", "surrogatepass")
     return bool(run(_ends(language, 1, _Text(data))) >> len(data) & 1)
+
+
+def members(texts: frozenset[str], language: Grammar) -> frozenset[str]:
+    """Those of ``texts`` that are members of the regular term ``language``."""
+    if isinstance(language, Literal):
+        return texts & {language.data.decode("utf-8", "surrogatepass")}
+    return frozenset(text for text in texts if belongs(text, language))
 
 
 class _Text:

@@ -48,6 +48,7 @@ from structgen.grammar.json_schema.values import values_term
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.leaves import Leaves
     from structgen.grammar.json_schema.reading import Local, Part
     from structgen.grammar.json_schema.strings import StringFacet
     from structgen.grammar.json_schema.syntax import Syntax
@@ -76,8 +77,10 @@ class AlternativesOverlap(Exception):
 class Planner:
     """Makes the grammar of one document."""
 
-    def __init__(self, forms: NormalForm, syntax: Syntax, limits: Limits) -> None:
+    def __init__(self, forms: NormalForm, syntax: Syntax, leaves: Leaves, limits: Limits) -> None:
+        self.known: set[int] = set()  # the schemas whose plans were there, by identity
         self._forms = forms
+        self._leaves = leaves
         self._syntax = syntax
         self._limits = limits
         self._validity = Validity(forms)
@@ -145,10 +148,18 @@ class Planner:
         if plan is not None:
             plan.uses += 1
             return plan
+        key = self._leaves.key(schema)
+        if key is not None:
+            plan = self._leaves.get(key)
+            if plan is not None:
+                self.known.add(id(schema))
+                return plan
         local = self._forms.read(place)
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
             plan = Plan(places, self._depth, self._scalars(shape))
+            if key is not None and plan.term is not None and plan.term is not EMPTY:
+                self._leaves.keep(key, plan.term)
         else:
             plan = self._new(places)
         self._plans[id(schema)] = plan

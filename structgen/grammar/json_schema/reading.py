@@ -201,14 +201,19 @@ _ALTERNATIVES: Final = REFERENCES | {"anyOf", "oneOf"}
 
 
 class SchemaReader:
-    """Reads schema objects of one dialect."""
+    """Reads schema objects of one dialect.
 
-    __slots__ = ("_in_place", "_readers", "_reference_stands_alone")
+    Attributes:
+        active: the keywords that it looks at.
+    """
+
+    __slots__ = ("_in_place", "_readers", "_reference_stands_alone", "active")
 
     def __init__(self, dialect: Dialect) -> None:
         self._reference_stands_alone = dialect.reference_stands_alone
         self._readers = {keyword: reader for keyword, reader in CONSTRAINTS.items() if dialect.has(keyword)}
         self._in_place = IN_PLACE & self._readers.keys()
+        self.active = frozenset((*self._readers, dialect.id_keyword))
 
     def read(self, place: Place) -> Local:
         """Read the schema object at ``place``.

@@ -1,6 +1,6 @@
 """Read JSON text strictly: duplicate names, NaN and too deep nesting are errors with a position.
 
-``json.loads`` does the work for every well-formed text of ordinary depth.  The parser here takes over where that
+``json`` does the work for every well-formed text of ordinary depth.  The parser here takes over where that
 one cannot say what is wrong, and for texts so deep that it would run out of stack; it needs no recursion.
 """
 
@@ -20,8 +20,6 @@ __all__ = ["Json", "parse_json"]
 Json: TypeAlias = Any
 """A JSON value: ``dict``, ``list``, ``str``, ``int``, ``float`` or ``Decimal``, ``bool``, ``None``."""
 
-_SAFE_DEPTH: Final = 200
-"""Nesting that ``json.loads`` manages whatever the depth of the caller's stack."""
 _MAX_DIGITS: Final = 4_000
 """Digits of one integer; Python refuses to convert more than 4,300."""
 
@@ -34,7 +32,7 @@ _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
 class _Unclear(Exception):
-    """``json.loads`` met something that it would let pass."""
+    """``json`` met something that it would let pass."""
 
 
 def parse_json(text: str, subject: str, limits: Limits) -> Json:
@@ -48,14 +46,13 @@ def parse_json(text: str, subject: str, limits: Limits) -> Json:
 
     Complexity: O(len(text)).
     """
-    if text.count("{") + text.count("[") <= _SAFE_DEPTH or _depth(text) <= _SAFE_DEPTH:
-        try:
-            return json.loads(
-                text, parse_float=_decimal, parse_constant=_refused, object_pairs_hook=_without_duplicates
-            )
-        except (ValueError, _Unclear):
-            pass  # the parser below finds the place and says what is wrong
-    return _Parser(text, subject, limits).parse()
+    try:
+        value = _decode(text)
+    except (ValueError, RecursionError, _Unclear):
+        return _Parser(text, subject, limits).parse()  # which finds the place and says what is wrong
+    if text.count("{") + text.count("[") > limits.nesting and _is_deeper(value, limits.nesting):
+        return _Parser(text, subject, limits).parse()
+    return value
 
 
 def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -77,19 +74,20 @@ def _decimal(text: str) -> float | Decimal:
     return approximate if isfinite(approximate) and Decimal(repr(approximate)) == exact else exact
 
 
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_decode: Final = json.JSONDecoder(
+    parse_float=_decimal, parse_constant=_refused, object_pairs_hook=_without_duplicates
+).decode
 
 
-def _depth(text: str) -> int:
-    deepest = depth = 0
-    for match in _BRACKETS.finditer(text):
-        mark = match[0]
-        if mark in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif mark in "]}":
-            depth -= 1
-    return deepest
+def _is_deeper(value: Json, most: int) -> bool:
+    """Whether arrays and objects are nested deeper than ``most``; O(size)."""
+    level = [value]
+    for _ in range(most + 1):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        if not inner:
+            return False
+        level = [item for items in inner for item in items]
+    return True
 
 
 class _Parser:

@@ -16,13 +16,15 @@ from structgen.grammar.json_schema.formats import (
     is_bounded,
     outer_language,
 )
-from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.json_schema.membership import belongs, members
 from structgen.grammar.json_schema.places import Place, malformed, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
 from structgen.grammar.nodes import ANY_CHAR, EMPTY, Complement, Grammar, Intersection, JsonString, Repeat
 from structgen.grammar.regex import search_language
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from structgen.grammar.json_schema.shapes import Shape
     from structgen.grammar.json_schema.strict_json import Json
 
@@ -103,6 +105,17 @@ class StringFacet:
             if not is_member:
                 return False
         return True
+
+    def admitted(self, texts: Iterable[str]) -> frozenset[str]:
+        """Those of ``texts`` that are left; the same as asking one by one.
+
+        Raises:
+            UnsupportedFeature: whether one of them belongs to a format is not known.
+        """
+        left = frozenset(texts)
+        for language in self.languages:  # most are told apart here, at once
+            left = members(left, language)
+        return frozenset(text for text in left if self.admits(text))
 
     def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
         """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from structgen.grammar.json_schema.equality import type_of, value_key
 from structgen.grammar.json_schema.exclusion import between_shapes
-from structgen.grammar.json_schema.json_types import ARRAY, OBJECT
+from structgen.grammar.json_schema.json_types import ARRAY, OBJECT, STRING
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.trampoline import run
 
@@ -36,7 +36,14 @@ class Validity:
         for values in shape.values[1:]:
             members = [value for value in members if value_key(value) in values.keys]
         if shape.string or shape.number or shape.arrays or shape.objects:
-            return [value for value in members if run(self._fits(value, shape))]
+            if shape.string is None or not shape.types & STRING:
+                return [value for value in members if run(self._fits(value, shape))]
+            texts = shape.string.admitted(value for value in members if isinstance(value, str))
+            return [
+                value
+                for value in members
+                if (value in texts if isinstance(value, str) else run(self._fits(value, shape)))
+            ]
         return [value for value in members if type_of(value) & shape.types or type_of(value) == 0]
 
     def satisfies(self, value: Json, places: tuple[Place, ...]) -> bool:
