@@ -142,6 +142,7 @@ NB_MODULE(_native, m) {
       });
 
   nb::class_<FlatGrammar>(m, "FlatGrammar", "A grammar as a list of instructions, independent of any engine but for known terms.")
+      .def_prop_ro("memory_bytes", [](const FlatGrammar& self) { return self.program.bytes(); })
       .def_prop_ro("shared", [](const FlatGrammar& self) {
         nb::list nodes;
         for (const auto& [node, instruction] : self.shared) nodes.append(node);

@@ -46,6 +46,10 @@ struct Program {
   std::string text;
   std::vector<CodePoints> ranges;
   std::vector<std::string> rules;  // names
+
+  size_t bytes() const {
+    return instructions.size() * sizeof(Instruction) + operands.size() * 4 + text.size() + ranges.size() * sizeof(CodePoints);
+  }
 };
 
 // Rules that are one for all grammars of an engine, by the term of their body.

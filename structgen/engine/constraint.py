@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from structgen_kernels import _native
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
 
 __all__ = ["Constraint", "compile"]
+
+_DEFAULT_LIMITS: Final = Limits()
+_BYTES_PER_BYTE: Final = 8
+"""What a constraint with its grammar takes in memory, for a byte of the program that the grammar is flattened to."""
 
 
 class Constraint:
@@ -122,7 +126,11 @@ class Constraint:
 
     def alone(self) -> Constraint:
         """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""
-        return _couple(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))
+        return _couple(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
+
+    def is_of(self, engine: SharedEngine) -> bool:
+        """Whether it lives in ``engine``."""
+        return self._engine is engine
 
     def __repr__(self) -> str:
         return f"Constraint({self._grammar!r}, {self._vocabulary!r})"
@@ -137,18 +145,23 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
         LimitExceeded: a bound of ``limits`` was reached.
         GrammarError: the grammar is not closed, or not regular where it must be.
     """
-    limits = limits if limits is not None else Limits()
+    limits = limits if limits is not None else _DEFAULT_LIMITS
     engine = shared_engine(vocabulary)
-    constraint = _couple(grammar, vocabulary, limits, engine)
+    key = (id(grammar), limits)  # a constraint that is kept holds its grammar, so that no other can have the id
+    constraint = vocabulary.constraints.get(key)
+    if constraint is not None and constraint.is_of(engine):
+        return constraint
+    constraint, size = _couple(grammar, vocabulary, limits, engine)
     if not engine.native.byte_complete:
         _check_spelling(constraint)
+    vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
     return constraint
 
 
-def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> Constraint:
-    """Lower a grammar into an engine and take the constraint from there."""
+def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
+    """Lower a grammar into an engine and take the constraint from there, with the size of its program."""
     bounds = native_limits(limits)
-    term, distance, missing = lower(grammar, engine, vocabulary, bounds, limits)
+    term, distance, missing, size = lower(grammar, engine, vocabulary, bounds, limits)
     if distance is None and missing is not None:
         raise VocabularyError(
             "vocabulary",
@@ -163,8 +176,8 @@ def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Sh
             evidence=f"the term is {grammar!r}",
             remedy="look for an empty choice, contradicting intersections, or rules that never end",
         )
-    native = _native.Constraint(engine.native, term, list(vocabulary.eos), bounds)
-    return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance)
+    native = _native.Constraint(engine.native, term, vocabulary.eos, bounds)
+    return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
 
 
 def _check_spelling(constraint: Constraint) -> None:

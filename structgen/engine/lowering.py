@@ -7,7 +7,7 @@ in.  Neither walk recurses.  The twin in plain Python is ``structgen.testing.low
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from structgen_kernels import _native
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.limits import Limits
 
-__all__ = ["lower"]
+__all__ = ["Lowered", "lower"]
 
 _FLATTENER: Final = _native.Flattener(
     (  # in the order of `NodeClass` in flatten.h
@@ -64,9 +64,25 @@ _FLATTENER: Final = _native.Flattener(
 )
 
 
+class Lowered(NamedTuple):
+    """A grammar in an engine.
+
+    Attributes:
+        term: its term.
+        shortest: length of its shortest member in bytes; ``None`` if it has none.
+        unspellable: a byte that it needs somewhere and that no token holds, if there is one.
+        program_bytes: size of the program that it was flattened to.
+    """
+
+    term: int
+    shortest: int | None
+    unspellable: int | None
+    program_bytes: int
+
+
 def lower(
     grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, bounds: _native.Limits, limits: Limits
-) -> tuple[int, int | None, int | None]:
+) -> Lowered:
     """Make the native term of a closed grammar and solve its rules.
 
     Args:
@@ -75,10 +91,6 @@ def lower(
         vocabulary: resolves special tokens.
         bounds: the native part of ``limits``.
         limits: bounds the number of nodes.
-
-    Returns:
-        The term; the length of its shortest member in bytes, ``None`` if it has no member; and a byte that it needs
-        somewhere and no token holds, if there is one.
 
     Raises:
         GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
@@ -94,9 +106,7 @@ def lower(
     return result
 
 
-def _lowered(
-    grammar: Grammar, engine: SharedEngine, host: _Host, bounds: _native.Limits
-) -> tuple[int, int | None, int | None] | None:
+def _lowered(grammar: Grammar, engine: SharedEngine, host: _Host, bounds: _native.Limits) -> Lowered | None:
     """The same; ``None`` if the grammar is left-recursive."""
     flat = _FLATTENER.flatten(grammar, engine.lowered, host, host.limits.grammar_nodes)
     builder = _native.Builder(engine.native, bounds)
@@ -108,7 +118,7 @@ def _lowered(
         builder.solve_rules()
         if builder.left_recursive():
             return None
-        result = term, builder.distance(term), builder.take_unspellable()
+        result = Lowered(term, builder.distance(term), builder.take_unspellable(), flat.memory_bytes)
     finally:
         builder.close()
     for node, its_term in zip(flat.shared, shared, strict=True):

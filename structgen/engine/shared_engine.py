@@ -8,6 +8,7 @@ the old one goes with the last constraint that uses it.
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -61,6 +62,7 @@ def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
         return engine
 
 
+@lru_cache(maxsize=64)
 def native_limits(limits: Limits) -> _native.Limits:
     """Return the part of ``limits`` that the native engine counts."""
     native = _native.Limits()

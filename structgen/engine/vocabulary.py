@@ -19,13 +19,18 @@ from structgen.engine.tokenizers.kept_trie import load_trie, tokens_digest
 from structgen.engine.tokenizers.spelling import Speller
 from structgen.engine.tokenizers.table import Encoder, eos_ids
 from structgen.errors import VocabularyError
+from structgen.grammar.content_cache import ContentCache
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
 
+    from structgen.engine.constraint import Constraint
+
 __all__ = ["Vocabulary"]
 
 _SUBJECT = "vocabulary"
+
+_CONSTRAINT_BYTES = 64 << 20
 
 # What a text is encoded after: SentencePiece puts a space before a text, but not after a line break in it.
 _CONTEXTS = ("", "\n")
@@ -61,6 +66,7 @@ class Vocabulary:
         "_speller",
         "_tokens",
         "_trie",
+        "constraints",
     )
 
     def __init__(
@@ -99,6 +105,7 @@ class Vocabulary:
         self._special: Mapping[int, str] = MappingProxyType(names)
         self._encode: Encoder | None = tokenize
         self._lock = threading.Lock()
+        self.constraints: ContentCache[Constraint] = ContentCache(_CONSTRAINT_BYTES)  # for compile()
         self._digest: bytes | None = None
         self._missing: bytes | None = None
         self._speller: Speller | None = None

@@ -8,6 +8,7 @@ each type).  Every keyword is enforced by the automaton or refused by name; see 
 from __future__ import annotations
 
 import gc
+import marshal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
+from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.documents import Documents
 from structgen.grammar.json_schema.entries import LazyDescription, describe
 from structgen.grammar.json_schema.library import Library
@@ -23,17 +25,17 @@ from structgen.grammar.json_schema.places import shown
 from structgen.grammar.json_schema.planner import AlternativesOverlap, Planner
 from structgen.grammar.json_schema.policy import JsonPolicy, Order, Whitespace
 from structgen.grammar.json_schema.references import References, ScopesNeeded
+from structgen.grammar.json_schema.settings import Setting, setting_of
 from structgen.grammar.json_schema.strict_json import parse_json
-from structgen.grammar.json_schema.syntax import syntax_of
 from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
 from structgen.grammar.report import Described
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
-    from structgen.grammar.nodes import Grammar
 
-__all__ = ["JsonPolicy", "json_schema"]
+__all__ = ["JsonPolicy", "forget_known", "json_schema"]
 
 _SUBJECT: Final = "json schema"
 _DEFAULT_LIMITS: Final = Limits()
@@ -86,32 +88,68 @@ def json_schema(
         chosen = replace(chosen, whitespace=whitespace)
     if order is not None:
         chosen = replace(chosen, order=order)
-    document, python_type = _document(schema, limits)
+    setting = setting_of(chosen, limits)
+    content = None if registry is not None else _content(schema, limits)
+    key = (setting, draft, content)
+    if content is not None:
+        known = _known_grammars.get(key)
+        if known is not None:
+            return known
+    document, python_type = _document(schema if content is None else content, limits)
     with _without_collection():
         asserts_formats = chosen.formats == "asserted"
         documents = Documents(document, draft, Library(registry, limits), limits, asserts_formats=asserts_formats)
         try:
-            return _grammar(documents, python_type, chosen, limits, tracks_scopes=False)
+            grammar = _grammar(documents, python_type, setting, tracks_scopes=False)
         except ScopesNeeded:
-            return _grammar(documents, python_type, chosen, limits, tracks_scopes=True)
+            grammar = _grammar(documents, python_type, setting, tracks_scopes=True)
+    if content is not None:
+        _known_grammars.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
+    return grammar
 
 
-def _grammar(
-    documents: Documents, python_type: object | None, policy: JsonPolicy, limits: Limits, *, tracks_scopes: bool
-) -> Grammar:
+_ENTRY_BYTES: Final = 4_096
+_BYTES_PER_BYTE: Final = 24
+"""What a grammar takes in memory with its document, for a byte of schema: about that much in real ones."""
+_known_grammars: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+
+
+def forget_known() -> None:
+    """Drop the grammars that are kept for equal schemas, as a measurement of compiling must."""
+    _known_grammars.clear()
+
+
+def _content(schema: object, limits: Limits) -> str | bytes | None:
+    """What tells equal schemas: their text, or a dump of a dictionary; ``None`` where there is nothing so simple.
+
+    A dictionary is dumped because it may change later, and the grammar's description is read off it when asked for.
+    Equal dumps have equal contents; the reverse need not hold, for parts that are one object are dumped once.
+    """
+    if isinstance(schema, (str, bytes, bytearray)):
+        return _text(schema, limits)
+    if isinstance(schema, dict):
+        try:
+            return marshal.dumps(schema)
+        except ValueError:  # decimals, other classes of objects, or very deep nesting
+            return None
+    return None
+
+
+def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Grammar:
+    limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
     forms = NormalForm(references, limits)
     while True:
+        planner = Planner(forms, setting, limits)
         try:
-            planner = Planner(forms, syntax_of(policy), limits)
             term = planner.grammar(references.start())
             break
         except AlternativesOverlap as found:
             forms = NormalForm(references, limits, found.overlaps)
-    reached = references.originals(set(forms.locals))
+    reached = references.originals(planner.known.union(forms.locals))
     checked = references.originals(planner.checked)
     sources = [documents.root, *documents.loaded]
-    policies = _policies(policy, documents.root.resource.dialect)
+    policies = _policies(setting.policy, documents.root.resource.dialect)
     return Described(term, LazyDescription(lambda: describe(sources, reached, checked), policies, python_type))
 
 
@@ -138,8 +176,10 @@ def _without_collection() -> Iterator[None]:
 
 def _document(schema: object, limits: Limits) -> tuple[Json, object | None]:
     """The schema as a JSON value, and the Python type that it was made from."""
-    if isinstance(schema, (str, bytes, bytearray)):
-        schema = parse_json(_text(schema, limits), _SUBJECT, limits)
+    if isinstance(schema, str):
+        schema = parse_json(schema, _SUBJECT, limits)
+    elif isinstance(schema, bytes):
+        schema = marshal.loads(schema)  # a dump of our own
     elif isinstance(schema, (list, tuple, int, float)) and not isinstance(schema, bool):
         pass  # no schema and no type
     elif not isinstance(schema, (dict, bool)):

@@ -48,10 +48,11 @@ from structgen.grammar.json_schema.values import values_term
 from structgen.grammar.nodes import EMPTY, Grammar, Rules
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.leaves import Leaves
     from structgen.grammar.json_schema.reading import Local, Part
+    from structgen.grammar.json_schema.settings import Setting
     from structgen.grammar.json_schema.strings import StringFacet
-    from structgen.grammar.json_schema.syntax import Syntax
     from structgen.grammar.limits import Limits
 
 __all__ = ["AlternativesOverlap", "Planner"]
@@ -77,11 +78,13 @@ class AlternativesOverlap(Exception):
 class Planner:
     """Makes the grammar of one document."""
 
-    def __init__(self, forms: NormalForm, syntax: Syntax, leaves: Leaves, limits: Limits) -> None:
+    def __init__(self, forms: NormalForm, setting: Setting, limits: Limits) -> None:
         self.known: set[int] = set()  # the schemas whose plans were there, by identity
         self._forms = forms
-        self._leaves = leaves
-        self._syntax = syntax
+        self._setting = setting
+        self._dialect: Dialect | None = None  # that of the leaves
+        self._leaves: Leaves | None = None
+        self._syntax = syntax = setting.syntax
         self._limits = limits
         self._validity = Validity(forms)
         self._plans: dict[int | frozenset[int], Plan] = {}
@@ -148,9 +151,10 @@ class Planner:
         if plan is not None:
             plan.uses += 1
             return plan
-        key = self._leaves.key(schema)
+        leaves = self._leaves_of(place)
+        key = leaves.key(schema)
         if key is not None:
-            plan = self._leaves.get(key)
+            plan = leaves.get(key)
             if plan is not None:
                 self.known.add(id(schema))
                 return plan
@@ -159,11 +163,18 @@ class Planner:
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
             plan = Plan(places, self._depth, self._scalars(shape))
             if key is not None and plan.term is not None and plan.term is not EMPTY:
-                self._leaves.keep(key, plan.term)
+                leaves.keep(key, plan.term)
         else:
             plan = self._new(places)
         self._plans[id(schema)] = plan
         return plan
+
+    def _leaves_of(self, place: Place) -> Leaves:
+        """The leaves of the dialect of a schema, nearly always that of the one before."""
+        dialect = place.resource.dialect
+        if self._leaves is None or dialect is not self._dialect:
+            self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
+        return self._leaves
 
     def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
         distinct = {place.key: place for place in places if place.schema is not True and not _is_free(place)}
