@@ -460,20 +460,42 @@ void Automaton::settle(TermId term, Weight weight) {
   if (terms_[term].kind == Kind::kAnd || terms_[term].kind == Kind::kNot) solve_boolean(term, weight);
 }
 
-// Dijkstra forward over derivatives until the empty string or a settled term is met.  What was visited is dead if
-// nothing is met; otherwise the shortest path is settled, so that following it costs nothing later.
+// What a member of a boolean term takes at least: that of any regular part of an intersection.  Terms that would have
+// to be explored themselves say nothing.
+Distance Automaton::least(TermId term, Weight weight) {
+  const auto of = [&](TermId part) -> Distance {
+    const Kind kind = terms_[part].kind;
+    if (kind == Kind::kAnd || kind == Kind::kNot) return 0;
+    TermId missing = kNone;
+    const Distance known = weight == Weight::kPlain ? terms_.distance(part) : terms_.json_distance(part, missing).value_or(kUnsolved);
+    return known == kUnsolved ? 0 : known;
+  };
+  if (terms_[term].kind != Kind::kAnd) return of(term);
+  Distance best = 0;
+  const auto list = terms_.list(terms_[term].a);
+  for (size_t i = 0; i < list.size(); ++i) best = std::max(best, of(list[i]));
+  return best;
+}
+
+// A* forward over derivatives (Hart, Nilsson and Raphael 1968) until the empty string or a settled term is met.  The
+// bound never overestimates but may fall by more than a step, so a term is explored again when a shorter way to it
+// is found.  What was visited is dead if nothing is met; otherwise the shortest path is settled, so that following it
+// costs nothing later.
 void Automaton::solve_boolean(TermId root, Weight weight) {
   struct Visit {
     Distance distance;
     TermId parent;
+    Distance least;
   };
   std::unordered_map<TermId, Visit> visited;
   struct Entry {
+    Distance bound;  // of the whole path
     Distance distance;
     bool goal;
     TermId term;
-    TermId parent;
-    bool operator>(const Entry& other) const { return distance > other.distance; }
+    bool operator>(const Entry& other) const {
+      return bound != other.bound ? bound > other.bound : distance < other.distance;  // of equals the deepest first
+    }
   };
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   const auto known = [&](TermId term) {
@@ -483,35 +505,41 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     if (weight == Weight::kPlain) terms_.set_distance(term, distance);
     else terms_.set_json_distance(term, distance);
   };
-  queue.push({0, false, root, kNone});
+  const auto reach = [&](TermId term, Distance distance, TermId parent) {
+    const auto [place, is_new] = visited.try_emplace(term, Visit{distance, parent, 0});
+    if (is_new) place->second.least = least(term, weight);
+    else if (place->second.distance <= distance) return;
+    else place->second = {distance, parent, place->second.least};
+    if (place->second.least < kInfinite) queue.push({add(distance, place->second.least), distance, false, term});
+  };
+  reach(root, 0, kNone);
   uint64_t explored = 0;
   while (!queue.empty()) {
     const Entry entry = queue.top();
     queue.pop();
+    if (visited.at(entry.term).distance < entry.distance) continue;  // a shorter way was found meanwhile
     if (entry.goal) {
       for (TermId term = entry.term; term != kNone; term = visited.at(term).parent)
-        if (known(term) == kUnsolved) record(term, entry.distance - visited.at(term).distance);
+        if (known(term) == kUnsolved) record(term, entry.bound - visited.at(term).distance);
       return;
     }
-    if (!visited.emplace(entry.term, Visit{entry.distance, entry.parent}).second) continue;
     const Kind kind = terms_[entry.term].kind;
     Distance rest = known(entry.term);
     if (rest == kUnsolved && kind != Kind::kAnd && kind != Kind::kNot) rest = settled_json_distance(entry.term);
     if (rest == kUnsolved && is_nullable(entry.term)) rest = 0;
     if (rest != kUnsolved) {
-      if (rest < kInfinite) queue.push({add(entry.distance, rest), true, entry.term, entry.parent});
+      if (rest < kInfinite) queue.push({add(entry.distance, rest), entry.distance, true, entry.term});
       continue;
     }
     if (++explored > regular_limit_)
       throw LimitError("regular_states", regular_limit_, "deciding whether an intersection or complement is empty");
     for (const auto& [set, target] : derivatives(entry.term)) {
-      if (visited.contains(target)) continue;
       Distance step = 1;
       if (weight == Weight::kJson) {
         step = kInfinite;
         set.for_each([&](uint8_t byte) { step = std::min(step, terms_.json_weight(byte)); });
       }
-      queue.push({add(entry.distance, step), false, target, entry.term});
+      reach(target, add(entry.distance, step), entry.term);
     }
   }
   for (const auto& [term, visit] : visited)

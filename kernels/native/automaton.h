@@ -121,6 +121,7 @@ class Automaton {
   void settle(TermId term, Weight weight);
   Distance settled_json_distance(TermId value);
   void solve_boolean(TermId term, Weight weight);
+  Distance least(TermId term, Weight weight);
   std::vector<std::pair<ByteSet, TermId>> derivatives(TermId term);
 
   TermStore terms_;
