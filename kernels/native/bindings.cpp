@@ -161,60 +161,7 @@ NB_MODULE(_native, m) {
            },
            "engine"_a, "limits"_a)
       .def("close", &Builder::close)
-      .def("empty", [](Builder&) { return kEmptyTerm; })
-      .def("epsilon", [](Builder&) { return kEpsilonTerm; })
-      .def("literal",
-           [](Builder& self, nb::bytes data, bool decoded) {
-             self.terms().restrict(!decoded);
-             const TermId term = self.terms().literal(view(data));
-             self.terms().restrict(false);
-             return term;
-           },
-           "data"_a, "decoded"_a = false)
-      .def("byte_class",
-           [](Builder& self, const std::vector<std::pair<uint32_t, uint32_t>>& ranges, bool decoded) {
-             ByteSet set;
-             for (const auto& [low, high] : ranges) {
-               if (low > high || high > 255) throw nb::value_error("byte class: range is not within 0..255");
-               set |= ByteSet::range(low, high);
-             }
-             self.terms().restrict(!decoded);
-             const TermId term = self.terms().bytes(set);
-             self.terms().restrict(false);
-             return term;
-           },
-           "ranges"_a, "decoded"_a = false)
-      .def("char_class",
-           [](Builder& self, const std::vector<CodePoints>& ranges, bool decoded) {
-             self.terms().restrict(!decoded);
-             const TermId term = self.terms().chars(ranges);
-             self.terms().restrict(false);
-             return term;
-           },
-           "ranges"_a, "decoded"_a = false)
       .def("take_unspellable", [](Builder& self) { return self.terms().take_unspellable(); })
-      .def("sequence", [](Builder& self, TermId head, TermId tail) { return self.terms().sequence(head, tail); }, "head"_a, "tail"_a)
-      .def("choice", [](Builder& self, std::vector<TermId> items) { return self.terms().choice(std::move(items)); }, "items"_a)
-      .def("repeat",
-           [](Builder& self, TermId item, uint32_t min, std::optional<uint32_t> max) {
-             return self.terms().repeat(item, min, max.value_or(kNone));
-           },
-           "item"_a, "min"_a, "max"_a.none())
-      .def("permutation",
-           [](Builder& self, TermId separator, TermId rest, const std::vector<std::pair<TermId, bool>>& items, uint32_t min,
-              std::optional<uint32_t> max) {
-             return self.terms().permutation(separator, rest, items, min, max.value_or(kNone));
-           },
-           "separator"_a, "rest"_a, "items"_a, "min"_a, "max"_a.none())
-      .def("special", [](Builder& self, uint32_t token) { return self.terms().special(token); }, "token"_a)
-      .def("call", [](Builder& self, RuleId rule) { return self.terms().call(rule); }, "rule"_a)
-      .def("conjunction", [](Builder& self, std::vector<TermId> items) { return self.automaton().conjunction(std::move(items)); }, "items"_a)
-      .def("negation", [](Builder& self, TermId item) { return self.automaton().negation(item); }, "item"_a)
-      .def("json", [](Builder& self, TermId value) { return self.automaton().json(value); }, "value"_a)
-      .def("add_rule", [](Builder& self, std::string name) { return self.terms().add_rule(std::move(name)); }, "name"_a)
-      .def("set_rule", [](Builder& self, RuleId rule, TermId body) { self.terms().set_rule(rule, body); }, "rule"_a, "body"_a)
-      .def("set_scope", [](Builder& self, RuleId rule, bool spare) { self.terms().set_scope(rule, spare ? Scope::kSpare : Scope::kUnknown); },
-           "rule"_a, "spare"_a)
       .def("run",
            [](Builder& self, const FlatGrammar& grammar) {
              nb::gil_scoped_release release;

@@ -2,7 +2,8 @@
 
 The nodes are flattened to a program, which holds no Python objects (``flatten.h``), and the engine makes terms from
 it without the GIL (``program.h``).  A node that several parents share is lowered once for each scope that it is met
-in.  Neither walk recurses.  The twin in plain Python is ``structgen.testing.lowering``.
+in.  Neither walk recurses.  What terms mean is stated a second time, from the nodes, by
+``structgen.testing.reference``.
 """
 
 from __future__ import annotations
