@@ -20,7 +20,8 @@ inline uint64_t mix(uint64_t value) {  // the finaliser of splitmix64
 }
 inline uint64_t combine(uint64_t seed, uint64_t value) { return mix(seed ^ mix(value)); }
 
-// Open addressing from hash to id; whoever owns the contents supplies the comparison.
+// Open addressing from hash to id; whoever owns the contents supplies the comparison.  Slots hold half of the hash: the
+// tables of an engine outgrow the caches of a processor, and a look-up costs about one miss in them.
 class IdTable {
  public:
   IdTable() : slots_(64) {}
@@ -31,12 +32,12 @@ class IdTable {
     for (size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
       const Slot& slot = slots_[i];
       if (slot.id == kNone) return kNone;
-      if (slot.hash == hash && equal(slot.id)) return slot.id;
+      if (slot.hash == static_cast<uint32_t>(hash) && equal(slot.id)) return slot.id;
     }
   }
   void insert(uint64_t hash, uint32_t id) {
     if ((count_ + 1) * 2 > slots_.size()) grow();
-    place(hash, id);
+    place(static_cast<uint32_t>(hash), id);
     ++count_;
   }
   void clear() {
@@ -47,10 +48,10 @@ class IdTable {
 
  private:
   struct Slot {
-    uint64_t hash = 0;
+    uint32_t hash = 0;
     uint32_t id = kNone;
   };
-  void place(uint64_t hash, uint32_t id) {
+  void place(uint32_t hash, uint32_t id) {
     size_t i = hash & (slots_.size() - 1);
     while (slots_[i].id != kNone) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = {hash, id};
