@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from structgen.engine import Vocabulary, compile, fill_masks
-from structgen.grammar.json_schema import json_schema
+from structgen.grammar.json_schema import forget_known, json_schema
 
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
 
@@ -48,6 +48,9 @@ class Engine(Protocol):
     def compile(self, schema: str) -> Any:
         """Compile JSON text; any exception is a refusal."""
 
+    def forget(self) -> None:
+        """Drop what is kept of equal schemas, so that the next compilation is a cold one."""
+
     def start(self, compiled: Any) -> Sequence:
         """Begin a text."""
 
@@ -77,6 +80,10 @@ class Structgen:
 
     def compile(self, schema: str) -> Any:
         return compile(json_schema(schema), self.vocabulary)
+
+    def forget(self) -> None:
+        forget_known()
+        self.vocabulary.constraints.clear()
 
     def start(self, compiled: Any) -> Sequence:
         matcher, words = compiled.matcher(), self.words
@@ -112,6 +119,9 @@ class Llguidance:
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return matcher
+
+    def forget(self) -> None:
+        pass  # keeps nothing
 
     def start(self, compiled: Any) -> Sequence:
         matcher = compiled.deep_copy()
@@ -153,6 +163,9 @@ class Xgrammar:
 
     def compile(self, schema: str) -> Any:
         return self.compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=self.strict)
+
+    def forget(self) -> None:
+        self.compiler.clear_cache()
 
     def start(self, compiled: Any) -> Sequence:
         matcher = self.library.GrammarMatcher(compiled)
