@@ -114,7 +114,9 @@ def _lowered(grammar: Grammar, engine: SharedEngine, host: _Host, bounds: _nativ
     try:
         try:
             term, shared = builder.run(flat)
-        except ValueError as error:
+        except LimitExceeded:
+            raise
+        except ValueError as error:  # of a distinct term
             raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
         builder.solve_rules()
         if builder.left_recursive():
