@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import json_schema
+from structgen.grammar.json_schema import JsonPolicy, json_schema
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 ITEMS = ["a", "ab", 1, 2, 12, True, False, None, 0, "c"]
@@ -116,6 +116,18 @@ def test_two_spellings_are_one_item() -> None:
     integers = compile(json_schema(interval), BYTES)
     assert all(accepts(integers, text) for text in ("[-0, -1, 1]", "[0]"))
     assert not accepts(integers, "[0, -0]")
+
+
+def test_all_forms_of_numbers() -> None:
+    """Where numbers may be written in all their forms, so may items, and all forms are one item."""
+    schemas = [
+        {"type": "array", "items": {"enum": [0, 10]}, "uniqueItems": True},
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 10}, "uniqueItems": True},
+    ]
+    for schema in schemas:
+        constraint = compile(json_schema(schema, policy=JsonPolicy(numbers="all")), BYTES)
+        assert all(accepts(constraint, text) for text in ("[1e1, 0]", "[0.0, 10.0]", "[-0.0, 10]", "[100e-1]"))
+        assert not any(accepts(constraint, text) for text in ("[10, 1e1]", "[0, -0.0]", "[0e3, 0.00]"))
 
 
 def test_compound_constants() -> None:
