@@ -7,6 +7,7 @@ lowered once for each scope that it is met in.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, LimitExceeded
@@ -185,16 +186,12 @@ class _Lowering:
         """List the parts that a node needs."""
         node, scope, mode = task.node, task.scope, task.mode
         match node:
-            case Sequence() | Choice() | Permutation():
+            case Sequence() | Choice() | Permutation() | Repeat() | Capture() | Described():
                 for item in node.children:
                     self.need(task, item, scope, mode)
-            case Repeat() | Capture() | Described():
-                self.need(task, node.item, scope, mode)
-            case Intersection():
-                for item in node.items:
+            case Intersection() | Complement():
+                for item in node.children:
                     self.need(task, item, scope, mode or _Mode.REGULAR)
-            case Complement():
-                self.need(task, node.item, scope, mode or _Mode.REGULAR)
             case Distinct():
                 if mode:
                     raise GrammarError(
@@ -258,10 +255,7 @@ class _Lowering:
             case Literal() | ByteClass() | CharClass() | SpecialToken():  # a grammar that is a symbol
                 return self.finish_symbol(node, task.mode)
             case Sequence():
-                term = build.epsilon()
-                for part in reversed(parts):
-                    term = build.sequence(part, term)
-                return term
+                return reduce(lambda tail, part: build.sequence(part, tail), reversed(parts), build.epsilon())
             case Choice():
                 return build.choice(parts)
             case Repeat():
