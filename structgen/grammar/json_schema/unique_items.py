@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.equality import value_key
 from structgen.grammar.json_schema.json_types import ANY, BOOLEAN, FRACTION, INTEGER, NULL
-from structgen.grammar.json_schema.numbers import NumberFacet
+from structgen.grammar.json_schema.numbers import NumberFacet, number_term
 from structgen.grammar.json_schema.places import refused
 from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
 from structgen.grammar.json_schema.terms import alternatives, chain
@@ -150,15 +150,26 @@ class UniqueItems:
             return None
         found: list[tuple[Json, Grammar]] = []
         if shape.types & INTEGER:
-            numbers = _integers(shape.number or NumberFacet())
+            facet = shape.number or NumberFacet()
+            numbers = _integers(facet)
             if numbers is None:
                 return None
-            found += ((number, _integer_term(number)) for number in numbers)
+            found += ((number, self._integer_term(number, facet, shape)) for number in numbers)
         if shape.types & BOOLEAN:
             found += _BOOLEANS.items()
         if shape.types & NULL:
             found.append((None, NULL_TERM))
         return found
+
+    def _integer_term(self, number: int, facet: NumberFacet, shape: Shape) -> Grammar:
+        """The texts of one integer that ``facet`` leaves."""
+        if self._syntax.policy.numbers == "canonical":
+            text = Literal(str(number).encode())
+            return text if number else Choice((text, Literal(b"-0")))
+        point = NumberFacet()
+        point.raise_lower(number, is_open=False)
+        point.drop_upper(number, is_open=False)
+        return number_term(facet.meet(point), self._syntax, shape.origins, integral=True)
 
     def term(self, terms: Items[Grammar]) -> Grammar:
         """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
@@ -176,11 +187,6 @@ def _integers(facet: NumberFacet) -> list[int] | None:
     if facet.lower is None or facet.upper is None or facet.upper - facet.lower > _MOST_INTEGERS:
         return None
     return [number for number in range(floor(facet.lower), ceil(facet.upper) + 1) if facet.admits(number)]
-
-
-def _integer_term(number: int) -> Grammar:
-    text = Literal(str(number).encode())
-    return text if number else Choice((text, Literal(b"-0")))
 
 
 class _Builder:

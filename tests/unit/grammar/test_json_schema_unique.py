@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import json_schema
+from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.grammar.nodes import Distinct, Permutation, postorder
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 ITEMS = ["a", "ab", 1, 2, 12, True, False, None, 0, "c"]
@@ -100,11 +101,19 @@ def test_named_cases(schema: dict[str, Any]) -> None:
         {"items": {"enum": [1, 2]}, "contains": {"const": 1}},
     ],
 )
-def test_other_items_are_refused(schema: dict[str, Any]) -> None:
-    """Where the values are not few, or not provably different, the keyword is named."""
-    with pytest.raises(UnsupportedFeature) as caught:
-        json_schema({"type": "array", "uniqueItems": True, **schema})
-    assert caught.value.feature == "uniqueItems"
+def test_other_items_are_checked_as_they_are_written(schema: dict[str, Any]) -> None:
+    """Where the values are not few, or not provably different, the array is no permutation; it means the same."""
+    whole = {"type": "array", "uniqueItems": True, **schema}
+    assert any(isinstance(node, Distinct) for node in postorder(json_schema(whole)))
+    assert check(whole)
+
+
+def test_few_values_need_no_check() -> None:
+    """They are enforced by the automaton alone."""
+    schema = {"type": "array", "items": {"enum": ["a", 1]}, "uniqueItems": True, "minItems": 2}
+    kinds = {type(node) for node in postorder(json_schema(schema))}
+    assert Permutation in kinds
+    assert Distinct not in kinds
 
 
 def test_two_spellings_are_one_item() -> None:
@@ -116,6 +125,18 @@ def test_two_spellings_are_one_item() -> None:
     integers = compile(json_schema(interval), BYTES)
     assert all(accepts(integers, text) for text in ("[-0, -1, 1]", "[0]"))
     assert not accepts(integers, "[0, -0]")
+
+
+def test_all_forms_of_numbers() -> None:
+    """Where numbers may be written in all their forms, so may items, and all forms are one item."""
+    schemas = [
+        {"type": "array", "items": {"enum": [0, 10]}, "uniqueItems": True},
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 10}, "uniqueItems": True},
+    ]
+    for schema in schemas:
+        constraint = compile(json_schema(schema, policy=JsonPolicy(numbers="all")), BYTES)
+        assert all(accepts(constraint, text) for text in ("[1e1, 0]", "[0.0, 10.0]", "[-0.0, 10]", "[100e-1]"))
+        assert not any(accepts(constraint, text) for text in ("[10, 1e1]", "[0, -0.0]", "[0e3, 0.00]"))
 
 
 def test_compound_constants() -> None:
