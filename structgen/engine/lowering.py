@@ -188,21 +188,13 @@ class _Lowering:
             case Sequence() | Choice() | Permutation():
                 for item in node.children:
                     self.need(task, item, scope, mode)
-            case Repeat() | Capture() | Described():
+            case Repeat() | Capture() | Described() | Distinct():
                 self.need(task, node.item, scope, mode)
             case Intersection():
                 for item in node.items:
                     self.need(task, item, scope, mode or _Mode.REGULAR)
             case Complement():
                 self.need(task, node.item, scope, mode or _Mode.REGULAR)
-            case Distinct():
-                if mode:
-                    raise GrammarError(
-                        "grammar",
-                        "a distinct term is used where the language must be regular",
-                        remedy="keep arrays and objects without repetition out of intersections and complements",
-                    )
-                self.need(task, node.item, scope, mode)
             case JsonString():
                 self.need(task, node.value, scope, _Mode.DECODED)
             case Shared():
@@ -274,10 +266,8 @@ class _Lowering:
                 return parts[0]
             case Intersection() | Complement() | JsonString():
                 return self.finish_regular(node, parts, task.mode)
-            case Distinct():
-                return self.finish_distinct(node, parts[0])
-            case Shared():
-                return self.finish_shared(task, node, parts)
+            case Shared() | Distinct():
+                return self.finish_own_rule(task, node, parts)
             case Rules():
                 return self.finish_rules(task)
             case Reference():
@@ -334,7 +324,18 @@ class _Lowering:
         self.remembered.append(node)
         return term
 
-    def finish_distinct(self, node: Distinct, item: int) -> int:
+    def finish_own_rule(self, task: _Task, node: Shared | Distinct, parts: list[int]) -> int:
+        if isinstance(node, Shared):
+            return self.finish_shared(task, node, parts)
+        return self.finish_distinct(node, parts[0], task.mode)
+
+    def finish_distinct(self, node: Distinct, item: int, mode: _Mode) -> int:
+        if mode:
+            raise GrammarError(
+                "grammar",
+                "a distinct term is used where the language must be regular",
+                remedy="keep arrays and objects without repetition out of intersections and complements",
+            )
         if self.builder.distance(item) == 0:
             raise GrammarError(
                 "grammar",
