@@ -184,7 +184,7 @@ class Recogniser:
                     position.is_live = True
                 elif length == depth:
                     is_cut = True
-                elif here.is_live is None and self._may_end(here):
+                elif here.is_live is None and self._has_way_out(here):
                     fuel -= 1
                     if fuel == 0:
                         raise RuntimeError(f"no completion of {position.text!r} was found within {_FUEL} positions")
@@ -194,7 +194,7 @@ class Recogniser:
                 position.is_live = False
         return position.is_live
 
-    def _may_end(self, here: Position) -> bool:
+    def _has_way_out(self, here: Position) -> bool:
         """Whether some item has callers up to the whole grammar without a repetition among them."""
         agenda = [(node, origin) for node, _, origin in here.items]
         seen = set(agenda)

@@ -82,7 +82,8 @@ KEYWORDS: Final[dict[str, Keyword]] = {
         "arrays",
         "enforced where the values are few, each at most once by value: `enum`, `const`, booleans, null, intervals of "
         "integers, unions of these; after a prefix too, where its items are such or provably different from all "
-        "others; and where at most one item is possible; else refused",
+        "others; and where at most one item is possible; else checked at the end of each item, and refused where "
+        "more than one is required",
     ),
     "contains": Keyword("arrays", _ENFORCED),
     "minContains": Keyword("arrays", "enforced; no effect without `contains`"),

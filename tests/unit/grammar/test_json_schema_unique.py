@@ -1,4 +1,4 @@
-"""``uniqueItems`` over finitely many values, judged by jsonschema."""
+"""``uniqueItems`` over finitely many values and over others, judged by jsonschema."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import jsonschema
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from structgen.grammar.nodes import Distinct, Permutation, postorder
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 ITEMS = ["a", "ab", 1, 2, 12, True, False, None, 0, "c"]
+NESTED = ["a", [], ["a"], [1.0], {}, {"a": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, [True], [1]]
 LISTS = [list(items) for count in range(4) for items in product(ITEMS, repeat=count)]
 
 
@@ -94,18 +96,21 @@ def test_named_cases(schema: dict[str, Any]) -> None:
     [
         {},
         {"items": {"type": "string"}},
+        {"items": {"type": "string"}, "minItems": 1, "maxItems": 2},
         {"items": {"type": "integer", "minimum": 0}},
         {"items": {"type": "number", "minimum": 0, "maximum": 1}},
+        {"items": {"anyOf": [{"type": "string", "pattern": "^a"}, {"enum": [1, 2]}]}},
         {"prefixItems": [{"type": "string"}], "items": {"enum": ["a", 1]}},
         {"prefixItems": [{}, {"const": 1}]},
         {"items": {"enum": [1, 2]}, "contains": {"const": 1}},
     ],
 )
-def test_other_items_are_checked_as_they_are_written(schema: dict[str, Any]) -> None:
-    """Where the values are not few, or not provably different, the array is no permutation; it means the same."""
+def test_items_of_other_schemas_are_compared(schema: dict[str, Any]) -> None:
+    """Where the values are not few, or not provably different, the report says that they are checked."""
     whole = {"type": "array", "uniqueItems": True, **schema}
-    assert any(isinstance(node, Distinct) for node in postorder(json_schema(whole)))
     assert check(whole)
+    entries = {entry.where: entry.status.value for entry in json_schema(whole).description.entries}
+    assert entries["#/uniqueItems"] == "checked"
 
 
 def test_few_values_need_no_check() -> None:
@@ -114,6 +119,44 @@ def test_few_values_need_no_check() -> None:
     kinds = {type(node) for node in postorder(json_schema(schema))}
     assert Permutation in kinds
     assert Distinct not in kinds
+
+
+def test_containers_are_compared() -> None:
+    """Arrays in order, objects without regard to it, and true is not 1."""
+    lists = [list(items) for count in range(4) for items in product(NESTED, repeat=count)]
+    schema = {"type": "array", "uniqueItems": True}
+    constraint, validator = compile(json_schema(schema), BYTES), jsonschema_rs.validator_for(schema)
+    for items in lists:
+        assert accepts(constraint, json.dumps(items)) == validator.is_valid(items), items
+
+
+def test_alternatives_may_repeat() -> None:
+    """A repetition excludes only the alternative that forbids it."""
+    one = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    assert check({"anyOf": [one, {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}]})
+
+
+def test_a_name_that_repeats_is_no_item() -> None:
+    """Inside such an array no object repeats a name, so that all readers agree on its value."""
+    constraint = compile(json_schema({"type": "array", "items": {}, "uniqueItems": True}), BYTES)
+    assert accepts(constraint, '[{"a": 1, "b": 1}]')
+    assert not accepts(constraint, '[{"a": 1, "a": 1}]')
+    assert not accepts(constraint, '[[{"b": {"a": 1, "\\u0061": 2}}]]')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}, "minItems": 2},
+        {"contains": {"type": "string"}, "minContains": 2},
+        {"items": {"type": "string"}, "not": {"maxItems": 3}},
+    ],
+)
+def test_several_required_items_are_refused(schema: dict[str, Any]) -> None:
+    """Where the values are not few and more than one is required, the keyword is named."""
+    with pytest.raises(UnsupportedFeature) as caught:
+        json_schema({"type": "array", "uniqueItems": True, **schema})
+    assert caught.value.feature == "uniqueItems"
 
 
 def test_two_spellings_are_one_item() -> None:
