@@ -135,10 +135,11 @@ def _judge_group(path: Path, file: str, draft: str, group: dict[str, Any]) -> li
     if isinstance(schema, dict):
         schema.setdefault("$schema", DRAFTS[draft])
     compiled = _compiled(schema, registry)
+    fixed = strings_of(schema) | strings_of(list(registry.values()))
     judged = []
     for test in group["tests"]:
         if isinstance(compiled, Constraint):
-            outcome = _judge(compiled, schema, test, strings_of(schema))
+            outcome = _judge(compiled, schema, test, fixed)
         elif isinstance(compiled, UnsatisfiableGrammar):
             outcome = Outcome(Kind.REJECTS_VALID, _reason(compiled)) if test["valid"] else PASS
         else:

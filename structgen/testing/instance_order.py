@@ -14,6 +14,8 @@ import referencing.exceptions
 __all__ = ["declared_order", "declared_orders", "shuffled"]
 
 _DEEPEST: Final = 50
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+"""A dynamic reference is taken for a plain one; the order of names seldom depends on which schema it leads to."""
 _CONDITIONS: Final = ("not", "if", "dependentSchemas", "dependencies")
 """Keywords whose schemas need not hold; the names that they mention come after all others."""
 
@@ -80,7 +82,7 @@ class _Ordering:
         for keyword, value in schema.items():
             if keyword == "properties":
                 yield schema
-            elif keyword == "$ref" and isinstance(value, str):
+            elif keyword in _REFERENCES and isinstance(value, str):
                 yield from self.applied(self.target(value), data, depth + 1)
             elif keyword == "allOf":
                 for inner in value:

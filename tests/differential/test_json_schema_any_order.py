@@ -1,4 +1,7 @@
-"""Real schemas with ``order="any"``: valid instances are members however their members are shuffled."""
+"""Real schemas with members in any order: valid instances are members however they are written, invalid ones never.
+
+Instances in the declared order are judged in ``test_json_schema_outcomes``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from structgen.testing.instance_order import shuffled
 
 SAMPLE_STEP = 11
 """Every eleventh schema is tried in an ordinary run: about 620."""
-LEAST_COMPILED = 0.89
+LEAST_COMPILED = 0.98
 """The share of schemas that are not refused; a lower one is a step back."""
 
 
@@ -56,7 +59,7 @@ def _compare_shuffled(schemas: list[dict[str, Any]], vocabulary: Vocabulary) -> 
     for case in schemas:
         try:
             constraint = compile(json_schema(case["schema"], order="any"), vocabulary)
-        except (GrammarError, LimitExceeded):  # the test above says which errors are faults
+        except (GrammarError, LimitExceeded):
             outcomes["refused"] += 1
             continue
         outcomes["compiled"] += 1
