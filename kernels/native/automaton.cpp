@@ -11,7 +11,7 @@ namespace structgen {
 namespace {
 
 constexpr uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF, kFirstAstral = 0x10000;
-constexpr size_t kFewBytes = 6;
+constexpr size_t kFewGroups = 4;
 
 struct SimpleEscape {
   uint8_t letter, value;
@@ -31,32 +31,13 @@ const ByteSet& unescaped_json() {  // bytes that stand for themselves inside a J
 
 }  // namespace
 
-void ByteMap::assign(const ByteSet& set, uint32_t target) { groups_.emplace_back(set, target); }
-
 void ByteMap::seal() {
-  size_t total = 0;
-  for (const auto& [set, target] : groups_) total += set.size();
-  if (total <= kFewBytes) {
-    for (const auto& [set, target] : groups_)
-      set.for_each([&](uint8_t byte) {
-        bytes_.push_back(byte);
-        targets_.push_back(target);
-      });
-    return;
-  }
-  // Class 0 is the dead one.  There are at most 256 groups; with 256 no byte is dead.
-  classes_ = std::make_unique<std::array<uint8_t, 256>>();
-  const bool full = total == 256;
-  if (!full) targets_.push_back(kDead);
-  for (const auto& [set, target] : groups_) {
-    const auto index = static_cast<uint8_t>(targets_.size());
-    targets_.push_back(target);
-    set.for_each([&](uint8_t byte) { (*classes_)[byte] = index; });
-  }
-}
-
-size_t ByteMap::bytes() const {
-  return groups_.capacity() * sizeof(groups_[0]) + bytes_.capacity() + targets_.capacity() * 4 + (classes_ ? 256 : 0);
+  groups_.shrink_to_fit();
+  if (groups_.size() <= kFewGroups) return;
+  index_ = std::make_unique<std::array<uint16_t, 256>>();
+  index_->fill(kNoGroup);
+  for (size_t group = 0; group < groups_.size(); ++group)
+    groups_[group].first.for_each([&](uint8_t byte) { (*index_)[byte] = static_cast<uint16_t>(group); });
 }
 
 // What an expansion finds at the front of a set of terms.
@@ -76,6 +57,8 @@ void Automaton::forget() {
   state_of_list_.clear();
   state_of_term_.clear();
   first_codes_.clear();
+  code_tails_.clear();
+  foreign_codes_.clear();
   rule_starts_.clear();
   edge_bytes_ = 0;
   std::vector<TermId> none;
@@ -96,13 +79,15 @@ StateId Automaton::intern(std::vector<TermId>& items) {
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
   const uint32_t list = item_lists_.intern(items);
-  if (list < state_of_list_.size()) return state_of_list_[list];
+  // A list may be there without a state: the charge below throws.
+  if (state_of_list_.size() <= list) state_of_list_.resize(list + 1, kNone);
+  if (state_of_list_[list] != kNone) return state_of_list_[list];
   meter_.charge("automaton states");
   State& state = states_.emplace_back();
   state.items = list;
   for (TermId item : items) state.distance = std::min(state.distance, terms_.distance(item));
   const auto id = static_cast<StateId>(states_.size() - 1);
-  state_of_list_.push_back(id);
+  state_of_list_[list] = id;
   return id;
 }
 
@@ -165,8 +150,11 @@ uint32_t Automaton::height(RuleId rule) {
 }
 
 TermId Automaton::as_term(StateId id) {
-  const auto held = items(id);
-  return terms_.choice(std::vector<TermId>(held.begin(), held.end()));
+  if (states_[id].term == kNone) {
+    const auto held = items(id);
+    states_[id].term = terms_.choice(std::vector<TermId>(held.begin(), held.end()));
+  }
+  return states_[id].term;
 }
 
 bool Automaton::is_nullable(TermId root) const {
@@ -292,8 +280,29 @@ void Automaton::collect(TermId root, Expansion& out) {
   }
 }
 
+// Most states stand within a literal: one edge, and nothing else.
+bool Automaton::expand_literal(StateId id) {
+  const auto held = items(id);
+  if (held.size() != 1) return false;
+  const Term whole = terms_[held[0]];
+  const bool is_sequence = whole.kind == Kind::kSequence;
+  const Term head = is_sequence ? terms_[whole.a] : whole;
+  if (head.kind != Kind::kLiteral) return false;
+  ByteSet set;
+  set.insert(static_cast<uint8_t>(terms_.blob(head.a)[head.b]));
+  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), is_sequence ? whole.b : kEpsilonTerm)};
+  const StateId target = intern(rest);
+  State& state = states_[id];
+  state.next.assign(set, target);
+  state.next.seal();
+  state.live = set;
+  state.expanded = true;
+  edge_bytes_ += state.next.bytes();
+  return true;
+}
+
 void Automaton::expand(StateId id) {
-  if (states_[id].expanded) return;
+  if (states_[id].expanded || expand_literal(id)) return;
   Expansion found;
   {
     const auto held = items(id);
@@ -343,9 +352,17 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
     else forms[kept++] = form;
   }
   forms.resize(kept);
-  if (forms.size() == 1) {
-    std::vector<TermId> target{forms[0].target};
-    next.assign(forms[0].set, intern(target));
+  ByteSet seen;
+  const bool disjoint = std::all_of(forms.begin(), forms.end(), [&](const Form& form) {
+    const bool fresh = (seen & form.set).empty();
+    seen |= form.set;
+    return fresh;
+  });
+  if (disjoint) {
+    for (const Form& form : forms) {
+      std::vector<TermId> target{form.target};
+      next.assign(form.set, intern(target));
+    }
     next.seal();
     return;
   }
@@ -546,7 +563,36 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     if (known(term) == kUnsolved) record(term, kInfinite);
 }
 
+// Of several repeated classes of characters, as of a pattern and a length, one: C{a,b} & D{c,d} is (C & D){..,..}.
+void Automaton::merge_counted(std::vector<TermId>& items) {
+  std::optional<std::vector<CodePoints>> ranges;
+  uint32_t min = 0, max = kNone;
+  size_t merged = 0;
+  const auto is_counted = [&](TermId item) { return terms_[item].kind == Kind::kRepeat && is_char_class(terms_[item].a); };
+  for (TermId item : items) {
+    if (!is_counted(item)) continue;
+    ++merged;
+    const Term term = terms_[item];
+    const auto other = *as_char_class(term.a);
+    min = std::max(min, term.b);
+    max = std::min(max, term.c);
+    if (!ranges) {
+      ranges = other;
+      continue;
+    }
+    std::vector<CodePoints> both;
+    for (const auto& [low, high] : *ranges)
+      for (const auto& [first, last] : other)
+        if (std::max(low, first) <= std::min(high, last)) both.emplace_back(std::max(low, first), std::min(high, last));
+    ranges = std::move(both);
+  }
+  if (merged < 2) return;
+  std::erase_if(items, is_counted);
+  items.push_back(min > max ? kEmptyTerm : terms_.repeat(terms_.chars(*ranges), min, max));
+}
+
 TermId Automaton::conjunction(std::vector<TermId> items) {
+  merge_counted(items);
   const TermId term = terms_.conjunction(std::move(items));
   settle(term, Weight::kPlain);
   return terms_.distance(term) == kInfinite ? kEmptyTerm : term;
@@ -589,11 +635,10 @@ const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
     if (!to.empty() && to.back().rest == rest && to.back().high + 1 == low) to.back().high = high;
     else to.push_back({low, high, rest});
   };
-  std::map<std::pair<StateId, unsigned>, std::vector<Code>> tails;
   // Codes spelled by `count` continuation bytes from `state`; count is at most 3.
   const auto tail = [&](auto&& self, StateId state, unsigned count) -> const std::vector<Code>& {
-    const auto key = std::pair{state, count};
-    if (const auto found = tails.find(key); found != tails.end()) return found->second;
+    const uint64_t key = uint64_t{state} << 2 | count;
+    if (const auto found = code_tails_.find(key); found != code_tails_.end()) return found->second;
     std::vector<Code> result;
     const uint32_t width = uint32_t{1} << (6 * (count - 1));
     for (uint32_t digit = 0; digit < 64; ++digit) {
@@ -606,23 +651,30 @@ const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
           append(result, digit * width + code.low, digit * width + code.high, code.rest);
       }
     }
-    return tails.emplace(key, std::move(result)).first->second;
+    return code_tails_.emplace(key, std::move(result)).first->second;
   };
   const StateId start = state_of(term);
   expanded(start);
   for (uint32_t byte = 0; byte < 0x80; ++byte)
     if (const StateId target = states_[start].next[static_cast<uint8_t>(byte)]; target != kDead)
       append(codes, byte, byte, as_term(target));
-  for (uint32_t byte = 0xC2; byte <= 0xF4; ++byte) {
-    const StateId target = states_[start].next[static_cast<uint8_t>(byte)];
+  // Beyond ASCII few states differ, so the codes are kept by where the lead bytes go.
+  std::vector<uint32_t> leads;
+  for (uint32_t byte = 0xC2; byte <= 0xF4; ++byte) leads.push_back(states_[start].next[static_cast<uint8_t>(byte)]);
+  auto foreign = foreign_codes_.find(leads);
+  std::vector<Code> found;
+  for (uint32_t byte = 0xC2; foreign == foreign_codes_.end() && byte <= 0xF4; ++byte) {
+    const StateId target = leads[byte - 0xC2];
     if (target == kDead) continue;
     const unsigned count = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
     const uint32_t base = (byte & (0x3Fu >> count)) << (6 * count);
     for (const Code& code : tail(tail, target, count)) {
       if (base + code.low < (count == 1 ? 0x80u : count == 2 ? 0x800u : kFirstAstral)) continue;  // overlong
-      append(codes, base + code.low, base + code.high, code.rest);
+      append(found, base + code.low, base + code.high, code.rest);
     }
   }
+  if (foreign == foreign_codes_.end()) foreign = foreign_codes_.emplace(std::move(leads), std::move(found)).first;
+  for (const Code& code : foreign->second) append(codes, code.low, code.high, code.rest);
   return first_codes_.emplace(term, std::move(codes)).first->second;
 }
 
@@ -635,6 +687,11 @@ std::optional<std::vector<CodePoints>> Automaton::as_char_class(TermId term) {
     ranges.emplace_back(code.low, code.high);
   }
   return ranges;
+}
+
+bool Automaton::is_char_class(TermId term) {
+  const auto ranges = as_char_class(term);
+  return ranges && terms_.chars(*ranges) == term;
 }
 
 // What may follow the `\u` of an escape: four hex digits of a character, or a surrogate pair.
@@ -684,7 +741,7 @@ TermId Automaton::unicode_escape(TermId value) {
 
 size_t Automaton::bytes_used() const {
   return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + item_lists_.bytes() +
-         state_of_term_.size() * 24 + mark_.capacity() * 4 + first_codes_.size() * 64;
+         state_of_term_.size() * 40 + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
 }
 
 }  // namespace structgen

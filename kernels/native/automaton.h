@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -18,34 +19,37 @@ namespace structgen {
 
 constexpr StateId kDead = 0;  // the empty set of terms
 
-// Edges by byte: a few pairs, or classes of bytes when there are many.
+// Edges by byte: groups of bytes, with an index by byte where there are many.
 class ByteMap {
  public:
   uint32_t operator[](uint8_t byte) const {
-    if (classes_) return targets_[(*classes_)[byte]];
-    for (size_t i = 0; i < bytes_.size(); ++i)
-      if (bytes_[i] == byte) return targets_[i];
+    if (index_) {
+      const uint16_t group = (*index_)[byte];
+      return group == kNoGroup ? kDead : groups_[group].second;
+    }
+    for (const auto& [set, target] : groups_)
+      if (set.contains(byte)) return target;
     return kDead;
   }
   // Every byte of `set` goes to `target`; sets of successive calls are disjoint.
-  void assign(const ByteSet& set, uint32_t target);
+  void assign(const ByteSet& set, uint32_t target) { groups_.emplace_back(set, target); }
   void seal();
   // The distinct targets with the bytes that lead there.
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (const auto& [set, target] : groups_) visit(set, target);
   }
-  size_t bytes() const;
+  size_t bytes() const { return groups_.capacity() * sizeof(groups_[0]) + (index_ ? sizeof *index_ : 0); }
 
  private:
+  static constexpr uint16_t kNoGroup = 256;
   std::vector<std::pair<ByteSet, uint32_t>> groups_;
-  std::vector<uint8_t> bytes_;
-  std::vector<uint32_t> targets_;
-  std::unique_ptr<std::array<uint8_t, 256>> classes_;
+  std::unique_ptr<std::array<uint16_t, 256>> index_;
 };
 
 struct State {
   uint32_t items = 0;  // list of term ids, sorted
+  TermId term = kNone; // their choice, once it was asked for
   Distance distance = kInfinite;
   bool expanded = false;
   bool final = false;  // contains the empty string
@@ -74,6 +78,7 @@ class Automaton {
   TermStore& terms() { return terms_; }
   const TermStore& terms() const { return terms_; }
   Meter& meter() { return meter_; }
+  uint64_t regular_limit() const { return regular_limit_; }
   void set_regular_limit(uint64_t limit) { regular_limit_ = limit; }
 
   StateId state_of(TermId term);
@@ -98,8 +103,10 @@ class Automaton {
   TermId conjunction(std::vector<TermId> items);
   TermId negation(TermId item);
   bool is_nullable(TermId term) const;
-  // The code points of a term whose members are single characters; nothing for other terms.
+  // The code points of the characters of a term, all other members being single bytes of no meaning in UTF-8; nothing
+  // where it has longer members.
   std::optional<std::vector<CodePoints>> as_char_class(TermId term);
+  bool is_char_class(TermId term);  // whether the members are those characters alone
 
  private:
   struct Form {
@@ -113,9 +120,11 @@ class Automaton {
 
   StateId intern(std::vector<TermId>& items);
   void expand(StateId id);
+  bool expand_literal(StateId id);
   void collect(TermId root, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
+  void merge_counted(std::vector<TermId>& items);
   const std::vector<Code>& first_codes(TermId term);
   TermId unicode_escape(TermId value);
   void settle(TermId term, Weight weight);
@@ -132,6 +141,8 @@ class Automaton {
   std::vector<StateId> state_of_list_;
   std::unordered_map<TermId, StateId> state_of_term_;
   std::unordered_map<TermId, std::vector<Code>> first_codes_;
+  std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
+  std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;
   std::vector<uint32_t> mark_;  // terms seen in the current expansion

@@ -5,7 +5,7 @@
 // Rows depend on neither the stack nor the text, so they are computed once and shared by all grammars.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,6 +23,7 @@
 #include "limits.h"
 #include "machine.h"
 #include "program.h"
+#include "row.h"
 #include "trie.h"
 
 namespace structgen {
@@ -30,15 +31,10 @@ namespace structgen {
 using TrieId = uint32_t;
 constexpr TrieId kVocabularyTrie = 0;
 
-struct Row {
-  bool dense = false;
-  std::vector<uint32_t> data;   // words of a bitmask, or token ids
-  TrieId residual = kNone;      // what is left of tokens after the state's own automaton ended
-};
-
 class Engine {
  public:
   Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size);
+  ~Engine();
 
   Machine& machine() { return machine_; }
   const Machine& machine() const { return machine_; }
@@ -87,22 +83,96 @@ class Engine {
   size_t trie_count() const { return tries_.size(); }
 
  private:
-  template <class GetRow, class GetState, class Visit>
-  bool traverse(NodeId node, GetRow&& get_row, GetState&& get_state, Visit&& visit) const;
+  template <class Visit>
+  void traverse(NodeId node, Visit&& visit);
   static uint64_t row_key(TrieId trie, StateId state) { return uint64_t{trie} << 32 | state; }
+
+  // Rows (rows.cpp).  A row of the vocabulary's trie leaves out the rules that its state calls before it has consumed
+  // anything, for the closure of a node has entered them; rows of residual tries include them.
+  const Row& row(TrieId trie, StateId state);
   const Row* find_row(TrieId trie, StateId state) const;
-  const Row* row(TrieId trie, StateId state);
-  Row compute_row(TrieId trie, StateId state);
+  const Row& keep(TrieId trie, StateId state, std::shared_ptr<const Row> made);
+  struct Found {
+    std::vector<uint32_t> tokens;  // that end inside
+    std::vector<uint32_t> exits;   // nodes of the trie with more below, where the automaton may end
+    uint32_t reach = 0;            // as in a row
+  };
+  struct Near {
+    StateId state = kNone;
+    uint32_t same = 0;       // texts of at most so many bytes, their completions counted, are in both or in neither
+    bool is_length = false;  // `same` bounds all characters of a JSON string, and is the only difference
+  };
+  Row make_row(StateId state, Near near);
+  Row plain_row(TrieId trie, StateId state);
+  Row class_row(StateId state, const TriePart& beyond);
+  Row near_row(StateId state, Near near);
+  Near near_state(StateId state);
+  StateId successor_alike(StateId state);
+  Near unbounded(StateId state, uint32_t least);
+  Near without_length(StateId state);
+  void cut(StateId state, Near near, uint32_t reach, Found& fewer);
+  std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least);
+  Row pack(Found&& found, std::shared_ptr<const Words> mask);
+  static void add_tokens(const Trie& trie, uint32_t place, Found& found);
+  void add_leaf(const Trie& trie, uint32_t place, NodeId above, Found& found);
+  bool enter(const Trie& trie, uint32_t place, NodeId here, Found& found);
+  void walk(const Trie& trie, uint32_t top, NodeId node, Found& found);
+  void compare(NodeId one, NodeId other, uint32_t same, Found& more, Found& fewer);
+  void set_exits(Row& row, std::vector<uint32_t> exits);
+  std::shared_ptr<const Words> class_mask(uint16_t groups);
+
+  // Rows of counted classes (counted.cpp): `C{min,max} T`, also inside a JSON string, for a class of characters C.
+  struct Counted {
+    uint32_t min, max;
+    StateId star;  // the same with `C*`
+  };
+  struct CountTable;
+  std::optional<Counted> counted(StateId state);
+  CountTable& count_table(StateId star);
+  ByteSet closing_bytes(StateId star);
+  std::shared_ptr<const Row> counted_row(const Counted& bounds);
+
+  // `attempt` with a small limit on deciding whether terms are empty; a default value where it is not enough.  What
+  // only saves work may not fail, nor take long.
+  template <class Attempt>
+  auto cheaply(Attempt&& attempt) {
+    constexpr uint64_t kLittle = 500;
+    Automaton& automaton = machine_.automaton();
+    const uint64_t usual = automaton.regular_limit();
+    automaton.set_regular_limit(std::min(usual, kLittle));
+    decltype(attempt()) result{};
+    try {
+      result = attempt();
+    } catch (const LimitError& error) {
+      automaton.set_regular_limit(usual);
+      if (error.limit != "regular_states") throw;
+      return decltype(attempt()){};
+    }
+    automaton.set_regular_limit(usual);
+    return result;
+  }
+
   // What a node lets pass without a closer look: any text of bytes in `groups` of at most `count` bytes keeps it
   // alive and cannot end its own automaton.  True of the inside of strings, also of counted ones.
   struct Absorption {
     uint16_t groups = 0;
     uint32_t count = 0;
-    bool may_end = false;  // nothing more of the class is required: all such texts share one shortest completion
+    Distance distance = 0;  // what completes such a text, in bytes, at most
+    bool may_end = false;   // nothing more of the class is required: all such texts share one shortest completion
+    bool known = false;
   };
-  const Absorption& absorption(NodeId node);
-  Absorption compute_absorption(NodeId node);
-  TrieId intern_trie(Trie trie);
+  Absorption absorption(NodeId node);
+  Absorption compute_absorption(StateId state);
+  Absorption item_absorption(TermId item);
+  uint16_t absorption_breaks(StateId state, uint16_t groups);
+  bool absorbs(NodeId node, const Trie& trie, uint32_t place) {
+    const uint16_t groups = trie.groups[place];
+    const Absorption held = absorption(node);
+    return (groups & ~held.groups) == 0 && trie.height[place] <= held.count;
+  }
+  uint16_t groups_of(const ByteSet& bytes) const;
+  uint16_t char_groups(TermId item);
+  TrieId intern_trie(std::shared_ptr<const Trie> trie);
   template <class Visit>
   void for_each_successor(NodeId node, Visit&& visit);
   // The first symbol of the shortest completion of a node, and the node after it.
@@ -122,9 +192,18 @@ class Engine {
   bool byte_complete_;
   Machine machine_;
   Distinct distinct_;
-  std::deque<Trie> tries_;  // [0] is unused: the vocabulary's own trie stands for it
+  std::deque<std::shared_ptr<const Trie>> tries_;  // [0] is unused: the vocabulary's own trie stands for it
   IdTable trie_table_;
-  std::unordered_map<uint64_t, Row> rows_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Row>> rows_;
+  ListPool<uint32_t> exit_lists_;
+  std::vector<TrieId> residuals_;  // by list of exits from the vocabulary's trie
+  std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
+  std::unordered_map<StateId, std::unique_ptr<CountTable>> count_tables_;
+  struct Plan {  // the rows of a node's mask, in plan_rows_
+    uint32_t begin = 0, count = kNone;
+  };
+  std::vector<Plan> plans_;
+  std::vector<const Row*> plan_rows_;
   size_t cache_bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> reaches_;      // by trie and state, as rows are
   std::unordered_map<FrameId, uint32_t> frame_plans_;
@@ -132,14 +211,16 @@ class Engine {
   std::unordered_set<NodeId> unproven_;                 // nodes whose search ran out of fuel
   std::unordered_map<NodeId, PathStep> path_steps_;
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
-  std::unordered_map<NodeId, Absorption> absorptions_;
+  std::vector<Absorption> absorptions_;  // by state
+  std::unordered_map<uint64_t, std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
   std::unordered_map<TermId, uint16_t> char_groups_;
   SharedRules shared_rules_;
   uint64_t epoch_ = 0;
   std::shared_mutex mutex_;
 
-  uint16_t char_groups(TermId item);
-  const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : tries_[id]; }
+  void write(const Plan& plan, uint32_t* words) const;
+  void drop_rows();
+  const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : *tries_[id]; }
 };
 
 }  // namespace structgen

@@ -269,7 +269,12 @@ class Flattening {
       }
       case NodeClass::kIntersection: return emit({.kind = Kind::kAnd, .decoded = frame.mode == kDecoded}, parts);
       case NodeClass::kComplement: return emit({.kind = Kind::kNot, .decoded = frame.mode == kDecoded}, parts);
-      case NodeClass::kJsonString: return emit({.kind = Kind::kJsonString}, parts);
+      case NodeClass::kJsonString: {
+        const uint32_t instruction = emit({.kind = Kind::kJsonString}, parts);
+        if (frame.mode != kText) return instruction;
+        // A rule of its own: its states, and so its mask rows, do not depend on what follows the string.
+        return emit({.kind = Kind::kShare}, std::span(&instruction, 1));
+      }
       case NodeClass::kDistinct: {
         const bool spare = nb::cast<bool>(nb::handle(attribute(frame.node, of_.is_spare_)));
         return emit({.kind = Kind::kDistinct, .low = spare}, parts);

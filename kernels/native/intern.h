@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,48 +23,57 @@ inline uint64_t mix(uint64_t value) {  // the finaliser of splitmix64
 inline uint64_t combine(uint64_t seed, uint64_t value) { return mix(seed ^ mix(value)); }
 
 // Open addressing from hash to id; whoever owns the contents supplies the comparison.  Slots hold half of the hash: the
-// tables of an engine outgrow the caches of a processor, and a look-up costs about one miss in them.
+// tables of an engine outgrow the caches of a processor, and a look-up costs about one miss in them.  The table is
+// divided into parts that grow one at a time, so that no insertion waits for a large table to move.
 class IdTable {
  public:
-  IdTable() : slots_(64) {}
-
   // The id whose contents `equal` accepts, or kNone.
   template <class Equal>
   uint32_t find(uint64_t hash, Equal&& equal) const {
-    for (size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
-      const Slot& slot = slots_[i];
+    const std::vector<Slot>& slots = parts_[hash >> kShift].slots;
+    if (slots.empty()) return kNone;
+    for (size_t i = hash & (slots.size() - 1);; i = (i + 1) & (slots.size() - 1)) {
+      const Slot& slot = slots[i];
       if (slot.id == kNone) return kNone;
       if (slot.hash == static_cast<uint32_t>(hash) && equal(slot.id)) return slot.id;
     }
   }
   void insert(uint64_t hash, uint32_t id) {
-    if ((count_ + 1) * 2 > slots_.size()) grow();
-    place(static_cast<uint32_t>(hash), id);
-    ++count_;
+    Part& part = parts_[hash >> kShift];
+    if ((part.count + 1) * 2 > part.slots.size()) grow(part);
+    place(part, static_cast<uint32_t>(hash), id);
+    ++part.count;
   }
-  void clear() {
-    slots_.assign(64, Slot{});
-    count_ = 0;
+  void clear() { parts_.assign(kParts, Part{}); }
+  size_t bytes() const {
+    size_t total = 0;
+    for (const Part& part : parts_) total += sizeof part + part.slots.size() * sizeof(Slot);
+    return total;
   }
-  size_t bytes() const { return slots_.size() * sizeof(Slot); }
 
  private:
+  static constexpr size_t kParts = 64;
+  static constexpr unsigned kShift = 58;
   struct Slot {
     uint32_t hash = 0;
     uint32_t id = kNone;
   };
-  void place(uint32_t hash, uint32_t id) {
-    size_t i = hash & (slots_.size() - 1);
-    while (slots_[i].id != kNone) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = {hash, id};
+  struct Part {
+    std::vector<Slot> slots;
+    size_t count = 0;
+  };
+  static void place(Part& part, uint32_t hash, uint32_t id) {
+    std::vector<Slot>& slots = part.slots;
+    size_t i = hash & (slots.size() - 1);
+    while (slots[i].id != kNone) i = (i + 1) & (slots.size() - 1);
+    slots[i] = {hash, id};
   }
-  void grow() {
-    std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(slots_.size() * 2));
+  static void grow(Part& part) {
+    std::vector<Slot> old = std::exchange(part.slots, std::vector<Slot>(std::max<size_t>(part.slots.size() * 2, 4)));
     for (const Slot& slot : old)
-      if (slot.id != kNone) place(slot.hash, slot.id);
+      if (slot.id != kNone) place(part, slot.hash, slot.id);
   }
-  std::vector<Slot> slots_;
-  size_t count_ = 0;
+  std::vector<Part> parts_{kParts};
 };
 
 inline uint64_t hash_value(uint8_t value) { return value; }
@@ -71,7 +82,7 @@ inline uint64_t hash_value(const std::pair<uint32_t, uint32_t>& value) {
   return uint64_t{value.first} << 32 | value.second;
 }
 
-// Interned sequences of trivially copyable values in one pool.
+// Interned sequences of trivially copyable values in one pool, which never moves them.
 template <class Value>
 class ListPool {
  public:
@@ -84,28 +95,40 @@ class ListPool {
       return std::equal(held.begin(), held.end(), values.begin(), values.end());
     });
     if (found != kNone) return found;
-    const auto id = static_cast<Id>(ends_.size() - 1);
-    pool_.insert(pool_.end(), values.begin(), values.end());
-    ends_.push_back(pool_.size());
+    const auto id = static_cast<Id>(lists_.size());
+    lists_.push_back(store(values));
     table_.insert(hash, id);
     return id;
   }
-  std::span<const Value> operator[](Id id) const {
-    return {pool_.data() + ends_[id], ends_[id + 1] - ends_[id]};
-  }
-  size_t size() const { return ends_.size() - 1; }
-  size_t bytes() const {
-    return pool_.capacity() * sizeof(Value) + ends_.capacity() * sizeof(size_t) + table_.bytes();
-  }
+  std::span<const Value> operator[](Id id) const { return lists_[id]; }
+  size_t size() const { return lists_.size(); }
+  size_t bytes() const { return stored_ * sizeof(Value) + lists_.size() * sizeof(lists_[0]) + table_.bytes(); }
 
  private:
+  static constexpr size_t kChunk = 16384;
+
+  std::span<const Value> store(std::span<const Value> values) {
+    if (values.empty()) return {};
+    if (chunks_.empty() || values.size() > left_.size()) {
+      const size_t size = std::max(values.size(), std::min(kChunk, std::max<size_t>(stored_, 64)));
+      chunks_.push_back(std::make_unique<Value[]>(size));
+      left_ = {chunks_.back().get(), size};
+      stored_ += size;
+    }
+    const std::span<Value> place = left_.first(values.size());
+    std::copy(values.begin(), values.end(), place.begin());
+    left_ = left_.subspan(values.size());
+    return place;
+  }
   static uint64_t hash_of(std::span<const Value> values) {
     uint64_t hash = values.size();
     for (const Value& value : values) hash = combine(hash, hash_value(value));
-    return hash;
+    return mix(hash);
   }
-  std::vector<Value> pool_;
-  std::vector<size_t> ends_{0};
+  std::vector<std::unique_ptr<Value[]>> chunks_;
+  std::span<Value> left_;  // of the last chunk
+  size_t stored_ = 0;
+  std::deque<std::span<const Value>> lists_;
   IdTable table_;
 };
 

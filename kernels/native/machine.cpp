@@ -105,9 +105,10 @@ NodeId Machine::intern(std::vector<Config>& configs) {
       return config.second != kRoot && automaton_[config.first].only_final;
     });
   }
-  std::sort(configs.begin(), configs.end(), [](const Config& a, const Config& b) {
-    return std::pair(a.second, a.first) < std::pair(b.second, b.first);
-  });
+  if (configs.size() > 1)
+    std::sort(configs.begin(), configs.end(), [](const Config& a, const Config& b) {
+      return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+    });
   size_t kept = 0;
   for (const Config& config : configs) {
     if (kept && configs[kept - 1].second == config.second)
@@ -121,13 +122,15 @@ NodeId Machine::intern(std::vector<Config>& configs) {
   if (node_of_list_[list] != kNone) return node_of_list_[list];
   automaton_.meter().charge("automaton configurations");
 
-  const std::vector<Config> closed = enter_calls(configs);
-  const uint32_t closure = lists_.intern(closed);
+  bool calls = false;
+  for (const auto& [state, frame] : configs) calls |= !automaton_.expanded(state).calls.empty();
+  uint32_t closure = list;
+  if (calls) closure = lists_.intern(enter_calls(configs));
   Node& node = nodes_.emplace_back();
   node.configs = list;
   node.closure = closure;
   node.only_accepting = true;
-  for (const auto& [state, frame] : closed) {
+  for (const auto& [state, frame] : lists_[closure]) {
     const State& held = automaton_.expanded(state);
     node.live |= held.live;
     node.has_specials |= !held.specials.empty();
@@ -138,7 +141,7 @@ NodeId Machine::intern(std::vector<Config>& configs) {
     node.in_scope |= frames_[frame].in_scope;
   }
   node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
-  if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
+  if (node_of_list_.size() < lists_.size()) node_of_list_.resize(lists_.size(), kNone);
   node_of_list_[list] = static_cast<NodeId>(nodes_.size() - 1);
   return node_of_list_[list];
 }
@@ -171,6 +174,12 @@ NodeId Machine::step(NodeId id, uint8_t byte) {
   const NodeId target = intern(moved);
   remember(id, byte, target);
   return target;
+}
+
+bool Machine::same_step(NodeId one, NodeId other, uint8_t byte) const {
+  const auto first = closure(one), second = closure(other);
+  return first.size() == 1 && second.size() == 1 && first[0].second == second[0].second &&
+         automaton_[first[0].first].next[byte] == automaton_[second[0].first].next[byte];
 }
 
 NodeId Machine::step_special(NodeId id, uint32_t token) {

@@ -570,7 +570,7 @@ std::optional<Distance> TermStore::json_distance(TermId root, TermId& missing) {
 }
 
 size_t TermStore::bytes_used() const {
-  return terms_.capacity() * sizeof(Term) + distances_.capacity() * 4 + json_distances_.capacity() * 4 + table_.bytes() +
+  return terms_.size() * sizeof(Term) + distances_.capacity() * 4 + json_distances_.capacity() * 4 + table_.bytes() +
          lists_.bytes() + blobs_.bytes() + sets_.capacity() * sizeof(ByteSet) + set_table_.bytes();
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -190,7 +191,7 @@ class TermStore {
   ByteSet spellable_;
   bool restricted_ = false;
   std::optional<uint8_t> unspellable_;
-  std::vector<Term> terms_;
+  std::deque<Term> terms_;
   std::vector<Distance> distances_;
   std::vector<Distance> json_distances_;
   IdTable table_;

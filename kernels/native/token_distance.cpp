@@ -215,8 +215,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     if (end > node + 1 && byte_complete_) {
       // One verdict holds for a whole subtree if its texts share their shortest completion.  (Where more characters
       // are required they do not: seven of them may take more tokens than eight.)
-      const Absorption& absorbed = absorption(here);
-      if (absorbed.may_end && (all.groups[node] & ~absorbed.groups) == 0 && all.height[node] <= absorbed.count && fits(here)) {
+      if (absorption(here).may_end && absorbs(here, all, node) && fits(here)) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -271,8 +270,7 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
       continue;
     }
     path[walked.depth[node]] = here;
-    const Absorption& absorbed = absorption(here);
-    const bool all = absorbed.may_end && (walked.groups[node] & ~absorbed.groups) == 0 && walked.height[node] <= absorbed.count;
+    const bool all = absorption(here).may_end && absorbs(here, walked, node);
     if (all || !walked.tokens_at(node).empty()) farthest = std::max(farthest, plan(here));
     node = all ? end : node + 1;
   }
@@ -285,12 +283,10 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
 
 uint32_t Engine::reach(NodeId node) {
   uint64_t farthest = 0;
-  traverse(
-      node, [&](TrieId trie, StateId state) { return row(trie, state); },
-      [&](StateId id) { return &machine_.automaton().expanded(id); },
-      [&](const Row&, TrieId trie, StateId state, FrameId frame) {
-        farthest = std::max<uint64_t>(farthest, uint64_t{row_reach(trie, state)} + frame_plan(frame));
-      });
+  traverse(node, [&](TrieId trie, StateId state, FrameId frame) -> const Row& {
+    farthest = std::max<uint64_t>(farthest, uint64_t{row_reach(trie, state)} + frame_plan(frame));
+    return row(trie, state);
+  });
   return static_cast<uint32_t>(std::min<uint64_t>(farthest, kFar));
 }
 

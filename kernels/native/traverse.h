@@ -9,9 +9,9 @@
 
 namespace structgen {
 
-// Visits the rows whose union is the mask of `node`.  False as soon as get_row or get_state has nothing.
-template <class GetRow, class GetState, class Visit>
-bool Engine::traverse(NodeId node, GetRow&& get_row, GetState&& get_state, Visit&& visit) const {
+// Calls visit(trie, state, frame) for the rows whose union is the mask of `node`; it returns the row.
+template <class Visit>
+void Engine::traverse(NodeId node, Visit&& visit) {
   struct Place {
     TrieId trie;
     StateId state;
@@ -34,31 +34,26 @@ bool Engine::traverse(NodeId node, GetRow&& get_row, GetState&& get_state, Visit
     }
     places.push_back(place);
   };
-  {
-    const auto configs = machine_.configs(node);
-    for (const Config& config : configs) add(kVocabularyTrie, config);
-  }
+  // Rows of the vocabulary leave out what their state calls at once: the closure has entered it, and what is called
+  // has rows that many callers share.
+  for (const Config& config : machine_.closure(node)) add(kVocabularyTrie, config);
+  std::vector<FrameId> pops;  // frames whose returns may follow at once
   for (size_t i = 0; i < places.size(); ++i) {
     const Place place = places[i];
-    const Row* row = get_row(place.trie, place.state);
-    if (!row) return false;
-    visit(*row, place.trie, place.state, place.frame);
-    if (row->residual == kNone || place.frame == kRoot) continue;
-    const TrieId residual = row->residual;
-    std::vector<FrameId> pops{place.frame};  // frames whose returns may follow at once
+    const TrieId residual = visit(place.trie, place.state, place.frame).residual;
+    if (residual == kNone || place.frame == kRoot) continue;
+    pops.assign(1, place.frame);
     for (size_t k = 0; k < pops.size(); ++k) {
       const auto held = machine_.entries(pops[k]);  // copied: rows that are made may move the pool
       const std::vector<Config> returns(held.begin(), held.end());
       for (const Config& entry : returns) {
         add(residual, entry);
-        const State* state = get_state(entry.first);
-        if (!state) return false;
-        if (state->final && entry.second != kRoot && std::find(pops.begin(), pops.end(), entry.second) == pops.end())
+        if (machine_.automaton().expanded(entry.first).final && entry.second != kRoot &&
+            std::find(pops.begin(), pops.end(), entry.second) == pops.end())
           pops.push_back(entry.second);
       }
     }
   }
-  return true;
 }
 
 }  // namespace structgen

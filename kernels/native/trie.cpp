@@ -1,6 +1,7 @@
 #include "trie.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -39,7 +40,8 @@ ByteGroup group_of(uint8_t byte) {
   if (byte >= '0' && byte <= '9') return kDigit;
   if (byte == ' ') return kSpace;
   if (byte == '"' || byte == '\\') return kQuoting;
-  return byte < 0x20 || byte == 0x7F ? kControl : kPunctuation;
+  if (byte == 0x7F) return kDelete;
+  return byte < 0x20 ? kControl : kPunctuation;
 }
 
 namespace {
@@ -70,9 +72,27 @@ Utf8 utf8_step(Utf8 state, uint8_t byte) {
 
 }  // namespace
 
+namespace {
+
+// The group of the character beyond ASCII that the last byte of `tail`, up to three bytes, completes; kForeign where
+// it completes none.
+ByteGroup foreign_group(const std::array<uint8_t, 3>& tail) {
+  uint32_t code = 0;
+  if (tail[1] >= 0xC2 && tail[1] < 0xE0) code = (tail[1] & 0x1Fu) << 6 | (tail[2] & 0x3Fu);
+  if ((tail[0] & 0xF0) == 0xE0) code = (tail[0] & 0x0Fu) << 12 | (tail[1] & 0x3Fu) << 6 | (tail[2] & 0x3Fu);
+  if (code == 0x2028 || code == 0x2029) return kLineSeparator;
+  for (const auto& [low, high] : kForeignSpaces)
+    if (code >= low && code <= high) return kForeignSpace;
+  return kForeign;
+}
+
+}  // namespace
+
 void Trie::annotate() {
   groups.assign(size(), 0);
   height.assign(size(), 0);
+  prefix.assign(size(), 0);
+  chars.assign(size(), 0);
   // utf8[s] is the recogniser's state at the current node when started after the path's node of depth s.
   std::vector<std::vector<Utf8>> utf8(max_depth + 1u);
   std::vector<uint32_t> path(max_depth + 1u, 0);
@@ -82,27 +102,90 @@ void Trie::annotate() {
     std::vector<Utf8>& states = utf8[here];
     states.assign(utf8[here - 1u].begin(), utf8[here - 1u].end());
     states.push_back(kBoundary);  // started at the parent
+    const auto behind = [&](unsigned back) { return here > back ? byte[path[here - back]] : uint8_t{0}; };
+    const uint16_t group = byte[node] < 0x80 ? group_of(byte[node]) : foreign_group({behind(2), behind(1), byte[node]});
     for (uint16_t start = 0; start < here; ++start) {
-      const Utf8 before = states[start];
-      states[start] = utf8_step(before, byte[node]);
+      states[start] = utf8_step(states[start], byte[node]);
       const uint32_t above = path[start];
-      if (states[start] == kBroken) groups[above] |= kMalformed;
-      else groups[above] |= byte[node] < 0x80 ? group_of(byte[node]) : kForeign;
+      groups[above] |= states[start] == kBroken ? uint16_t{kMalformed} : group;
       height[above] = std::max<uint16_t>(height[above], here - start);
     }
+    const uint32_t parent = path[here - 1u];
+    prefix[node] = prefix[parent] | (states[0] == kBroken ? uint16_t{kMalformed} : group);
+    chars[node] = chars[parent] + ((byte[node] & 0xC0) != 0x80);
   }
-}
-
-uint64_t Trie::hash() const {
-  uint64_t hash = size();
+  hash = size();
   for (uint32_t i = 0; i < size(); ++i)
     hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
   for (uint32_t token : tokens) hash = combine(hash, token);
-  return hash;
+  link_children();
+}
+
+void Trie::link_children() {
+  std::vector<uint32_t> path(max_depth + 1u, 0), parents(size(), 0);
+  child_begin.assign(size() + 1, 0);
+  for (uint32_t node = 1; node < size(); ++node) {
+    path[depth[node]] = node;
+    parents[node] = path[depth[node] - 1u];
+    ++child_begin[parents[node] + 1];
+  }
+  for (uint32_t node = 0; node < size(); ++node) child_begin[node + 1] += child_begin[node];
+  std::vector<uint32_t> next(child_begin.begin(), child_begin.end() - 1);
+  child_byte.resize(size() - 1);
+  child_node.resize(size() - 1);
+  for (uint32_t node = 1; node < size(); ++node) {
+    const uint32_t place = next[parents[node]]++;
+    child_byte[place] = byte[node];
+    child_node[place] = node;
+  }
+}
+
+std::optional<TriePart> part_beyond(const Trie& trie, uint16_t inside, uint16_t breaks, size_t most) {
+  TriePart part;
+  Trie& made = part.trie;
+  std::vector<uint32_t> path(trie.max_depth + 1u, 0);  // nodes of the whole trie
+  std::vector<uint32_t> open;                          // nodes of the part
+  const auto add = [&](uint32_t node, bool with_tokens) {
+    for (; open.size() > trie.depth[node]; open.pop_back()) made.end[open.back()] = made.size();
+    open.push_back(made.size());
+    part.origin.push_back(node);
+    made.byte.push_back(trie.byte[node]);
+    made.depth.push_back(trie.depth[node]);
+    made.end.push_back(0);
+    made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+    made.groups.push_back(trie.groups[node]);  // of the whole: a part has no more
+    made.height.push_back(trie.height[node]);
+    made.max_depth = std::max(made.max_depth, trie.depth[node]);
+    if (!with_tokens) return;
+    const auto tokens = trie.tokens_at(node);
+    made.tokens.insert(made.tokens.end(), tokens.begin(), tokens.end());
+  };
+  add(0, false);
+  for (uint32_t node = 1; node < trie.size();) {
+    path[trie.depth[node]] = node;
+    const uint16_t leaves_by = trie.prefix[node] & ~inside;
+    if (leaves_by == 0) {
+      node = (trie.groups[node] & ~inside & breaks) == 0 && (trie.groups[node] & kMalformed) == 0 ? trie.end[node] : node + 1;
+      continue;
+    }
+    if (leaves_by & breaks) {
+      for (size_t depth = 1; depth < trie.depth[node]; ++depth)
+        if (open.size() <= depth || part.origin[open[depth]] != path[depth]) add(path[depth], false);
+      for (uint32_t below = node; below < trie.end[node]; ++below) add(below, true);
+    }
+    if (made.size() > most) return std::nullopt;
+    node = trie.end[node];
+  }
+  for (uint32_t node : open) made.end[node] = made.size();
+  made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+  made.link_children();
+  return part;
 }
 
 size_t Trie::bytes() const {
-  return byte.capacity() + (depth.capacity() + groups.capacity() + height.capacity()) * 2 + (end.capacity() + token_begin.capacity() + tokens.capacity()) * 4;
+  return byte.capacity() + child_byte.capacity() +
+         (depth.capacity() + groups.capacity() + height.capacity() + prefix.capacity() + chars.capacity()) * 2 +
+         (end.capacity() + token_begin.capacity() + tokens.capacity() + child_begin.capacity() + child_node.capacity()) * 4;
 }
 
 Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries) {
@@ -144,8 +227,12 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     uint32_t token;
   };
   std::vector<Entry> found;
+  std::vector<size_t> runs{0};  // where the suffixes of each exit begin; they are in order
   std::string path;
-  for (uint32_t exit : exits) {
+  // Short runs first: they are merged among themselves before they meet a long one.
+  std::vector<uint32_t> ordered(exits.begin(), exits.end());
+  std::sort(ordered.begin(), ordered.end(), [&](uint32_t a, uint32_t b) { return trie.end[a] - a < trie.end[b] - b; });
+  for (uint32_t exit : ordered) {
     for (uint32_t node = exit + 1; node < trie.end[exit]; ++node) {
       path.resize(trie.depth[node] - trie.depth[exit] - 1u);
       path.push_back(static_cast<char>(trie.byte[node]));
@@ -154,16 +241,37 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
         arena += path;
       }
     }
+    runs.push_back(found.size());
   }
   std::vector<std::pair<std::string_view, uint32_t>> entries;
   entries.reserve(found.size());
   for (const Entry& entry : found)
     entries.emplace_back(std::string_view(arena).substr(entry.begin, entry.length), entry.token);
-  if (exits.size() > 1) {  // the suffixes of a single exit are in order already
-    std::sort(entries.begin(), entries.end());
-    entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
-  }
+  const auto at = [&](size_t run) { return entries.begin() + static_cast<std::ptrdiff_t>(runs[run]); };
+  for (size_t width = 1; width < ordered.size(); width *= 2)
+    for (size_t run = 0; run + width < ordered.size(); run += 2 * width)
+      std::inplace_merge(at(run), at(run + width), at(std::min(run + 2 * width, ordered.size())));
+  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
   return build_trie(entries);
+}
+
+std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks) const {
+  constexpr size_t kKept = 64;
+  const std::lock_guard lock(derived_->mutex);
+  if (derived_->parts.size() > kKept) derived_->parts.clear();
+  const auto [place, fresh] = derived_->parts.try_emplace({groups, breaks});
+  if (fresh)
+    if (auto made = part_beyond(trie_, groups, breaks, trie_.size() / 8)) place->second = std::make_shared<const TriePart>(std::move(*made));
+  return place->second;
+}
+
+std::shared_ptr<const Trie> TokenTrie::residual(const std::vector<uint32_t>& exits) const {
+  constexpr size_t kKept = 64;
+  const std::lock_guard lock(derived_->mutex);
+  if (derived_->residuals.size() > kKept) derived_->residuals.clear();
+  auto& held = derived_->residuals[exits];
+  if (!held) held = std::make_shared<const Trie>(residual_trie(trie_, exits));
+  return held;
 }
 
 TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,12 +22,22 @@ enum ByteGroup : uint16_t {
   kSpace = 8,        // space
   kPunctuation = 16, // other printable ASCII, without quote and backslash
   kQuoting = 32,     // quote and backslash
-  kControl = 64,     // below space, and DEL
-  kForeign = 128,    // characters beyond ASCII, in well-formed UTF-8 from the subtree's root on
-  kMalformed = 256,  // bytes from 0x80 on that are not
+  kControl = 64,     // below space
+  kDelete = 128,     // DEL, which JSON does not count as a control character
+  // Characters beyond ASCII, in well-formed UTF-8 from where the text begins.  What `.` and `\S` leave out has groups
+  // of its own; the byte that completes a character tells.
+  kForeign = 256,
+  kForeignSpace = 512,
+  kLineSeparator = 1024,  // U+2028 and U+2029
+  kMalformed = 2048,      // other bytes from 0x80 on
 };
 ByteGroup group_of(uint8_t byte);  // of an ASCII byte
-constexpr ByteGroup kAsciiGroups[] = {kLower, kUpper, kDigit, kSpace, kPunctuation, kQuoting, kControl};
+constexpr ByteGroup kAsciiGroups[] = {kLower, kUpper, kDigit, kSpace, kPunctuation, kQuoting, kControl, kDelete};
+constexpr uint16_t kForeignGroups = kForeign | kForeignSpace | kLineSeparator;
+constexpr uint16_t kEveryGroup = 0xFFF;
+// The code points of kForeignSpace.
+constexpr std::pair<uint32_t, uint32_t> kForeignSpaces[] = {{0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A}, {0x202F, 0x202F},
+                                                            {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
 // A trie as flat arrays in depth-first order.  Node 0 is the root.  The subtree of node i is [i, end[i]), so a
 // rejected subtree is skipped by one assignment.  tokens[token_begin[i] .. token_begin[i + 1]) end at node i.
@@ -33,17 +47,27 @@ struct Trie {
   std::vector<uint32_t> end;
   std::vector<uint32_t> token_begin;
   std::vector<uint32_t> tokens;
+  uint16_t max_depth = 0;
+  // Derived from the above by annotate():
   std::vector<uint16_t> groups;  // of the bytes strictly below each node
   std::vector<uint16_t> height;  // of the subtree of each node
-  uint16_t max_depth = 0;
+  std::vector<uint16_t> prefix;  // groups of the bytes from the root to each node
+  std::vector<uint16_t> chars;   // characters that begin between the root and each node
+  // The children of node i, by increasing byte: [child_begin[i], child_begin[i + 1]) of the other two.
+  std::vector<uint32_t> child_begin;
+  std::vector<uint8_t> child_byte;
+  std::vector<uint32_t> child_node;
 
-  void annotate();  // derives groups and height from the rest
+  uint64_t hash = 0;  // of the contents
+
+  void annotate();
+  void link_children();
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
+  bool is_leaf(uint32_t node) const { return end[node] == node + 1; }
   std::span<const uint32_t> tokens_at(uint32_t node) const {
     return {tokens.data() + token_begin[node], token_begin[node + 1] - token_begin[node]};
   }
-  uint64_t hash() const;
   size_t bytes() const;
   bool operator==(const Trie&) const = default;
 };
@@ -53,6 +77,15 @@ Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries);
 
 // The trie of the suffixes that remain below `exits`, nodes of `trie` in increasing order.
 Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits);
+
+// The tokens of a trie that begin with bytes of `groups` and leave them by a byte of `breaks`, as a trie for walking;
+// origin[i] is the node of the whole trie that node i stands for.
+struct TriePart {
+  Trie trie;
+  std::vector<uint32_t> origin;
+};
+// Nothing where it has more than `most` nodes.
+std::optional<TriePart> part_beyond(const Trie& trie, uint16_t groups, uint16_t breaks, size_t most);
 
 // The tokens of a vocabulary with their trie.
 class TokenTrie {
@@ -69,8 +102,18 @@ class TokenTrie {
   }
   const Trie& trie() const { return trie_; }
 
+  // Shared by the engines of a vocabulary, and kept where they are likely to be asked for again.
+  std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
+  std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits) const;
+
  private:
   TokenTrie() = default;
+  struct Derived {
+    std::mutex mutex;
+    std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<const TriePart>> parts;
+    std::map<std::vector<uint32_t>, std::shared_ptr<const Trie>> residuals;
+  };
+  std::unique_ptr<Derived> derived_ = std::make_unique<Derived>();
   std::string text_;
   std::vector<uint64_t> offsets_{0};
   Trie trie_;

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedEngine", "native_limits", "shared_engine"]
 
-_MAX_ENGINE_BYTES: Final = 256 << 20
+_MAX_ENGINE_BYTES: Final = 128 << 20
 _MAX_SHARED_TERMS: Final = 4_096
 
 

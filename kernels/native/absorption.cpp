@@ -1,0 +1,180 @@
+// What a state lets pass whole: subtrees of a trie that need no walk.
+#include <algorithm>
+
+#include "engine.h"
+
+namespace structgen {
+
+namespace {
+
+constexpr Distance kCharacterTail = 3;  // bytes that a text may lack of its last character
+
+}  // namespace
+
+Engine::Absorption Engine::absorption(NodeId node) {
+  const auto configs = machine_.configs(node);
+  if (configs.size() != 1) return {};
+  const StateId state = configs[0].first;
+  if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
+  if (!absorptions_[state].known) {
+    const Absorption made = cheaply([&] { return compute_absorption(state); });
+    if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
+    absorptions_[state] = made;
+    absorptions_[state].known = true;
+  }
+  return absorptions_[state];
+}
+
+// A state is alive while one of its items is.  None of them may end, so all must be JSON strings where there are
+// several: no group that is absorbed there holds a quote.
+Engine::Absorption Engine::compute_absorption(StateId state) {
+  Automaton& automaton = machine_.automaton();
+  const auto held = automaton.items(state);
+  const std::vector<TermId> items(held.begin(), held.end());
+  Absorption best;
+  uint16_t followed = 0;  // groups of the bytes that may follow the class
+  for (TermId item : items) {
+    const Term whole = automaton.terms()[item];
+    if (whole.kind != Kind::kSequence || automaton.terms().distance(whole.b) == 0) return {};
+    if (items.size() > 1 && automaton.terms()[whole.a].kind != Kind::kJson) return {};
+    Absorption one = item_absorption(whole.a);
+    one.distance = add(automaton.terms().distance(item), kCharacterTail);
+    if (std::pair(one.count, std::popcount(one.groups)) > std::pair(best.count, std::popcount(best.groups))) best = one;
+    // The same bytes must not also begin what follows, or they could end the automaton.
+    followed |= groups_of(machine_[machine_.start(whole.b)].live);
+  }
+  best.groups &= ~followed;
+  if (best.groups == 0) return {};
+  if (items.size() > 1) best.may_end = false;
+  return best;
+}
+
+// Groups of the bytes by which a text within `groups` may go on: those that are live in some state on the way.
+uint16_t Engine::absorption_breaks(StateId state, uint16_t groups) {
+  constexpr size_t kMostStates = 32;
+  Automaton& automaton = machine_.automaton();
+  ByteSet inside;
+  for (unsigned byte = 0; byte < 256; ++byte)
+    if ((byte < 0x80 ? uint16_t{group_of(static_cast<uint8_t>(byte))} : kForeignGroups) & groups) inside.insert(static_cast<uint8_t>(byte));
+  std::vector<StateId> states{state};
+  ByteSet live;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states.size() > kMostStates) return kEveryGroup;
+    const State& held = automaton.expanded(states[i]);
+    if (!held.calls.empty()) return kEveryGroup;
+    live |= held.live;
+    held.next.for_each([&](const ByteSet& set, StateId target) {
+      if (!(set & inside).empty() && std::find(states.begin(), states.end(), target) == states.end()) states.push_back(target);
+    });
+  }
+  return groups_of(live);
+}
+
+// Of `head` in the item `head tail`, as long as `head` does not end.
+Engine::Absorption Engine::item_absorption(TermId head_id) {
+  Automaton& automaton = machine_.automaton();
+  TermStore& terms = automaton.terms();
+  Absorption best;
+  uint16_t allowed = kEveryGroup & ~kMalformed;
+  std::vector<TermId> choices{head_id};
+  if (terms[head_id].kind == Kind::kJson) {  // what JSON writes as it is
+    allowed &= ~(kQuoting | kControl);
+    choices[0] = terms[head_id].a;
+    if (terms[choices[0]].kind == Kind::kChoice) {
+      const auto list = terms.list(terms[choices[0]].a);
+      choices.assign(list.begin(), list.end());
+    }
+  }
+  const bool is_json = terms[head_id].kind == Kind::kJson;
+  const auto consider = [&](TermId repeated, uint16_t within, bool may_end) {
+    const Term term = terms[repeated];
+    if (term.kind != Kind::kRepeat) return;
+    const auto groups = static_cast<uint16_t>(char_groups(term.a) & within);
+    if (groups == 0 || std::pair(term.c, std::popcount(groups)) <= std::pair(best.count, std::popcount(best.groups))) return;
+    best.groups = groups;
+    best.count = term.c;
+    best.may_end = may_end && term.b == 0;
+  };
+  const auto front = [&](TermId term) { return terms[term].kind == Kind::kSequence && is_json ? terms[term].a : term; };
+  for (TermId choice : choices) {
+    if (terms[choice].kind != Kind::kAnd) {
+      consider(front(choice), allowed, choices.size() == 1 && front(choice) == choice);
+      continue;
+    }
+    // `C* & L`: what keeps an alternative of L alive, and lies in C, does so if the two have a text in common.
+    const auto list = terms.list(terms[choice].a);
+    std::vector<TermId> stars;
+    TermId other = kNone;
+    uint16_t within = allowed;
+    bool simple = true;
+    for (TermId part : std::vector<TermId>(list.begin(), list.end())) {
+      const Term term = terms[part];
+      if (term.kind == Kind::kRepeat && term.b == 0 && term.c == kNone && char_groups(term.a) != 0) {
+        stars.push_back(part);
+        within &= char_groups(term.a);
+      } else {
+        simple = simple && other == kNone;
+        other = part;
+      }
+    }
+    if (!simple || other == kNone || stars.empty()) continue;
+    std::vector<TermId> alternatives{other};
+    if (terms[other].kind == Kind::kChoice) {
+      const auto held = terms.list(terms[other].a);
+      alternatives.assign(held.begin(), held.end());
+    }
+    for (TermId alternative : alternatives) {
+      if (terms[front(alternative)].kind != Kind::kRepeat) continue;
+      std::vector<TermId> both = stars;
+      both.push_back(alternative);
+      if (automaton.conjunction(std::move(both)) != kEmptyTerm) consider(front(alternative), within, false);
+    }
+  }
+  return best;
+}
+
+uint16_t Engine::groups_of(const ByteSet& bytes) const {
+  uint16_t groups = 0;
+  bytes.for_each([&](uint8_t byte) { groups |= byte < 0x80 ? uint16_t{group_of(byte)} : uint16_t(kForeignGroups | kMalformed); });
+  return groups;
+}
+
+// The groups whose characters are all members of `item`, a class of single characters; none if it is anything else.
+uint16_t Engine::char_groups(TermId item) {
+  const auto found = char_groups_.find(item);
+  if (found != char_groups_.end()) return found->second;
+  uint16_t groups = 0;
+  if (const auto ranges = machine_.automaton().as_char_class(item)) {
+    const auto covers = [&](uint32_t low, uint32_t high) {
+      for (const auto& [first, last] : *ranges)
+        if (first <= low && high <= last) return true;
+      return false;
+    };
+    for (ByteGroup group : kAsciiGroups) {
+      bool all = true;
+      for (unsigned byte = 0; byte < 0x80; ++byte)
+        if (group_of(static_cast<uint8_t>(byte)) == group) all = all && covers(byte, byte);
+      if (all) groups |= group;
+    }
+    bool spaces = true, others = true;
+    uint32_t next = 0x80;  // the first character beyond ASCII that is not looked at yet
+    const auto gap = [&](uint32_t low, uint32_t high) {  // characters of no other group up to `low`, then a gap
+      if (next < low) others = others && covers(next, low - 1);
+      next = high + 1;
+    };
+    std::vector<std::pair<uint32_t, uint32_t>> gaps(std::begin(kForeignSpaces), std::end(kForeignSpaces));
+    for (const auto& [low, high] : gaps) spaces = spaces && covers(low, high);
+    gaps.emplace_back(0x2028, 0x2029);
+    gaps.emplace_back(0xD800, 0xDFFF);
+    gaps.emplace_back(0x110000, 0x110000);
+    std::sort(gaps.begin(), gaps.end());
+    for (const auto& [low, high] : gaps) gap(low, high);
+    if (others) groups |= kForeign;
+    if (spaces) groups |= kForeignSpace;
+    if (covers(0x2028, 0x2029)) groups |= kLineSeparator;
+  }
+  char_groups_.emplace(item, groups);
+  return groups;
+}
+
+}  // namespace structgen

@@ -1,0 +1,128 @@
+#include "counted.h"
+
+#include <algorithm>
+
+namespace structgen {
+
+// `C{min,max} T` as the only item of a state, if what begins C cannot begin T: then every text is inside the class, or
+// has left it after a number of characters that all readings agree on.
+std::optional<Engine::Counted> Engine::counted(StateId state) {
+  Automaton& automaton = machine_.automaton();
+  TermStore& terms = automaton.terms();
+  const auto items = automaton.items(state);
+  if (items.size() != 1) return std::nullopt;
+  const TermId item = items[0];
+  const Term whole = terms[item];
+  if (whole.kind != Kind::kSequence || terms.distance(whole.b) == 0) return std::nullopt;
+  const bool json = terms[whole.a].kind == Kind::kJson;
+  const Term head = json ? terms[terms[whole.a].a] : terms[whole.a];
+  if (head.kind != Kind::kRepeat || (head.b == 0 && head.c == kNone) || !automaton.is_char_class(head.a)) return std::nullopt;
+  const auto repeated = [&](uint32_t min) {
+    const TermId loop = terms.repeat(head.a, min, kNone);
+    return automaton.state_of(terms.sequence(json ? automaton.json(loop) : loop, whole.b));
+  };
+  const ByteSet inside = automaton.expanded(repeated(1)).live;
+  if (!(inside & machine_[machine_.start(whole.b)].live).empty()) return std::nullopt;
+  return Counted{head.b, head.c, repeated(0)};
+}
+
+Engine::CountTable& Engine::count_table(StateId star) {
+  auto& held = count_tables_[star];
+  if (held) return *held;
+  auto made = std::make_unique<CountTable>();
+  const Trie& all = tokens_->trie();
+  const NodeId start = machine_.local(star);
+  const Absorption absorbed = absorption(start);
+  const auto beyond = absorbed.groups ? tokens_->part(absorbed.groups, absorption_breaks(star, absorbed.groups)) : nullptr;
+  const Trie& walked = beyond ? beyond->trie : all;
+  for (uint32_t node = 1; beyond && node < all.size();) {
+    if (all.prefix[node] & ~absorbed.groups) {
+      node = all.end[node];
+      continue;
+    }
+    made->put(made->inside, all.chars[node], all.tokens_at(node));
+    ++node;
+  }
+  struct Level {
+    uint32_t next, stop;
+    NodeId node;
+    uint32_t count;  // characters that have begun
+    bool closed;     // the class was left
+  };
+  std::vector<Level> path{{walked.child_begin[0], walked.child_begin[1], start, 0, false}};
+  const ByteSet closers = closing_bytes(star);
+  while (!path.empty()) {
+    Level& level = path.back();
+    if (level.next == level.stop) {
+      path.pop_back();
+      continue;
+    }
+    const uint32_t at = level.next++;
+    const uint8_t byte = walked.child_byte[at];
+    if (!machine_[level.node].live.contains(byte)) continue;
+    const uint32_t place = walked.child_node[at];
+    const bool boundary = level.node == start && !level.closed;
+    const bool closed = level.closed || (boundary && closers.contains(byte));
+    const uint32_t count = level.count + (boundary && !closed);
+    made->put(closed ? made->closing : made->inside, count, walked.tokens_at(place));
+    if (walked.is_leaf(place)) continue;
+    const NodeId here = machine_.step(level.node, byte);
+    if (machine_[here].accepting) {
+      const uint32_t origin = beyond ? beyond->origin[place] : place;
+      made->put(made->exits, count, std::span(&origin, 1));
+    }
+    if (!machine_[here].only_accepting)
+      path.push_back({walked.child_begin[place], walked.child_begin[place + 1], here, count, closed});
+  }
+  cache_bytes_ += made->bytes();
+  held = std::move(made);
+  return *held;
+}
+
+// The bytes by which `C* T` leaves the class.
+ByteSet Engine::closing_bytes(StateId star) {
+  Automaton& automaton = machine_.automaton();
+  const TermId tail = automaton.terms()[automaton.items(star)[0]].b;
+  return machine_[machine_.start(tail)].live;
+}
+
+std::shared_ptr<const Row> Engine::counted_row(const Counted& bounds) {
+  CountTable& table = count_table(bounds.star);
+  const uint32_t least = std::min(bounds.min, table.most_closing() + 1);
+  const uint32_t most = std::min(bounds.max, table.most());
+  auto& held = table.rows[{least, most}];
+  if (held) return held;
+  Row made;
+  std::vector<uint32_t> exits;
+  const auto append = [](std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  for (uint32_t k = least; k < table.exits.size() && k <= most; ++k) append(exits, table.exits[k]);
+  std::sort(exits.begin(), exits.end());
+  set_exits(made, std::move(exits));
+  if (table.size() <= CountTable::kFewTokens) {
+    for (uint32_t k = 0; k < table.inside.size() && k <= most; ++k) append(made.added, table.inside[k]);
+    for (uint32_t k = least; k < table.closing.size() && k <= most; ++k) append(made.added, table.closing[k]);
+  } else {
+    // Few tokens are long, so a high maximum is the mask without one, less those.
+    const uint32_t covered = table.longer_than(most) <= CountTable::kFewTokens ? table.most() : most;
+    auto& mask = table.masks[covered];
+    if (!mask) {
+      auto fresh = std::make_shared<Words>(words());
+      for (const auto* lists : {&table.inside, &table.closing})
+        for (uint32_t k = 0; k < lists->size() && k <= covered; ++k)
+          for (uint32_t token : (*lists)[k]) (*fresh)[token >> 5] |= uint32_t{1} << (token & 31);
+      cache_bytes_ += fresh->size() * 4;
+      mask = std::move(fresh);
+    }
+    made.mask = mask;
+    for (const auto* lists : {&table.inside, &table.closing})
+      for (uint32_t k = most + 1; k < lists->size() && k <= covered; ++k) append(made.removed, (*lists)[k]);
+    for (uint32_t k = 0; k < least && k < table.closing.size() && k <= most; ++k) append(made.removed, table.closing[k]);
+  }
+  cache_bytes_ += made.bytes();
+  held = std::make_shared<const Row>(std::move(made));
+  return held;
+}
+
+}  // namespace structgen

@@ -1,0 +1,354 @@
+// How mask rows are made.
+//
+// Most states that are wide, such as the inside of a string, resemble one that is known: after a byte that leaves the
+// declared names, a key is any key.  Their rows are that one's mask with corrections, and only the paths on which the
+// two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
+#include <algorithm>
+
+#include "engine.h"
+
+namespace structgen {
+
+namespace {
+
+// Up to this many tokens a row is a list; beyond, setting single bits is dearer than merging all words.
+constexpr size_t kSparseTokens = 600;
+constexpr size_t kLongestChain = 8;
+constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
+constexpr uint32_t kLeastBound = 8;
+
+}  // namespace
+
+const Row* Engine::find_row(TrieId trie, StateId state) const {
+  const auto found = rows_.find(row_key(trie, state));
+  return found == rows_.end() ? nullptr : found->second.get();
+}
+
+const Row& Engine::keep(TrieId trie, StateId state, std::shared_ptr<const Row> made) {
+  cache_bytes_ += 48;
+  return *rows_.emplace(row_key(trie, state), std::move(made)).first->second;
+}
+
+const Row& Engine::row(TrieId trie, StateId state) {
+  if (const Row* found = find_row(trie, state)) return *found;
+  const auto own = [&](Row&& made) {
+    cache_bytes_ += made.bytes();
+    return std::make_shared<const Row>(std::move(made));
+  };
+  if (trie != kVocabularyTrie) return keep(trie, state, own(plain_row(trie, state)));
+  if (const auto bounds = counted(state))
+    if (auto made = counted_row(*bounds)) return keep(trie, state, std::move(made));
+  std::vector<Near> chain{{state, 0}};  // each with the one before it
+  while (chain.size() < kLongestChain) {
+    const Near near = cheaply([&] { return near_state(chain.back().state); });
+    const auto met = std::find_if(chain.begin(), chain.end(), [&](const Near& held) { return held.state == near.state; });
+    if (near.state == kNone || met != chain.end()) break;
+    chain.push_back(near);
+    if (find_row(trie, near.state)) break;
+  }
+  for (Near near; !chain.empty(); chain.pop_back()) {
+    const StateId next = chain.back().state;
+    if (!find_row(trie, next)) keep(trie, next, own(make_row(next, near)));
+    near = chain.back();
+  }
+  return *find_row(trie, state);
+}
+
+Row Engine::make_row(StateId state, Near near) {
+  if (near.state != kNone) {
+    const Row& base = *find_row(kVocabularyTrie, near.state);
+    const bool is_bound = near.same != 0;
+    const bool helps = !is_bound || (base.reach != kNone && base.reach < near.same);
+    if (base.mask && helps) return near_row(state, near);
+  }
+  const Absorption absorbed = absorption(machine_.local(state));
+  if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
+    if (const auto beyond = tokens_->part(absorbed.groups, absorption_breaks(state, absorbed.groups)))
+      return class_row(state, *beyond);
+  return plain_row(kVocabularyTrie, state);
+}
+
+// A state of which the row is likely to tell most of this one's.
+Engine::Near Engine::near_state(StateId id) {
+  const State& state = machine_.automaton().expanded(id);
+  if (!state.calls.empty() || state.live.size() < kWideState) return {};
+  if (const Near near = without_length(id); near.state != kNone) return near;
+  if (const Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
+  if (const StateId near = successor_alike(id); near != kNone) return {near, 0};
+  return unbounded(id, kLeastBound);
+}
+
+// The state after most bytes, if after most tokens' first bytes the two are in the same state.
+StateId Engine::successor_alike(StateId id) {
+  Automaton& automaton = machine_.automaton();
+  const State& state = automaton.expanded(id);
+  if (!state.calls.empty() || state.live.size() < kWideState) return kNone;
+  StateId near = kNone;
+  unsigned widest = 0;
+  state.next.for_each([&](const ByteSet& set, StateId target) {
+    if (const unsigned size = set.size(); size > widest) {
+      widest = size;
+      near = target;
+    }
+  });
+  if (near == id) return kNone;
+  const State& other = automaton.expanded(near);
+  if (!other.calls.empty()) return kNone;
+  const Trie& all = tokens_->trie();
+  uint64_t alike = 0, differing = 0;
+  for (uint32_t place = all.child_begin[0]; place < all.child_begin[1]; ++place) {
+    const StateId target = state.next[all.child_byte[place]];
+    const uint32_t weight = all.end[all.child_node[place]] - all.child_node[place];
+    if (target != other.next[all.child_byte[place]]) differing += weight;
+    else if (target != kDead) alike += weight;
+  }
+  return differing < alike ? near : kNone;
+}
+
+void Engine::add_tokens(const Trie& trie, uint32_t place, Found& found) {
+  const auto tokens = trie.tokens_at(place);
+  found.tokens.insert(found.tokens.end(), tokens.begin(), tokens.end());
+}
+
+// The same of a token that no other begins with.  What comes after it need not exist, only how far it is.
+void Engine::add_leaf(const Trie& trie, uint32_t place, NodeId above, Found& found) {
+  add_tokens(trie, place, found);
+  Distance nearest = kInfinite;
+  for (const auto& [state, frame] : machine_.closure(above)) {
+    const StateId target = machine_.automaton()[state].next[trie.byte[place]];
+    nearest = std::min(nearest, add(machine_.automaton()[target].distance, machine_.frame(frame).distance));
+  }
+  found.reach = std::max(found.reach, nearest);
+}
+
+// Files what a node of the trie with others below contributes, `here` being alive; whether the walk has to go on.
+bool Engine::enter(const Trie& trie, uint32_t place, NodeId here, Found& found) {
+  add_tokens(trie, place, found);
+  const uint32_t end = trie.end[place];
+  const Node& reached = machine_[here];
+  found.reach = std::max(found.reach, reached.distance);
+  if (reached.accepting) found.exits.push_back(place);
+  if (reached.only_accepting) return false;
+  if (!absorbs(here, trie, place)) return true;
+  found.reach = std::max(found.reach, absorption(here).distance);
+  found.tokens.insert(found.tokens.end(), trie.tokens.begin() + trie.token_begin[place + 1], trie.tokens.begin() + trie.token_begin[end]);
+  return false;
+}
+
+// The tokens below `top` that `node` allows, `top` being its place in the trie.
+void Engine::walk(const Trie& trie, uint32_t top, NodeId node, Found& found) {
+  struct Level {
+    uint32_t next, stop;  // children to visit
+    NodeId node;
+  };
+  std::vector<Level> path{{trie.child_begin[top], trie.child_begin[top + 1], node}};
+  while (!path.empty()) {
+    Level& level = path.back();
+    if (level.next == level.stop) {
+      path.pop_back();
+      continue;
+    }
+    const uint32_t at = level.next++;
+    if (!machine_[level.node].live.contains(trie.child_byte[at])) continue;
+    const uint32_t place = trie.child_node[at];
+    if (trie.is_leaf(place)) {  // as most are
+      add_leaf(trie, place, level.node, found);
+      continue;
+    }
+    const NodeId here = machine_.step(level.node, trie.child_byte[at]);
+    if (enter(trie, place, here, found)) path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
+  }
+}
+
+// What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie.  Texts of at most
+// `same` bytes are known to be in both or in neither.
+void Engine::compare(NodeId one, NodeId other, uint32_t same, Found& more, Found& fewer) {
+  const Trie& all = tokens_->trie();
+  struct Level {
+    uint32_t next, stop;
+    NodeId one, other;
+  };
+  std::vector<Level> path{{all.child_begin[0], all.child_begin[1], one, other}};
+  while (!path.empty()) {
+    Level& level = path.back();
+    if (level.next == level.stop) {
+      path.pop_back();
+      continue;
+    }
+    const uint32_t at = level.next++;
+    const uint8_t byte = all.child_byte[at];
+    if (uint32_t{all.depth[all.child_node[at]]} + all.height[all.child_node[at]] <= same) continue;
+    const bool in_one = machine_[level.one].live.contains(byte), in_other = machine_[level.other].live.contains(byte);
+    if (!in_one && !in_other) continue;
+    const uint32_t place = all.child_node[at];
+    if (in_one != in_other) {
+      Found& found = in_one ? more : fewer;
+      if (all.is_leaf(place)) {
+        add_leaf(all, place, in_one ? level.one : level.other, found);
+      } else {
+        const NodeId here = machine_.step(in_one ? level.one : level.other, byte);
+        if (enter(all, place, here, found)) walk(all, place, here, found);
+      }
+      continue;
+    }
+    if (all.is_leaf(place)) {
+      Found nothing;
+      add_leaf(all, place, level.one, nothing);
+      more.reach = std::max(more.reach, nothing.reach);
+      continue;
+    }
+    if (machine_.same_step(level.one, level.other, byte)) continue;
+    const NodeId first = machine_.step(level.one, byte), second = machine_.step(level.other, byte);
+    if (first == second) continue;
+    more.reach = std::max(more.reach, machine_[first].distance);
+    if (machine_[first].accepting != machine_[second].accepting)
+      (machine_[first].accepting ? more : fewer).exits.push_back(place);
+    if (absorbs(first, all, place) && absorbs(second, all, place)) {
+      more.reach = std::max(more.reach, absorption(first).distance);
+      continue;
+    }
+    path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
+  }
+}
+
+Row Engine::plain_row(TrieId id, StateId state) {
+  const Trie& walked = trie(id);
+  Found found;
+  const State& own = machine_.automaton().expanded(state);
+  if (id != kVocabularyTrie || own.calls.empty()) {
+    walk(walked, 0, machine_.local(state), found);
+  } else {  // along the state's own edges only
+    for (uint32_t at = walked.child_begin[0]; at < walked.child_begin[1]; ++at) {
+      const StateId target = own.next[walked.child_byte[at]];
+      if (target == kDead) continue;
+      const uint32_t place = walked.child_node[at];
+      if (walked.is_leaf(place)) {
+        add_tokens(walked, place, found);
+        found.reach = kNone;
+      } else if (const NodeId here = machine_.local(target); enter(walked, place, here, found)) {
+        walk(walked, place, here, found);
+      }
+    }
+  }
+  if (id == kVocabularyTrie) {
+    for (const auto& [token, after] : own.specials) found.tokens.push_back(token);
+    std::vector<uint32_t> exits = std::move(found.exits);
+    const uint32_t reach = own.specials.empty() ? found.reach : kNone;
+    Row made = pack(std::move(found), nullptr);
+    made.reach = reach;
+    set_exits(made, std::move(exits));
+    return made;
+  }
+  const std::vector<uint32_t> exits = std::move(found.exits);
+  Row made = pack(std::move(found), nullptr);
+  if (!exits.empty()) made.residual = intern_trie(std::make_shared<const Trie>(residual_trie(walked, exits)));
+  return made;
+}
+
+// Of a state that absorbs tokens of some groups whole: only those that leave the groups are walked.
+Row Engine::class_row(StateId state, const TriePart& beyond) {
+  const NodeId start = machine_.local(state);
+  const Absorption absorbed = absorption(start);
+  Found found;
+  walk(beyond.trie, 0, start, found);
+  for (const auto& [token, after] : machine_.automaton().expanded(state).specials) found.tokens.push_back(token);
+  std::vector<uint32_t> exits = std::move(found.exits);
+  for (uint32_t& exit : exits) exit = beyond.origin[exit];
+  const uint32_t reach = std::max(found.reach, absorbed.distance);
+  Row made = pack(std::move(found), class_mask(absorbed.groups));
+  made.reach = reach;
+  set_exits(made, std::move(exits));
+  return made;
+}
+
+Row Engine::near_row(StateId state, Near near) {
+  const Row& base = *find_row(kVocabularyTrie, near.state);
+  Found more, fewer;
+  if (near.is_length) cut(state, near, base.reach, fewer);
+  else compare(machine_.local(state), machine_.local(near.state), near.same ? near.same - base.reach : 0, more, fewer);
+  if (!near.is_length) fewer.reach = 0;  // of the other state
+  Row made;
+  made.reach = base.reach == kNone ? kNone : std::max({base.reach, more.reach, fewer.reach});
+  made.mask = base.mask;
+  made.removed = base.removed;
+  made.removed.insert(made.removed.end(), fewer.tokens.begin(), fewer.tokens.end());
+  std::sort(fewer.tokens.begin(), fewer.tokens.end());
+  for (uint32_t token : base.added)
+    if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) made.added.push_back(token);
+  made.added.insert(made.added.end(), more.tokens.begin(), more.tokens.end());
+  if (made.added.size() + made.removed.size() > words() / 2) {  // a mask of its own is smaller
+    auto mask = std::make_shared<Words>(words());
+    made.write(mask->data(), words());
+    cache_bytes_ += mask->size() * 4;
+    made.mask = std::move(mask);
+    made.added = {};
+    made.removed = {};
+  }
+  made.exits = base.exits;
+  made.residual = base.residual;
+  if (more.exits.empty() && fewer.exits.empty()) return made;
+  std::vector<uint32_t> kept, exits;
+  const auto held = exit_lists_[base.exits];
+  std::sort(fewer.exits.begin(), fewer.exits.end());
+  std::set_difference(held.begin(), held.end(), fewer.exits.begin(), fewer.exits.end(), std::back_inserter(kept));
+  std::set_union(kept.begin(), kept.end(), more.exits.begin(), more.exits.end(), std::back_inserter(exits));
+  set_exits(made, std::move(exits));
+  return made;
+}
+
+// The row of the tokens found besides those of `mask`.
+Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
+  Row made;
+  made.mask = std::move(mask);
+  made.added = std::move(found.tokens);
+  if (made.added.size() > (made.mask ? words() / 2 : kSparseTokens)) {
+    auto own = std::make_shared<Words>(words());
+    made.write(own->data(), words());
+    cache_bytes_ += own->size() * 4;
+    made.mask = std::move(own);
+    made.added = {};
+  }
+  made.added.shrink_to_fit();
+  return made;
+}
+
+// Notes where the automaton may end within tokens of the vocabulary, and what is left of them there.
+void Engine::set_exits(Row& row, std::vector<uint32_t> exits) {
+  const size_t before = exit_lists_.bytes();
+  row.exits = exit_lists_.intern(std::span<const uint32_t>(exits));
+  cache_bytes_ += exit_lists_.bytes() - before;
+  if (residuals_.size() <= row.exits) residuals_.resize(row.exits + 1, kNone);
+  TrieId& residual = residuals_[row.exits];
+  if (residual == kNone && !exits.empty()) residual = intern_trie(tokens_->residual(exits));
+  row.residual = residual;
+}
+
+std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {
+  auto& held = class_masks_[groups];
+  if (held) return held;
+  auto mask = std::make_shared<Words>(words());
+  const Trie& all = tokens_->trie();
+  for (uint32_t node = 1; node < all.size();) {
+    if (all.prefix[node] & ~groups) {
+      node = all.end[node];
+      continue;
+    }
+    for (uint32_t token : all.tokens_at(node)) (*mask)[token >> 5] |= uint32_t{1} << (token & 31);
+    ++node;
+  }
+  cache_bytes_ += mask->size() * 4;
+  return held = std::move(mask);
+}
+
+TrieId Engine::intern_trie(std::shared_ptr<const Trie> made) {
+  const uint64_t hash = made->hash;
+  const uint32_t held = trie_table_.find(hash, [&](uint32_t id) { return tries_[id] == made || *tries_[id] == *made; });
+  if (held != kNone) return held;
+  cache_bytes_ += made->bytes();
+  tries_.push_back(std::move(made));
+  const auto id = static_cast<TrieId>(tries_.size() - 1);
+  trie_table_.insert(hash, id);
+  return id;
+}
+
+}  // namespace structgen

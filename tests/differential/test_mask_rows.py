@@ -1,0 +1,90 @@
+"""Masks that are derived from those of other states equal accepting every token on its own.
+
+Each case is a place where the engine does not walk the vocabulary: keys that are any name but the declared ones,
+counted classes near their bounds, classes of characters, and states whose bounds are too far away to matter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from structgen.engine import Vocabulary, compile
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.regex import regex
+from structgen.testing.walks import allowed_tokens
+
+OPEN = {"properties": {name: {"type": "integer"} for name in ("name", "names", "né", "id", 'a"b', "\n")}}
+WORDS = {"type": "string", "minLength": 1, "pattern": r"^(?:\S+\s+){0,9}\S+$"}
+
+
+def pattern(text: str, **others: Any) -> dict[str, Any]:
+    return {"type": "string", "pattern": text, **others}
+
+
+SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "open object": ({"type": "object", **OPEN}, ['{"', '{"na', '{"name', '{"names', '{"a\\', '{"id": 1, "', '{"\\u00']),
+    "open object, names bounded": (
+        {"type": "object", **OPEN, "propertyNames": {"maxLength": 6}, "required": ["name"]},
+        ['{"', '{"nam', '{"abcde', '{"abcdef'],
+    ),
+    "pattern names": (
+        {"patternProperties": {"^x-": {"type": "null"}}, "properties": {"x-1": {}}, "type": "object"},
+        ['{"', '{"x', '{"x-', '{"x-1'],
+    ),
+    "one of few strings": ({"enum": ["red", "reddish", "green", "grün", 12, None]}, ["", '"', '"re', '"gr', "1"]),
+    "at least": ({"type": "string", "minLength": 3}, ['"', '"ab', '"abc', '"é']),
+    "at most": ({"type": "string", "maxLength": 5}, ['"', '"ab', '"abcd', '"abcde', '"\\u00e9', '"日本語']),
+    "between": ({"type": "string", "minLength": 2, "maxLength": 70}, ['"', '"a', '"ab', '"' + "x" * 66]),
+    "class": (pattern("^[a-z]+$"), ['"', '"a']),
+    "counted class": (pattern("^[a-z0-9]{2,8}$"), ['"', '"a', '"abcdef', '"abcdefgh']),
+    "two classes": (pattern("^[A-Za-z]{2,40}-[0-9]{1,3}$"), ['"', '"ab', '"abcdefgh', '"ab-', '"ab-12']),
+    "class and length": (pattern("^[a-z_]*$", minLength=1, maxLength=12), ['"', '"abc', '"abc_def_gh']),
+    "dots": (pattern("^.{0,9}$"), ['"', '"abcdefg']),
+    "occurs anywhere": (pattern("[0-9]{2}-[a-z]"), ['"', '"x4', '"x42', '"x42-', '"x42-q']),
+    "words": (WORDS, ['"', '"the', '"the ', '"a b c d e f g h', '"a b c d e f g h i j']),
+    "words of some length": ({**WORDS, "maxLength": 30}, ['"', '"the cat', '"the cat sat on the mat by m']),
+    "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
+    "address": ({"type": "string", "format": "email", "maxLength": 24}, ['"', '"ada', '"ada@', '"ada@example.org']),
+    "identifier": ({"type": "string", "format": "uuid"}, ['"', '"0123', '"01234567-']),
+    "integer": ({"type": "integer", "minimum": 10, "maximum": 5000}, ["", "1", "12", "500"]),
+}
+
+REGEXES: dict[str, tuple[str, list[str]]] = {
+    "counted, then more": (r"[a-z]{1,20}(?: [a-z]{1,20}){0,3}\.", ["", "ab", "abcdefghij", "ab ab ab ab"]),
+    "all but quotes": (r'"[^"\\]{0,10}"!', ['"', '"abcdefgh', '"日本']),
+    "either of two loops": (r"(?:[a-z]*1|[a-z0-9]{4,9}2)", ["", "abc", "abcdefgh"]),
+    "not ASCII": (r"\w{3,6}x|[\u0080-\uffff]*\.", ["", "éé", "日"]),
+}
+
+
+def compare(grammar: Grammar, texts: list[str], vocabulary: Vocabulary) -> None:
+    """The mask after each text: in full, against ``accept``."""
+    constraint = compile(grammar, vocabulary)
+    for text in texts:
+        matcher = constraint.matcher()
+        data = text.encode()
+        assert matcher.accept_bytes(data) == len(data), f"{text!r} is not in the language"
+        mask = allowed_tokens(matcher, vocabulary.size)
+        alone = set()
+        for token in range(vocabulary.size):
+            if matcher.accept(token):
+                alone.add(token)
+                matcher.rollback(1)
+        wrong = sorted(mask ^ alone)[:8]
+        assert not wrong, f"after {text!r}: {[(token, vocabulary.tokens[token], token in mask) for token in wrong]}"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_masks_of_json_schemas(name: str, deepseek_vocabulary: Vocabulary) -> None:
+    schema, texts = SCHEMAS[name]
+    compare(json_schema(json.dumps(schema)), texts, deepseek_vocabulary)
+
+
+@pytest.mark.parametrize("name", REGEXES)
+def test_masks_of_regexes(name: str, deepseek_vocabulary: Vocabulary) -> None:
+    pattern, texts = REGEXES[name]
+    compare(regex(pattern), texts, deepseek_vocabulary)
