@@ -35,6 +35,9 @@ class Words:
             raise ValueError("no\nfurther line")
         return schema.split("|")
 
+    def forget(self) -> None:
+        """It keeps nothing."""
+
     def start(self, compiled: Any) -> Sequence:
         text: list[str] = []
 
