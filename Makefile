@@ -8,7 +8,7 @@ VENV ?= .venv
 ASAN_VENV ?= .venv-asan
 WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -133,10 +133,14 @@ def check(schema: Any, vocabulary: Vocabulary) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
-    """Twelve schemas a seed; nearly all of them are enforced."""
+    """Twelve schemas a seed; nearly all of them are enforced.
+
+    A negated ``maxProperties`` asks for two names that may repeat, which is refused; it is drawn often.
+    """
     universe = Universe(seed)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]
-    assert sum(one.startswith("refused") for one in treated) <= 3, treated
+    refused = [one for one in treated if one.startswith("refused") and one != "refused: minProperties"]
+    assert len(refused) <= 2, refused
 
 
 @pytest.mark.nightly

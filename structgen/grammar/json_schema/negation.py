@@ -74,8 +74,9 @@ def _outside(shape: Shape, place: Place) -> list[Shape]:
     rest = _of_type(place, ANY & ~shape.types)
     others: list[Shape] = []
     if shape.string and shape.types & STRING:
-        others.append(_of_type(place, STRING))
-        others[-1].string = shape.string.complement()
+        for strings in shape.string.complement():
+            others.append(_of_type(place, STRING))
+            others[-1].string = strings
     if shape.number and shape.types & NUMBER:
         for interval in shape.number.complement():
             others.append(_of_type(place, shape.types & NUMBER))

@@ -63,30 +63,29 @@ class StringFacet:
         both.formats = self.formats | other.formats
         return both
 
-    def complement(self) -> StringFacet:
-        """The strings that it does not leave; of a format that is not regular, those that certainly are outside.
+    def complement(self) -> list[StringFacet]:
+        """The strings that it does not leave, as a union; of a format that is not regular, those certainly outside.
 
         Raises:
             UnsupportedFeature: of a format that is not regular no outer bound is known, so that nothing is outside.
         """
-        other = StringFacet()
         if self.is_contradictory:
-            return other
+            return [StringFacet()]
         for name, place in self.formats.items():
             if not is_bounded(name):
                 problem = f"'not' over format {name!r}, of which only a part is known, is not enforced"
                 refused(place, "format", problem)
-        if not self.languages and not self.formats and self.longest is None:
-            other.longest = self.shortest - 1
-            return other
-        if not self.languages and not self.formats and self.shortest == 0:
-            other.shortest = (self.longest or 0) + 1
-            return other
+        shorter, longer, other = StringFacet(), StringFacet(), StringFacet()
+        shorter.longest = self.shortest - 1
+        found = [shorter] if self.shortest > 0 else []
+        if self.longest is not None:
+            longer.shortest = self.longest + 1
+            found.append(longer)
         parts = self.all_languages(is_proof=True)
-        if self.shortest > 0 or self.longest is not None:
-            parts.append(Repeat(ANY_CHAR, self.shortest, self.longest))
-        other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
-        return other
+        if parts:
+            other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
+            found.append(other)
+        return found
 
     def admits(self, text: str) -> bool:
         """Whether ``text`` is left.
