@@ -7,6 +7,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.counts import least_count, most_count
+from structgen.grammar.json_schema.facets import Facet
 from structgen.grammar.json_schema.places import Place, malformed, refused
 from structgen.grammar.json_schema.terms import chain
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["READERS", "ArrayFacet", "ArrayLayout", "array_term"]
 
 
-class ArrayFacet:
+class ArrayFacet(Facet):
     """What one schema says about arrays.
 
     Attributes:
@@ -36,68 +37,29 @@ class ArrayFacet:
     """
 
     __slots__ = (
-        "_complement",
-        "_silent",
-        "annotates",
         "contained",
-        "covers_rest",
-        "fewest",
         "fewest_contained",
-        "is_negated",
-        "most",
         "most_contained",
-        "place",
         "prefix",
         "prefix_keyword",
         "refusals",
         "rest",
         "rest_keyword",
-        "unevaluated",
     )
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        super().__init__(place)
         self.prefix: list[Json] = []
         self.prefix_keyword = "prefixItems"
         self.rest: Json = True
         self.rest_keyword = "items"
-        self.fewest = 0
-        self.most: int | None = None
         self.contained: Place | None = None
         self.fewest_contained = 1
         self.most_contained: int | None = None
-        self.covers_rest = False
-        self.unevaluated: Json | None = None
         self.refusals: tuple[str, ...] = ()
-        self.is_negated = False
-        self.annotates = True
-        self._complement: ArrayFacet | None = None
-        self._silent: ArrayFacet | None = None
 
-    def complement(self) -> ArrayFacet:
-        """The arrays that violate the facet, ``contained`` and ``refusals`` left aside; always the same one."""
-        if self._complement is None:
-            other = self._complement = self._copy()
-            other.contained, other.refusals = None, ()
-            other.is_negated = not self.is_negated
-            other.annotates = False
-            other._complement = self.silent()
-        return self._complement
-
-    def silent(self) -> ArrayFacet:
-        """The same arrays, of which nothing counts as evaluated; always the same one."""
-        if not self.annotates:
-            return self
-        if self._silent is None:
-            self._silent = self._copy()
-            self._silent.annotates = False
-        return self._silent
-
-    def _copy(self) -> ArrayFacet:
-        other = ArrayFacet(self.place)
-        for name in ArrayFacet.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
+    def _set_aside(self) -> None:
+        self.contained, self.refusals = None, ()
 
     @property
     def is_plain(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.counts import least_count, most_count
+from structgen.grammar.json_schema.facets import Facet
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, malformed
 from structgen.grammar.json_schema.strings import pattern_language
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["READERS", "ObjectFacet"]
 
 
-class ObjectFacet:
+class ObjectFacet(Facet):
     """What one schema says about objects.
 
     Attributes:
@@ -39,72 +40,33 @@ class ObjectFacet:
     """
 
     __slots__ = (
-        "_complement",
-        "_silent",
         "additional",
         "additional_keyword",
-        "annotates",
-        "covers_rest",
         "dependents",
-        "fewest",
-        "is_negated",
         "labels",
-        "most",
         "names",
         "outside",
         "pattern_schemas",
         "patterns",
-        "place",
         "properties",
         "required",
-        "unevaluated",
     )
 
     def __init__(self, place: Place) -> None:
-        self.place = place
+        super().__init__(place)
         self.properties: dict[str, Json] = {}
         self.patterns: tuple[tuple[str, Grammar], ...] = ()
         self.pattern_schemas: dict[str, Json] = {}
         self.additional: Json = True
         self.required: list[str] = []
         self.names: Json = True
-        self.fewest = 0
-        self.most: int | None = None
         self.dependents: dict[str, tuple[str, ...]] = {}
         self.additional_keyword = "additionalProperties"
-        self.covers_rest = False
-        self.unevaluated: Json | None = None
         self.outside: frozenset[str] = frozenset()
-        self.is_negated = False
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
-        self.annotates = True
-        self._complement: ObjectFacet | None = None
-        self._silent: ObjectFacet | None = None
 
-    def complement(self) -> ObjectFacet:
-        """The objects that violate the facet, ``dependents`` left aside; always the same one."""
-        if self._complement is None:
-            other = self._complement = self._copy()
-            other.dependents = {}
-            other.is_negated = not self.is_negated
-            other.annotates = False
-            other._complement = self.silent()
-        return self._complement
-
-    def silent(self) -> ObjectFacet:
-        """The same objects, of which nothing counts as evaluated; always the same one."""
-        if not self.annotates:
-            return self
-        if self._silent is None:
-            self._silent = self._copy()
-            self._silent.annotates = False
-        return self._silent
-
-    def _copy(self) -> ObjectFacet:
-        other = ObjectFacet(self.place)
-        for name in ObjectFacet.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
+    def _set_aside(self) -> None:
+        self.dependents = {}
 
     def complement_of_name(self) -> ObjectFacet | None:
         """The objects that violate the facet, as one that holds, where it is about a single name."""
