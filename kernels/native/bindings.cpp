@@ -5,6 +5,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
@@ -12,6 +14,7 @@
 
 #include "flatten.h"
 #include "matcher.h"
+#include "plain_schema.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -143,6 +146,28 @@ NB_MODULE(_native, m) {
 
   nb::class_<FlatGrammar>(m, "FlatGrammar", "A grammar as a list of instructions, independent of any engine but for known terms.")
       .def_prop_ro("memory_bytes", [](const FlatGrammar& self) { return self.program.bytes(); })
+      .def_prop_ro("rules", [](const FlatGrammar& self) { return self.program.rules; })
+      .def_prop_ro("result", [](const FlatGrammar& self) { return self.program.result; })
+      .def_prop_ro("instructions",  // kind, decoded, operands or text, low, high, required
+                   [](const FlatGrammar& self) {
+                     using Kind = Instruction::Kind;
+                     const Program& program = self.program;
+                     nb::list all;
+                     for (const Instruction& one : program.instructions) {
+                       nb::object operands;
+                       if (one.kind == Kind::kLiteral) {
+                         operands = to_bytes(std::string_view(program.text).substr(one.begin, one.end - one.begin));
+                       } else {
+                         nb::list list;
+                         const bool are_ranges = one.kind == Kind::kBytes || one.kind == Kind::kChars;
+                         for (uint32_t i = one.begin; i < one.end; ++i)
+                           list.append(are_ranges ? nb::cast(program.ranges[i]) : nb::cast(program.operands[i]));
+                         operands = nb::tuple(list);
+                       }
+                       all.append(nb::make_tuple(static_cast<int>(one.kind), one.decoded, operands, one.low, one.high, one.required));
+                     }
+                     return all;
+                   })
       .def_prop_ro("shared", [](const FlatGrammar& self) {
         nb::list nodes;
         for (const auto& [node, instruction] : self.shared) nodes.append(node);
@@ -152,6 +177,41 @@ NB_MODULE(_native, m) {
   nb::class_<Flattener>(m, "Flattener")
       .def(nb::init<nb::handle>(), "classes"_a)
       .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "max_nodes"_a);
+
+  nb::class_<const JsonDocument>(m, "JsonDocument", "A JSON text as a tree of its own.")
+      .def_static("parse",
+                  [](nb::str text, size_t max_depth) -> std::unique_ptr<const JsonDocument> {
+                    Py_ssize_t size = 0;
+                    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+                    if (data == nullptr) {
+                      PyErr_Clear();  // a lone surrogate
+                      return nullptr;
+                    }
+                    return JsonDocument::parse(std::string(data, static_cast<size_t>(size)), max_depth);
+                  },
+                  "text"_a, "max_depth"_a, nb::sig("def parse(text: str, max_depth: int) -> JsonDocument | None"))
+      .def("root_string",
+           [](const JsonDocument& self, std::string_view name) -> std::optional<std::string_view> {
+             if (self.kind(self.root()) != JsonKind::kObject) return std::nullopt;
+             const JsonDocument::Member* member = self.find(self.root(), name);
+             if (member == nullptr || self.kind(member->value) != JsonKind::kString) return std::nullopt;
+             return self.string(member->value);
+           },
+           "name"_a);
+
+  nb::class_<PlainTerms>(m, "PlainTerms", "The grammar of a plain JSON Schema, as a list of nodes.")
+      .def("__len__", [](const PlainTerms& self) { return self.nodes.size(); });
+
+  nb::class_<PlainPlanner>(m, "PlainPlanner", "Makes the terms of plain JSON Schemas of one dialect and policy.")
+      .def("__init__",
+           [](PlainPlanner* self, nb::dict keywords, bool reference_stands_alone, nb::sequence syntax, uint64_t max_cost, uint32_t max_depth) {
+             if (nb::len(syntax) != PlainSyntax::kTerms) throw nb::value_error("plain planner: one term for each of PlainSyntax");
+             PlainSyntax terms;
+             for (size_t i = 0; i < PlainSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
+             new (self) PlainPlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth});
+           },
+           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a)
+      .def("plan", &PlainPlanner::plan, "document"_a, "make_leaf"_a);
 
   nb::class_<Builder>(m, "Builder", "Makes the terms of one grammar; holds the engine's lock until close().")
       .def("__init__",

@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "plain_terms.h"
+
 namespace nb = nanobind;
 
 namespace structgen {
@@ -36,17 +38,7 @@ class Flattening {
 
   FlatGrammar all(PyObject* root) {
     need(root, kNoScope, kText);
-    while (!stack_.empty()) {
-      Frame& frame = stack_.back();
-      if (frame.next == frame.count) {
-        close();
-      } else {
-        const size_t index = frame.next++;
-        if (frame.node_class == NodeClass::kRules && index > 0 && !frame.mode) set_rule(frame, index - 1);
-        const auto [child, scope, mode] = part(frame, index);
-        need(child, scope, mode);
-      }
-    }
+    finish_above(0);
     flat_.program.result = results_.at(0);
     return std::move(flat_);
   }
@@ -120,6 +112,21 @@ class Flattening {
     open(entry);
   }
 
+  // Makes all that is on the stack above `height`.
+  void finish_above(size_t height) {
+    while (stack_.size() > height) {
+      Frame& frame = stack_.back();
+      if (frame.next == frame.count) {
+        close();
+      } else {
+        const size_t index = frame.next++;
+        if (frame.node_class == NodeClass::kRules && index > 0 && !frame.mode) set_rule(frame, index - 1);
+        const auto [child, scope, mode] = part(frame, index);
+        need(child, scope, mode);
+      }
+    }
+  }
+
   void open(uint32_t entry) {
     const auto [node, scope, mode, none] = entries_[entry];
     Frame frame{entry, node, nullptr, scope, mode, class_of(node)};
@@ -157,6 +164,13 @@ class Flattening {
         frame.count = 1;
         break;
       }
+      case NodeClass::kDescribed:
+        if (mode == kText) {
+          if (const nb::handle terms = attribute(node, of_.plain_); !terms.is_none())
+            return finish(entry, plain(nb::cast<const PlainTerms&>(terms)));
+        }
+        frame.count = 1;
+        break;
       case NodeClass::kDistinct:
         if (mode != kText) host_.attr("distinct_in_regular")(nb::handle(node));
         [[fallthrough]];
@@ -299,16 +313,70 @@ class Flattening {
     results_.push_back(instruction);
   }
 
-  uint32_t literal(PyObject* node, Mode mode) {
-    char* data = nullptr;
-    Py_ssize_t size = 0;
-    if (PyBytes_AsStringAndSize(attribute(node, of_.data_), &data, &size) < 0) throw nb::python_error();
+  // The instruction of terms that hold no objects but for their leaves.
+  uint32_t plain(const PlainTerms& terms) {
+    using Kind = Instruction::Kind;
+    const auto first_rule = static_cast<uint32_t>(flat_.program.rules.size());
+    for (const auto& [name, body] : terms.rules) flat_.program.rules.push_back(name);
+    if (entries_.size() + terms.nodes.size() > max_nodes_) host_.attr("exceeded")("grammar_nodes", max_nodes_);
+    std::vector<uint32_t> made, parts;
+    made.reserve(terms.nodes.size());
+    for (const PlainTerms::Node& node : terms.nodes) {
+      parts.clear();
+      const auto take_parts = [&] {
+        for (PlainNode part : terms.parts_of(node)) parts.push_back(made[part]);
+      };
+      switch (node.kind) {
+        case PlainTerms::Kind::kLeaf: made.push_back(leaf(terms.leaves[node.low].ptr())); break;
+        case PlainTerms::Kind::kLiteral: made.push_back(literal(terms.text_of(node), kText)); break;
+        case PlainTerms::Kind::kName: made.push_back(literal(terms.text_of(node), kDecoded)); break;
+        case PlainTerms::Kind::kSequence: take_parts(); made.push_back(emit({.kind = Kind::kSequence}, parts)); break;
+        case PlainTerms::Kind::kChoice: take_parts(); made.push_back(emit({.kind = Kind::kChoice}, parts)); break;
+        case PlainTerms::Kind::kRepeat:
+          take_parts();
+          made.push_back(emit({.kind = Kind::kRepeat, .low = node.low, .high = node.high}, parts));
+          break;
+        case PlainTerms::Kind::kCall: made.push_back(emit({.kind = Kind::kCall, .low = first_rule + node.low})); break;
+        case PlainTerms::Kind::kOtherNames: take_parts(); made.push_back(other_strings(parts)); break;
+      }
+    }
+    for (uint32_t rule = 0; rule < terms.rules.size(); ++rule)
+      emit({.kind = Kind::kSetRule, .low = first_rule + rule}, std::span(&made[terms.rules[rule].body], 1));
+    return made[terms.result];
+  }
+
+  uint32_t leaf(PyObject* node) {
+    const size_t height = stack_.size();
+    need(node, kNoScope, kText);
+    finish_above(height);
+    const uint32_t instruction = results_.back();
+    results_.pop_back();
+    return instruction;
+  }
+
+  // JSON strings whose value is none of `values`.
+  uint32_t other_strings(std::span<const uint32_t> values) {
+    using Kind = Instruction::Kind;
+    uint32_t last = values.size() == 1 ? values[0] : emit({.kind = Kind::kChoice}, values);
+    for (const Instruction& next : {Instruction{.kind = Kind::kNot, .decoded = true}, {.kind = Kind::kJsonString}, {.kind = Kind::kShare}})
+      last = emit(next, std::span(&last, 1));
+    return last;
+  }
+
+  uint32_t literal(std::string_view data, Mode mode) {
     const auto begin = static_cast<uint32_t>(flat_.program.text.size());
-    flat_.program.text.append(data, static_cast<size_t>(size));
+    flat_.program.text += data;
     return emit({.kind = Instruction::Kind::kLiteral,
                  .decoded = mode == kDecoded,
                  .begin = begin,
                  .end = static_cast<uint32_t>(flat_.program.text.size())});
+  }
+
+  uint32_t literal(PyObject* node, Mode mode) {
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(attribute(node, of_.data_), &data, &size) < 0) throw nb::python_error();
+    return literal(std::string_view(data, static_cast<size_t>(size)), mode);
   }
 
   uint32_t symbols(Instruction::Kind kind, PyObject* node, Mode mode) {
@@ -389,7 +457,8 @@ Flattener::Flattener(nb::handle classes)
       optional_(interned("optional")),
       rest_(interned("rest")),
       separator_(interned("separator")),
-      is_spare_(interned("is_spare")) {
+      is_spare_(interned("is_spare")),
+      plain_(interned("plain")) {
   if (nb::len(classes) != kNodeClasses) throw nb::value_error("flattener: one class for each kind of node");
   for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];
 }

@@ -55,7 +55,40 @@ class FlatGrammar:
     @property
     def memory_bytes(self) -> int: ...
     @property
+    def rules(self) -> list[str]: ...
+    @property
+    def result(self) -> int: ...
+    @property
+    def instructions(self) -> list[tuple[int, bool, bytes | tuple[Any, ...], int, int, int]]: ...
+    @property
     def shared(self) -> list[Any]: ...
+
+class JsonDocument:
+    """A JSON text as a tree of its own."""
+
+    @staticmethod
+    def parse(text: str, max_depth: int) -> JsonDocument | None: ...
+    def root_string(self, name: str) -> str | None: ...
+
+class PlainTerms:
+    """The grammar of a plain JSON Schema, as a list of nodes."""
+
+    def __len__(self) -> int: ...
+
+class PlainPlanner:
+    """Makes the terms of plain JSON Schemas of one dialect and policy."""
+
+    def __init__(
+        self,
+        keywords: dict[str, int],
+        reference_stands_alone: bool,
+        syntax: Sequence[object],
+        max_cost: int,
+        max_depth: int,
+    ) -> None: ...
+    def plan(
+        self, document: JsonDocument, make_leaf: Callable[[str], tuple[object, bool] | None]
+    ) -> PlainTerms | None: ...
 
 class Flattener:
     def __init__(self, classes: Sequence[type]) -> None: ...

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.limits import Limits
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["FLATTENER", "Host", "Lowered", "lower"]
 
-_FLATTENER: Final = _native.Flattener(
+FLATTENER: Final = _native.Flattener(
     (  # in the order of `NodeClass` in flatten.h
         Literal,
         ByteClass,
@@ -98,7 +98,7 @@ def lower(
             that the grammar may not use.
         LimitExceeded: more nodes than ``limits.grammar_nodes``, or boolean operators nested too deeply.
     """
-    result = _lowered(grammar, engine, _Host(vocabulary, limits), bounds)
+    result = _lowered(grammar, engine, Host(vocabulary, limits), bounds)
     if result is None:
         # Rare, and much dearer to look for in the grammar than in its terms: so lower first, and again if need be.
         result = _lowered(grammar, engine, _RewritingHost(vocabulary, limits), bounds)
@@ -107,9 +107,9 @@ def lower(
     return result
 
 
-def _lowered(grammar: Grammar, engine: SharedEngine, host: _Host, bounds: _native.Limits) -> Lowered | None:
+def _lowered(grammar: Grammar, engine: SharedEngine, host: Host, bounds: _native.Limits) -> Lowered | None:
     """The same; ``None`` if the grammar is left-recursive."""
-    flat = _FLATTENER.flatten(grammar, engine.lowered, host, host.limits.grammar_nodes)
+    flat = FLATTENER.flatten(grammar, engine.lowered, host, host.limits.grammar_nodes)
     builder = _native.Builder(engine.native, bounds)
     try:
         try:
@@ -129,7 +129,7 @@ def _lowered(grammar: Grammar, engine: SharedEngine, host: _Host, bounds: _nativ
     return result
 
 
-class _Host:
+class Host:
     """What the flattening asks for, and the errors that it reports."""
 
     def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
@@ -204,7 +204,7 @@ class _Host:
         raise LimitExceeded("grammar", limit=limit, maximum=maximum)
 
 
-class _RewritingHost(_Host):
+class _RewritingHost(Host):
     """Removes left recursion on the way."""
 
     def rewrite(self, node: Rules) -> Grammar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
@@ -62,15 +63,38 @@ class Description:
 
 @final
 class Described(Grammar):
-    """``item`` with a :class:`Description`; the language is that of ``item``."""
+    """``item`` with a :class:`Description`; the language is that of ``item``.
 
-    __slots__ = ("description", "item")
+    Attributes:
+        description: where the term came from.
+        plain: what an engine reads in place of ``item``, an equal term that takes less time to make; ``None``: nothing.
+    """
+
+    __slots__ = ("_item", "_make", "description", "plain")
     _fields = ("item", "description")
-    item: Grammar
+    _item: Grammar | None
+    _make: Callable[[], Grammar]  # where the term was deferred
     description: Description
+    plain: object | None
 
     def __init__(self, item: Grammar, description: Description) -> None:
-        _set(self, item=_term(item, "Described"), description=description)
+        _set(self, _item=_term(item, "Described"), description=description, plain=None)
+
+    @classmethod
+    def deferred(cls, plain: object, make: Callable[[], Grammar], description: Description) -> Described:
+        """Describe a term that is made when it is asked for: ``make`` gives it, ``plain`` is its form for an engine."""
+        node = cls.__new__(cls)
+        _set(node, _item=None, _make=make, description=description, plain=plain)
+        return node
+
+    @property
+    def item(self) -> Grammar:
+        """The term."""
+        item = self._item
+        if item is None:
+            item = _term(self._make(), "Described")
+            _set(self, _item=item)
+        return item
 
     @property
     def children(self) -> tuple[Grammar, ...]:

@@ -12,12 +12,13 @@ import marshal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
 from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.documents import Documents
+from structgen.grammar.json_schema.drafts import dialect_named
 from structgen.grammar.json_schema.entries import LazyDescription, describe
 from structgen.grammar.json_schema.library import Library
 from structgen.grammar.json_schema.normal_form import NormalForm
@@ -95,14 +96,9 @@ def json_schema(
         known = _known_grammars.get(key)
         if known is not None:
             return known
-    document, python_type = _document(schema if content is None else content, limits)
-    with _without_collection():
-        asserts_formats = chosen.formats == "asserted"
-        documents = Documents(document, draft, Library(registry, limits), limits, asserts_formats=asserts_formats)
-        try:
-            grammar = _grammar(documents, python_type, setting, tracks_scopes=False)
-        except ScopesNeeded:
-            grammar = _grammar(documents, python_type, setting, tracks_scopes=True)
+    grammar = _plain_grammar(content, setting) if isinstance(content, str) and draft is None else None
+    if grammar is None:
+        grammar = _planned_grammar(schema if content is None else content, setting, draft, registry)
     if content is not None:
         _known_grammars.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
     return grammar
@@ -135,7 +131,40 @@ def _content(schema: object, limits: Limits) -> str | bytes | None:
     return None
 
 
-def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Grammar:
+def _plain_grammar(text: str, setting: Setting) -> Grammar | None:
+    """The grammar of a plain schema; ``None`` if it is not plain.  Its IR is made when somebody asks for it."""
+    if setting.plain is None:
+        return None
+    found = setting.plain.plan(text)
+    if found is None:
+        return None
+    terms, dialect = found
+
+    @cache
+    def planned() -> Described:
+        return _planned_grammar(text, setting, None, None)
+
+    description = LazyDescription(lambda: planned().description.entries, _policies(setting.policy, dialect), None)
+    return Described.deferred(terms, lambda: planned().item, description)
+
+
+def _planned_grammar(
+    schema: object, setting: Setting, draft: str | None, registry: Mapping[str, object] | None
+) -> Described:
+    """The grammar of any schema, or of the content that stands for one."""
+    limits = setting.limits
+    document, python_type = _document(schema, limits)
+    chosen = None if draft is None else dialect_named(draft)
+    library = Library(registry, limits)
+    with _without_collection():
+        documents = Documents(document, chosen, library, limits, asserts_formats=setting.asserts_formats)
+        try:
+            return _grammar(documents, python_type, setting, tracks_scopes=False)
+        except ScopesNeeded:
+            return _grammar(documents, python_type, setting, tracks_scopes=True)
+
+
+def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Described:
     limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
     forms = NormalForm(references, limits)

@@ -154,15 +154,23 @@ class Documents:
     """
 
     def __init__(
-        self, schema: Json, draft: str | None, library: Library, limits: Limits, *, asserts_formats: bool = True
+        self, schema: Json, chosen: Dialect | None, library: Library, limits: Limits, *, asserts_formats: bool = True
     ) -> None:
+        """Begin with one document.
+
+        Args:
+            schema: its root.
+            chosen: the dialect, whatever ``$schema`` says.
+            library: where others are found.
+            limits: the bounds on patterns and JSON text.
+            asserts_formats: whether ``format`` restricts strings.
+        """
         self.limits = limits
         self.asserts_formats = asserts_formats
         self.loaded: list[Document] = []
         self._library = library
         self._by_uri: dict[str, Document] = {}
-        self._chosen = None if draft is None else dialect_named(draft)
-        dialect = self._chosen or dialect_of(schema, None, self.metaschema)
+        dialect = chosen or dialect_of(schema, None, self.metaschema)
         self.root = Document("", schema, _identifier(schema, dialect), dialect, self)
 
     def metaschema(self, uri: str) -> Json:

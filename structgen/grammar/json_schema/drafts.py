@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import UnsupportedFeature
@@ -12,7 +13,7 @@ from structgen.grammar.json_schema.vocabularies import KNOWN, vocabulary_of
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["DRAFTS", "Dialect", "dialect_named", "dialect_of", "identity"]
+__all__ = ["DRAFTS", "UNDECLARED", "Dialect", "dialect_named", "dialect_of", "identity", "standard_dialect"]
 
 _YEARS: Final = {
     "draft-04/schema": 4,
@@ -133,7 +134,7 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
     seen: set[str] = set()
     while isinstance(declared, str) and declared not in seen:
         seen.add(declared)
-        _, _, path = declared.rstrip("#").partition("://json-schema.org/")
+        path = _path(declared)
         if path in _OLD:
             _refuse(pointer, f"{declared!r} is older than draft 4", "rewrite the schema for draft 2020-12")
         if path in _YEARS:
@@ -144,6 +145,17 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
         if vocabularies is None and declared is not None:
             vocabularies = _vocabularies(metaschema.get("$vocabulary"), pointer)
     return otherwise or UNDECLARED
+
+
+@lru_cache(maxsize=64)
+def standard_dialect(uri: str) -> Dialect | None:
+    """The dialect of the draft whose metaschema has a URI; ``None`` if it is that of no draft."""
+    year = _YEARS.get(_path(uri))
+    return None if year is None else _PLAIN[year]
+
+
+def _path(uri: str) -> str:
+    return uri.rstrip("#").partition("://json-schema.org/")[2]
 
 
 def _vocabularies(chosen: Json, pointer: str) -> frozenset[str] | None:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Leaves"]
+__all__ = ["SIMPLE", "Leaves"]
 
-_SIMPLE: Final = frozenset(("type", "nullable", *strings.READERS, *numbers.READERS))
+SIMPLE: Final = frozenset(("type", "nullable", *strings.READERS, *numbers.READERS))
+"""The keywords that the values of a schema without parts depend on."""
+
 _NUMBERS: Final = frozenset((int, float, bool, Decimal))
 _MOST_PLANS: Final = 4_096
 _LONGEST: Final = 256
@@ -50,7 +52,7 @@ class Leaves:
         key = []
         for keyword, value in schema.items():
             if keyword in active:
-                if keyword not in _SIMPLE:
+                if keyword not in SIMPLE:
                     return None
                 kind = value.__class__  # for 1 == 1.0 == True
                 if kind is str:

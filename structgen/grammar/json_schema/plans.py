@@ -20,7 +20,7 @@ from structgen.grammar.nodes import (
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.places import Place
 
-__all__ = ["Builder", "Plan"]
+__all__ = ["Builder", "Plan", "is_small"]
 
 Build = Callable[[list[Grammar]], Grammar]
 
@@ -117,7 +117,7 @@ class Builder:
                 terms.append(Reference(self._name(child)))
         term = plan.build(terms)
         plan.state = _DONE
-        if plan.is_rule or (plan.uses > 1 and plan.places and not _is_small(term)):
+        if plan.is_rule or (plan.uses > 1 and plan.places and not is_small(term)):
             name = self._name(plan)
             self.rules[name] = term
             term = EMPTY if term is EMPTY else Reference(name)
@@ -136,7 +136,7 @@ class Builder:
         return {name: rule for name, rule in self.rules.items() if name in needed}
 
 
-def _is_small(term: Grammar) -> bool:
+def is_small(term: Grammar) -> bool:
     """Whether a term is as well repeated as called."""
     if isinstance(term, Choice):
         return len(term.items) <= _FEW and all(isinstance(item, _SMALL) for item in term.items)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.leaves import Leaves
+from structgen.grammar.json_schema.plain import PlainSchemas, is_plain
 from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.syntax import syntax_of
 
@@ -24,14 +25,18 @@ class Setting:
         policy: the policy.
         limits: the limits.
         syntax: the terms of the policy.
+        asserts_formats: whether ``format`` restricts strings.
+        plain: the native planner; ``None`` if it does not know the policy.
     """
 
-    __slots__ = ("_leaves", "limits", "policy", "syntax")
+    __slots__ = ("_leaves", "asserts_formats", "limits", "plain", "policy", "syntax")
 
     def __init__(self, policy: JsonPolicy, limits: Limits) -> None:
         self.policy = policy
         self.limits = limits
         self.syntax = syntax_of(policy)
+        self.asserts_formats = policy.formats == "asserted"
+        self.plain = PlainSchemas(self) if is_plain(policy) else None
         self._leaves: dict[Dialect, Leaves] = {}
 
     def leaves(self, dialect: Dialect) -> Leaves:

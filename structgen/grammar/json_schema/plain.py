@@ -1,0 +1,135 @@
+"""The native planner for plain schemas: objects, arrays, constants, references, ``anyOf`` and simple types.
+
+Most schemas are nothing else, and for them the engine's library plans directly from the JSON text.  It gives the very
+terms of :class:`~structgen.grammar.json_schema.planner.Planner`, which is what it is tested against; schemas that say
+more, and schemas that are at fault, are left to that one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from structgen_kernels import _native
+
+from structgen.errors import StructgenError
+from structgen.grammar.json_schema.documents import Documents
+from structgen.grammar.json_schema.drafts import UNDECLARED, standard_dialect
+from structgen.grammar.json_schema.leaves import SIMPLE
+from structgen.grammar.json_schema.library import Library
+from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.planner import Planner
+from structgen.grammar.json_schema.plans import is_small
+from structgen.grammar.json_schema.reading import reader_of
+from structgen.grammar.json_schema.references import References
+from structgen.grammar.json_schema.strict_json import parse_json
+from structgen.grammar.json_schema.syntax import ANY_STRING
+from structgen.grammar.nodes import EMPTY, Grammar
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.policy import JsonPolicy
+    from structgen.grammar.json_schema.settings import Setting
+
+__all__ = ["PlainSchemas", "is_plain"]
+
+_OTHER: Final = 0
+_SIMPLE: Final = 1
+_IDENTIFIER: Final = 2
+_KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
+    "type": 3,
+    "nullable": 4,
+    "enum": 5,
+    "const": 6,
+    "$ref": 7,
+    "anyOf": 8,
+    "properties": 9,
+    "required": 10,
+    "additionalProperties": 11,
+    "items": 12,
+    "minItems": 13,
+    "maxItems": 14,
+    "uniqueItems": 15,
+}
+
+
+def is_plain(policy: JsonPolicy) -> bool:
+    """Whether the native planner knows the spellings of a policy."""
+    return policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
+
+
+class PlainSchemas:
+    """Plans the plain schemas of one setting."""
+
+    __slots__ = ("_planners", "_setting")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._planners: dict[Dialect, tuple[_native.PlainPlanner, _LeafMaker]] = {}
+
+    def plan(self, text: str) -> tuple[_native.PlainTerms, Dialect] | None:
+        """The terms of a schema and its dialect; ``None`` if it is not plain.
+
+        Args:
+            text: the schema as JSON.
+
+        Complexity: O(len(text)).
+        """
+        document = _native.JsonDocument.parse(text, self._setting.limits.nesting)
+        if document is None:
+            return None
+        uri = document.root_string("$schema")
+        dialect = UNDECLARED if uri is None else standard_dialect(uri)
+        if dialect is None:
+            return None
+        known = self._planners.get(dialect)
+        if known is None:
+            known = self._planners[dialect] = self._planner(dialect), _LeafMaker(self._setting, dialect)
+        terms = known[0].plan(document, known[1])
+        return None if terms is None else (terms, dialect)
+
+    def _planner(self, dialect: Dialect) -> _native.PlainPlanner:
+        syntax, limits = self._setting.syntax, self._setting.limits
+        keywords = {}
+        for keyword in reader_of(dialect).active:
+            simple = _SIMPLE if keyword in SIMPLE else _OTHER
+            keywords[keyword] = _IDENTIFIER if keyword == dialect.id_keyword else _KEYWORDS.get(keyword, simple)
+        terms = (
+            syntax.open_object,
+            syntax.end_object,
+            syntax.close_object,
+            syntax.open_array,
+            syntax.end_array,
+            syntax.close_array,
+            syntax.comma,
+            syntax.colon,
+            syntax.any_value,
+            ANY_STRING,
+        )
+        return _native.PlainPlanner(
+            keywords,
+            dialect.reference_stands_alone,
+            terms,
+            limits.grammar_nodes,
+            limits.nesting,
+        )
+
+
+class _LeafMaker:
+    """Plans schemas of simple types, for the native planner to keep."""
+
+    def __init__(self, setting: Setting, dialect: Dialect) -> None:
+        self._setting = setting
+        self._dialect = dialect
+
+    def __call__(self, text: str) -> tuple[Grammar, bool] | None:
+        """The term of a schema, and whether it is as well repeated as called; ``None`` if there is none."""
+        setting, limits = self._setting, self._setting.limits
+        try:
+            schema = parse_json(text, "json schema", limits)
+            library = Library(None, limits)
+            documents = Documents(schema, self._dialect, library, limits, asserts_formats=setting.asserts_formats)
+            references = References(documents, tracks_scopes=False)
+            term = Planner(NormalForm(references, limits), setting, limits).grammar(references.start())
+        except StructgenError:
+            return None  # the other planner says what is wrong, and where
+        return None if term is EMPTY else (term, is_small(term))

@@ -1,0 +1,287 @@
+"""The native planner of plain schemas gives the terms of the planner in Python: all real schemas, and random ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from structgen.engine import Vocabulary
+from structgen.engine.lowering import FLATTENER, Host
+from structgen.errors import StructgenError
+from structgen.grammar.json_schema import JsonPolicy, forget_known, json_schema
+from structgen.grammar.json_schema.policy import Whitespace
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.report import Described
+
+_LITERAL, _BYTES, _CHARS, _CALL, _SET_RULE = 0, 1, 2, 11, 12  # kinds of instructions, as program.h has them
+_LIMITS: Final = Limits()
+_HOST: Final = Host(Vocabulary([bytes([byte]) for byte in range(256)], eos=()), _LIMITS)
+
+
+@pytest.fixture(autouse=True)
+def cold() -> None:
+    """Let no schema be known from a test before."""
+    forget_known()
+
+
+@dataclass
+class Terms:
+    """Numbers for terms, equal ones for equal terms.
+
+    Attributes:
+        known: the number of each term.
+        shared: the shared nodes that were met before, which are not flattened again.
+    """
+
+    known: dict[object, int] = field(default_factory=dict)
+    shared: dict[int, tuple[Grammar, int]] = field(default_factory=dict)
+
+
+_TERMS: Final = Terms()
+
+
+def terms_of(grammar: Grammar, terms: Terms) -> tuple[int, dict[str, int]]:
+    """The numbers of what a grammar is flattened to, and of its rules."""
+    flat = FLATTENER.flatten(grammar, terms.shared, _HOST, _LIMITS.grammar_nodes)
+    numbers: list[int] = []
+    rules: dict[str, int] = {}
+    for kind, decoded, operands, low, high, required in flat.instructions:
+        if kind == _SET_RULE:
+            rules[flat.rules[low]] = numbers[operands[0]]  # type: ignore[call-overload]
+        if kind in (_LITERAL, _BYTES, _CHARS):
+            key: object = (kind, decoded, operands)
+        elif kind == _CALL:
+            key = (kind, flat.rules[low])
+        else:
+            key = (kind, decoded, tuple(numbers[one] for one in operands), low, high, required)
+        numbers.append(terms.known.setdefault(key, len(terms.known)))
+    return numbers[flat.result], rules
+
+
+def assert_twins(schema: object, **options: Any) -> bool:
+    """Compare the two planners; say whether the native one took the schema, a JSON value or text."""
+    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    grammar = json_schema(text, **options)
+    assert isinstance(grammar, Described)
+    if grammar.plain is None:
+        return False
+    assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
+    for node in FLATTENER.flatten(grammar, _TERMS.shared, _HOST, _LIMITS.grammar_nodes).shared:
+        _TERMS.shared[id(node)] = node, len(_TERMS.shared)
+    return True
+
+
+def test_real_schemas(shared_data: Path) -> None:
+    """Most real schemas are plain, and planned alike."""
+    path = shared_data / "maskbench_dev.jsonl.gz"
+    if not path.is_file():
+        pytest.skip(f"no file {path}")
+    count = plain = 0
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            count += 1
+            with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
+                plain += assert_twins(json.loads(line)["schema"])
+    assert plain > 0.65 * count
+
+
+LEAVES: Final[list[dict[str, Any]]] = [
+    {"type": "string"},
+    {"type": "string", "maxLength": 3},
+    {"type": "string", "format": "date"},
+    {"type": "string", "pattern": "^a+$", "title": "t"},
+    {"type": "integer", "minimum": -3},
+    {"type": ["number", "null"]},
+    {"type": "boolean"},
+    {"type": "object"},
+    {"type": "array"},
+    {"type": "string", "nullable": True},
+    {"minLength": 2},
+    {},
+    {"description": "anything"},
+    {"enum": ["a", 'b"\\\n\x01', "é", None, True, 3]},
+    {"type": ["string", "integer"], "enum": ["a", 1, None, "a"]},
+    {"const": -7},
+    {"type": "string", "const": "x"},
+]
+NAMES: Final = ("a", "b", "c d", 'q"u\\o', "é€😀", "~/%", "")
+
+
+def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -> Any:
+    """A random schema: plain, or nearly so."""
+    if chance.random() < 0.02:
+        return chance.choice((True, False, {"not": {}}, {"allOf": [{}]}, {"type": "strin"}, {"$id": "http://a/b"}))
+    if depth == 0 or chance.random() < 0.25:
+        return chance.choice(LEAVES)
+    kind = chance.random()
+    if kind < 0.15 and definitions:
+        name = chance.choice(definitions)
+        return {"$ref": chance.choice((f"#/definitions/{name}", "#")), **({"title": "x"} if kind < 0.05 else {})}
+    if kind < 0.25:
+        return {"anyOf": [schema_of(chance, depth - 1, definitions) for _ in range(chance.randint(1, 3))]}
+    schema: dict[str, Any] = {}
+    if kind < 0.5:
+        schema["items"] = schema_of(chance, depth - 1, definitions)
+        if chance.random() < 0.4:
+            schema["minItems"] = chance.randint(0, 3)
+        if chance.random() < 0.4:
+            schema["maxItems"] = chance.randint(0, 4)
+        if chance.random() < 0.2:
+            schema["uniqueItems"] = chance.random() < 0.1
+    if kind >= 0.45:
+        names = chance.sample(NAMES, chance.randint(0, 4))
+        schema["properties"] = {name: schema_of(chance, depth - 1, definitions) for name in names}
+        if chance.random() < 0.6:
+            schema["required"] = chance.sample(NAMES, chance.randint(0, 3))
+        if chance.random() < 0.6:
+            schema["additionalProperties"] = chance.choice((True, False, False, {"type": "string"}, {"items": {}}))
+    types = ["object", "array", "string", "null", "integer", "number"]
+    if chance.random() < 0.8:
+        own = [name for name, keyword in (("object", "properties"), ("array", "items")) if keyword in schema]
+        schema["type"] = own[0] if len(own) == 1 and chance.random() < 0.7 else [*own, *chance.sample(types, 2)]
+    if chance.random() < 0.1:
+        schema["nullable"] = True
+    return schema
+
+
+def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Random documents with definitions."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        names = tuple(chance.sample(("one", "two", "th ree", "a&b"), chance.randint(0, 3)))
+        root = schema_of(chance, 4, names)
+        document = dict(root) if isinstance(root, dict) else {}
+        if names:
+            document["definitions"] = {name: schema_of(chance, 3, names) for name in names}
+        if chance.random() < 0.5:
+            year = chance.choice(
+                ("draft-04/schema#", "draft-07/schema#", "draft/2020-12/schema", "draft/2019-09/schema")
+            )
+            document["$schema"] = f"http://json-schema.org/{year}"
+        if chance.random() < 0.1:
+            document[chance.choice(("$id", "id"))] = "http://example.com/x"
+        yield document
+
+
+@pytest.mark.parametrize("whitespace", ["flexible", "compact", "single"])
+def test_random_schemas(whitespace: Whitespace) -> None:
+    """Whatever the native planner takes, it plans alike; and it takes a good part."""
+    plain = 0
+    for document in documents(len(whitespace), 1_500):
+        try:
+            plain += assert_twins(document, whitespace=whitespace)
+        except StructgenError:
+            continue
+    assert plain > 300
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {
+            "$ref": "#/definitions/a",
+            "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"$ref": "#/definitions/a"}},
+        },
+        {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
+        {"type": "object", "properties": {"a": False}},
+        {"type": "object", "required": ["a"], "additionalProperties": False},
+        {"type": "array", "items": [{"type": "string"}]},
+        {"type": "array", "minItems": 3, "maxItems": 2},
+        {"type": "array", "minItems": -1},
+        {"type": "array", "maxItems": 1.5},
+        {"type": "object", "required": "a"},
+        {"type": "object", "properties": []},
+        {"enum": []},
+        {"enum": [[1]]},
+        {"enum": [1.5, "a"]},
+        {"type": "string", "enum": [1]},
+        {"type": "string", "properties": {"a": {}}},
+        {"type": "string", "pattern": "("},
+        {"anyOf": [{"const": 1}, {"const": 2}]},
+        {"$ref": "other.json"},
+        {"$ref": "#/definitions/none"},
+        {"$schema": "http://json-schema.org/draft-03/schema#"},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$ref": "#/$defs/a",
+            "minLength": 1,
+            "$defs": {"a": {}},
+        },
+        {"properties": {"a": {"$id": "http://a/b", "type": "string"}}},
+        {"minimum": 1, "properties": {"a": {}}},
+    ],
+)
+def test_what_is_left_to_the_other_planner(schema: object) -> None:
+    """Faults, contradictions and all that says more; no text of these is planned natively."""
+    try:
+        grammar = json_schema(json.dumps(schema))
+    except StructgenError:
+        return
+    assert isinstance(grammar, Described)
+    assert grammar.plain is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type": "string", "type": "object"}',
+        '{"title": "\\ud800"}',
+        '{"title": 01}',
+        '{"title": "a\tb"}',
+        '{"title": NaN}',
+        '{"title": 1.}',
+        '{"title": "\\x"}',
+        '{"type": "string"',
+        '{"type": "string"}}',
+        '{"type": "string",}',
+        "",
+        "[",
+        '{"title": ' + "[" * 3_000 + "]" * 3_000 + "}",
+        '{"title": ' + "9" * 5_000 + "}",
+    ],
+)
+def test_texts_that_are_not_plain_json(text: str) -> None:
+    """They are read, or refused, by the strict reader in Python alone."""
+    try:
+        grammar = json_schema(text)
+    except StructgenError:
+        return
+    assert isinstance(grammar, Described)
+    assert grammar.plain is None
+
+
+def test_policies() -> None:
+    """Spellings that the native planner does not know are left alone."""
+    for policy in (JsonPolicy(order="any"), JsonPolicy(numbers="all"), JsonPolicy(escapes="all")):
+        assert not assert_twins({"type": "object", "properties": {"a": {"const": 1}}}, policy=policy)
+    assert assert_twins({"type": "object", "properties": {"a": {"const": 1}}}, policy=JsonPolicy(indent=3, digits=5))
+
+
+def test_limits_hold() -> None:
+    """A schema that is too large for the planner in Python is not planned natively either."""
+    schema = {"type": "object", "properties": {f"p{index}": {"type": "string"} for index in range(1_000)}}
+    assert assert_twins(schema)
+    with pytest.raises(StructgenError, match="grammar_nodes"):
+        json_schema(json.dumps(schema), limits=Limits(grammar_nodes=10_000))
+    deep: Any = {"type": "string"}
+    for _ in range(60):
+        deep = {"type": "array", "items": deep}
+    assert assert_twins(deep)
+    with pytest.raises(StructgenError, match="nesting"):
+        json_schema(json.dumps(deep), limits=Limits(nesting=50))
+
+
+def test_deep_schemas_need_no_stack() -> None:
+    """Neither planner recurses."""
+    around = '{"type": "object", "properties": {"a": ', '}, "additionalProperties": false}'
+    assert assert_twins(around[0] * 900 + '{"type": "string"}' + around[1] * 900)
