@@ -37,31 +37,32 @@ uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) 
   return reinterpret_cast<uint32_t*>(mask.data()) + row * words;
 }
 
-// Terms are made under the engine's lock, for grammars on one vocabulary share the store.
-class Builder {
- public:
-  Builder(std::shared_ptr<Engine> engine, const Limits& limits) : engine_(std::move(engine)), lock_(engine_->mutex()) {
-    automaton().meter() = {0, limits.states};
-    automaton().set_regular_limit(limits.regular_states);
-  }
-  void close() {
-    if (lock_.owns_lock()) lock_.unlock();
-  }
-  // The term of a grammar, with those of the shared nodes that it met first.
-  std::pair<TermId, std::vector<TermId>> run(const FlatGrammar& grammar) {
-    const std::vector<TermId> made = structgen::run(grammar.program, automaton(), engine_->shared_rules());
-    std::vector<TermId> shared;
-    for (const auto& [node, instruction] : grammar.shared) shared.push_back(made[instruction]);
-    return {made[grammar.program.result], std::move(shared)};
-  }
-  Automaton& automaton() { return engine_->machine().automaton(); }
-  TermStore& terms() { return automaton().terms(); }
-  std::shared_ptr<Engine> engine() const { return engine_; }
-
- private:
-  std::shared_ptr<Engine> engine_;
-  std::unique_lock<std::shared_mutex> lock_;
+struct Lowered {
+  TermId term;
+  std::vector<TermId> shared;           // the terms of FlatGrammar::shared
+  bool left_recursive;                  // then nothing below is known
+  std::optional<uint32_t> shortest;     // bytes of the shortest member, if there is one
+  std::optional<uint32_t> unspellable;  // a byte that is needed somewhere and that no token holds
 };
+
+// Makes the terms of a grammar and solves its rules, under the engine's lock: grammars on one vocabulary share the store.
+Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) {
+  const std::unique_lock lock(engine.mutex());
+  Automaton& automaton = engine.machine().automaton();
+  automaton.meter() = {0, limits.states};
+  automaton.set_regular_limit(limits.regular_states);
+  const std::vector<TermId> made = run(grammar.program, automaton, engine.shared_rules());
+  TermStore& terms = automaton.terms();
+  Lowered result{made[grammar.program.result], {}, false, {}, {}};
+  for (const auto& [node, instruction] : grammar.shared) result.shared.push_back(made[instruction]);
+  terms.solve_rules();
+  result.left_recursive = terms.left_recursive();
+  if (result.left_recursive) return result;
+  const Distance distance = terms.distance(result.term);
+  if (distance < kInfinite) result.shortest = distance;
+  result.unspellable = terms.take_unspellable();
+  return result;
+}
 
 }  // namespace
 
@@ -213,29 +214,16 @@ NB_MODULE(_native, m) {
            "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a)
       .def("plan", &PlainPlanner::plan, "document"_a, "make_leaf"_a);
 
-  nb::class_<Builder>(m, "Builder", "Makes the terms of one grammar; holds the engine's lock until close().")
-      .def("__init__",
-           [](Builder* self, std::shared_ptr<Engine> engine, const Limits& limits) {
-             nb::gil_scoped_release release;  // another thread may hold the lock and wait for the GIL
-             new (self) Builder(std::move(engine), limits);
-           },
-           "engine"_a, "limits"_a)
-      .def("close", &Builder::close)
-      .def("take_unspellable", [](Builder& self) { return self.terms().take_unspellable(); })
-      .def("run",
-           [](Builder& self, const FlatGrammar& grammar) {
-             nb::gil_scoped_release release;
-             return self.run(grammar);
-           },
-           "grammar"_a)
-      .def("solve_rules", [](Builder& self) { self.terms().solve_rules(); })
-      .def("left_recursive", [](Builder& self) { return self.terms().left_recursive(); })
-      .def("distance",
-           [](Builder& self, TermId term) -> std::optional<uint32_t> {
-             const Distance distance = self.terms().distance(term);
-             return distance >= kInfinite ? std::nullopt : std::optional<uint32_t>(distance);
-           },
-           "term"_a);
+  m.def("lower",
+        [](Engine& engine, const FlatGrammar& grammar, const Limits& limits) {
+          Lowered result;
+          {
+            nb::gil_scoped_release release;
+            result = lower(engine, grammar, limits);
+          }
+          return nb::make_tuple(result.term, result.shared, result.left_recursive, result.shortest, result.unspellable);
+        },
+        "engine"_a, "grammar"_a, "limits"_a);
 
   nb::class_<Constraint>(m, "Constraint")
       .def("__init__",

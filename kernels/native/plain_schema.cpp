@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <deque>
 #include <optional>
 #include <span>
 #include <unordered_set>
@@ -74,6 +73,8 @@ class PlainPlanning {
   PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf)
       : of_(planner), document_(document), make_leaf_(make_leaf), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone) {
     shared_.fill(kNone);
+    plans_.reserve(document.size());
+    pending_.reserve(document.size());
   }
 
   std::unique_ptr<PlainTerms> all() {
@@ -637,7 +638,7 @@ class PlainPlanning {
   nb::handle make_leaf_;
   std::unique_ptr<PlainTerms> terms_;
   std::vector<PlanId> plan_of_;  // by schema
-  std::deque<Plan> plans_;
+  std::vector<Plan> plans_;
   std::vector<PlanId> pending_;
   std::vector<PlainNode> leaf_nodes_;
   std::array<PlainNode, PlainSyntax::kTerms> shared_;

@@ -147,7 +147,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     """
     limits = limits if limits is not None else _DEFAULT_LIMITS
     engine = shared_engine(vocabulary)
-    key = (id(grammar), limits)  # a constraint that is kept holds its grammar, so that no other can have the id
+    key = (id(grammar), id(limits))  # a constraint that is kept holds both, so that nothing else can have the ids
     constraint = vocabulary.constraints.get(key)
     if constraint is not None and constraint.is_of(engine):
         return constraint

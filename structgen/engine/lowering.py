@@ -110,23 +110,15 @@ def lower(
 def _lowered(grammar: Grammar, engine: SharedEngine, host: Host, bounds: _native.Limits) -> Lowered | None:
     """The same; ``None`` if the grammar is left-recursive."""
     flat = FLATTENER.flatten(grammar, engine.lowered, host, host.limits.grammar_nodes)
-    builder = _native.Builder(engine.native, bounds)
     try:
-        try:
-            term, shared = builder.run(flat)
-        except LimitExceeded:
-            raise
-        except ValueError as error:  # of a distinct term
-            raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
-        builder.solve_rules()
-        if builder.left_recursive():
-            return None
-        result = Lowered(term, builder.distance(term), builder.take_unspellable(), flat.memory_bytes)
-    finally:
-        builder.close()
-    for node, its_term in zip(flat.shared, shared, strict=True):
-        engine.remember(node, its_term)
-    return result
+        term, shared, is_left_recursive, shortest, unspellable = _native.lower(engine.native, flat, bounds)
+    except LimitExceeded:
+        raise
+    except ValueError as error:  # of a distinct term
+        raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
+    if shared:
+        engine.remember(flat.shared, shared)
+    return None if is_left_recursive else Lowered(term, shortest, unspellable, flat.memory_bytes)
 
 
 class Host:

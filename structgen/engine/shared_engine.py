@@ -8,7 +8,7 @@ the old one goes with the last constraint that uses it.
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -42,10 +42,11 @@ class SharedEngine:
         self.native = _native.Engine(vocabulary.trie, vocabulary.size)
         self.lowered: dict[int, tuple[Grammar, int]] = {}
 
-    def remember(self, node: Grammar, term: int) -> None:
-        """Keep the term of a shared node, unless there are too many already."""
-        if len(self.lowered) < _MAX_SHARED_TERMS:
-            self.lowered[id(node)] = (node, term)
+    def remember(self, nodes: Iterable[Grammar], terms: Iterable[int]) -> None:
+        """Keep the terms of shared nodes, unless there are too many already."""
+        for node, term in zip(nodes, terms, strict=True):
+            if len(self.lowered) < _MAX_SHARED_TERMS:
+                self.lowered[id(node)] = (node, term)
 
 
 _engines: WeakKeyDictionary[Vocabulary, SharedEngine] = WeakKeyDictionary()
@@ -54,23 +55,34 @@ _engines_lock = threading.Lock()
 
 def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
     """Return the engine that new constraints on ``vocabulary`` use."""
+    engine = vocabulary.engine
+    if engine is not None and engine.native.memory_bytes <= _MAX_ENGINE_BYTES:
+        return engine
     with _engines_lock:
-        engine = _engines.get(vocabulary)
+        engine = _engines.get(vocabulary)  # that of an equal vocabulary is as good
         if engine is None or engine.native.memory_bytes > _MAX_ENGINE_BYTES:
-            engine = SharedEngine(vocabulary)
-            _engines[vocabulary] = engine
+            engine = _engines[vocabulary] = SharedEngine(vocabulary)
+        vocabulary.engine = engine
         return engine
 
 
-@lru_cache(maxsize=64)
+_MOST_KNOWN: Final = 64
+_known_limits: dict[int, tuple[Limits, _native.Limits]] = {}
+
+
 def native_limits(limits: Limits) -> _native.Limits:
-    """Return the part of ``limits`` that the native engine counts."""
-    native = _native.Limits()
-    native.states = limits.states
-    native.regular_states = limits.regular_states
-    native.distance_steps = limits.distance_steps
-    native.cache_bytes = limits.cache_bytes
-    return native
+    """Return the part of ``limits`` that the native engine counts, found by identity: hashing takes longer."""
+    known = _known_limits.get(id(limits))
+    if known is None:
+        native = _native.Limits()
+        native.states = limits.states
+        native.regular_states = limits.regular_states
+        native.distance_steps = limits.distance_steps
+        native.cache_bytes = limits.cache_bytes
+        if len(_known_limits) >= _MOST_KNOWN:
+            _known_limits.clear()
+        known = _known_limits[id(limits)] = limits, native
+    return known[1]
 
 
 def _limit_error(limit: str, maximum: int, evidence: str) -> LimitExceeded:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
 
     from structgen.engine.constraint import Constraint
+    from structgen.engine.shared_engine import SharedEngine
 
 __all__ = ["Vocabulary"]
 
@@ -67,6 +68,7 @@ class Vocabulary:
         "_tokens",
         "_trie",
         "constraints",
+        "engine",
     )
 
     def __init__(
@@ -106,6 +108,7 @@ class Vocabulary:
         self._encode: Encoder | None = tokenize
         self._lock = threading.Lock()
         self.constraints: ContentCache[Constraint] = ContentCache(_CONSTRAINT_BYTES)  # for compile()
+        self.engine: SharedEngine | None = None  # likewise
         self._digest: bytes | None = None
         self._missing: bytes | None = None
         self._speller: Speller | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
 
-from structgen.grammar.nodes import Grammar, _set, _term
+from structgen.grammar.nodes import Grammar, _assign, _set, _term
 
 __all__ = ["Described", "Description", "ReportEntry", "Status"]
 
@@ -84,7 +84,10 @@ class Described(Grammar):
     def deferred(cls, plain: object, make: Callable[[], Grammar], description: Description) -> Described:
         """Describe a term that is made when it is asked for: ``make`` gives it, ``plain`` is its form for an engine."""
         node = cls.__new__(cls)
-        _set(node, _item=None, _make=make, description=description, plain=plain)
+        _assign(node, "_item", None)
+        _assign(node, "_make", make)
+        _assign(node, "description", description)
+        _assign(node, "plain", plain)
         return node
 
     @property
@@ -93,7 +96,7 @@ class Described(Grammar):
         item = self._item
         if item is None:
             item = _term(self._make(), "Described")
-            _set(self, _item=item)
+            _assign(self, "_item", item)
         return item
 
     @property

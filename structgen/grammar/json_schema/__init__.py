@@ -12,7 +12,6 @@ import marshal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
@@ -30,10 +29,9 @@ from structgen.grammar.json_schema.settings import Setting, setting_of
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.report import Described
+from structgen.grammar.report import Described, ReportEntry
 
 if TYPE_CHECKING:
-    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
 
 __all__ = ["JsonPolicy", "forget_known", "json_schema"]
@@ -140,12 +138,27 @@ def _plain_grammar(text: str, setting: Setting) -> Grammar | None:
         return None
     terms, dialect = found
 
-    @cache
-    def planned() -> Described:
-        return _planned_grammar(text, setting, None, None)
+    source = _PlannedLater(text, setting)
+    description = LazyDescription(source.entries, setting.policy, dialect, None)
+    return Described.deferred(terms, source.item, description)
 
-    description = LazyDescription(lambda: planned().description.entries, _policies(setting.policy, dialect), None)
-    return Described.deferred(terms, lambda: planned().item, description)
+
+class _PlannedLater:
+    """A grammar by the planner in Python, once somebody asks for its term or its entries."""
+
+    __slots__ = ("_setting", "_text")
+
+    def __init__(self, text: str, setting: Setting) -> None:
+        self._text = text
+        self._setting = setting
+
+    def item(self) -> Grammar:
+        """The term."""
+        return _planned_grammar(self._text, self._setting, None, None).item
+
+    def entries(self) -> tuple[ReportEntry, ...]:
+        """The entries of the report."""
+        return _planned_grammar(self._text, self._setting, None, None).description.entries
 
 
 def _planned_grammar(
@@ -178,13 +191,9 @@ def _grammar(documents: Documents, python_type: object | None, setting: Setting,
     reached = references.originals(planner.known.union(forms.locals))
     checked = references.originals(planner.checked)
     sources = [documents.root, *documents.loaded]
-    policies = _policies(setting.policy, documents.root.resource.dialect)
-    return Described(term, LazyDescription(lambda: describe(sources, reached, checked), policies, python_type))
-
-
-@lru_cache(maxsize=64)
-def _policies(policy: JsonPolicy, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    return (("draft", dialect.name), *policy.lines())
+    dialect = documents.root.resource.dialect
+    description = LazyDescription(lambda: describe(sources, reached, checked), setting.policy, dialect, python_type)
+    return Described(term, description)
 
 
 @contextmanager

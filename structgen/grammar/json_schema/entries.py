@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from structgen.grammar.json_schema.documents import Document
+    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.places import Resource
+    from structgen.grammar.json_schema.policy import JsonPolicy
     from structgen.grammar.json_schema.strict_json import Json
 
 __all__ = ["LazyDescription", "describe"]
@@ -34,28 +36,37 @@ _NEEDS: Final = {
 """Keywords that mean nothing without one of others."""
 
 
-class LazyDescription(Description):
-    """A description whose entries are made at first use."""
+_assign = object.__setattr__  # of an immutable object, while it is made
 
-    __slots__ = ("_made", "_make")
+
+class LazyDescription(Description):
+    """A description of a JSON Schema whose entries and policies are made at first use."""
+
+    __slots__ = ("_dialect", "_made", "_make", "_policy")
     _made: tuple[ReportEntry, ...] | None
     _make: Callable[[], tuple[ReportEntry, ...]]
+    _policy: JsonPolicy
+    _dialect: Dialect
 
-    def __init__(  # the fields of the base, with a maker in place of the entries
+    def __init__(
         self,
         make: Callable[[], tuple[ReportEntry, ...]],
-        policies: tuple[tuple[str, str], ...],
+        policy: JsonPolicy,
+        dialect: Dialect,
         python_type: object | None,
     ) -> None:
-        for name, value in (
-            ("source", "json schema"),
-            ("policies", policies),
-            ("value", "json"),
-            ("python_type", python_type),
-            ("_make", make),
-            ("_made", None),
-        ):
-            object.__setattr__(self, name, value)
+        _assign(self, "source", "json schema")
+        _assign(self, "value", "json")
+        _assign(self, "python_type", python_type)
+        _assign(self, "_made", None)
+        _assign(self, "_make", make)
+        _assign(self, "_policy", policy)
+        _assign(self, "_dialect", dialect)
+
+    @property
+    def policies(self) -> tuple[tuple[str, str], ...]:
+        """The draft, and what the policy says."""
+        return ("draft", self._dialect.name), *self._policy.lines()
 
     @property
     def entries(self) -> tuple[ReportEntry, ...]:
@@ -63,7 +74,7 @@ class LazyDescription(Description):
         made = self._made
         if made is None:
             made = self._make()
-            object.__setattr__(self, "_made", made)
+            _assign(self, "_made", made)
         return made
 
     def __reduce__(self) -> tuple[object, ...]:

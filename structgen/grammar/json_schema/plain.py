@@ -7,7 +7,7 @@ more, and schemas that are at fault, are left to that one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from structgen_kernels import _native
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainSchemas", "is_plain"]
 
+_MOST_PLANNERS: Final = 32
 _OTHER: Final = 0
 _SIMPLE: Final = 1
 _IDENTIFIER: Final = 2
@@ -64,7 +65,7 @@ class PlainSchemas:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._planners: dict[Dialect, tuple[_native.PlainPlanner, _LeafMaker]] = {}
+        self._planners: dict[str | None, _Known | None] = {}
 
     def plan(self, text: str) -> tuple[_native.PlainTerms, Dialect] | None:
         """The terms of a schema and its dialect; ``None`` if it is not plain.
@@ -78,14 +79,21 @@ class PlainSchemas:
         if document is None:
             return None
         uri = document.root_string("$schema")
-        dialect = UNDECLARED if uri is None else standard_dialect(uri)
-        if dialect is None:
-            return None
-        known = self._planners.get(dialect)
+        planners = self._planners
+        known = planners[uri] if uri in planners else self._add_planner(uri)
         if known is None:
-            known = self._planners[dialect] = self._planner(dialect), _LeafMaker(self._setting, dialect)
-        terms = known[0].plan(document, known[1])
+            return None
+        planner, make_leaf, dialect = known
+        terms = planner.plan(document, make_leaf)
         return None if terms is None else (terms, dialect)
+
+    def _add_planner(self, uri: str | None) -> _Known | None:
+        """The planner of the dialect that ``$schema`` declares; ``None`` if that is of no draft."""
+        dialect = UNDECLARED if uri is None else standard_dialect(uri)
+        made = None if dialect is None else (self._planner(dialect), _LeafMaker(self._setting, dialect), dialect)
+        others = self._planners if len(self._planners) < _MOST_PLANNERS else {}
+        self._planners = {**others, uri: made}  # at once, for threads that read it
+        return made
 
     def _planner(self, dialect: Dialect) -> _native.PlainPlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
@@ -112,6 +120,9 @@ class PlainSchemas:
             limits.grammar_nodes,
             limits.nesting,
         )
+
+
+_Known: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect]"
 
 
 class _LeafMaker:
