@@ -30,6 +30,9 @@ constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kIntegerT
 constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCost = 3;
 // As in plans.py: a choice of so many small terms is small.
 constexpr size_t kFewChoices = 8;
+constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
+constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
+constexpr uint32_t kMostSteps = 64;  // from reference to reference
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMostLeaves = 4'096;
 
@@ -84,8 +87,10 @@ class PlainPlanning {
       depth_ = plans_[pending_[next]].depth + 1;
       expand(pending_[next]);
     }
+    require(!has_reference_ || !has_inner_identifier_);  // the one may mean something by the other
     require_content();
     build(root);
+    require(plans_[root].term != nothing_);
     terms_->result = plans_[root].term;
     return std::move(terms_);
   }
@@ -128,6 +133,11 @@ class PlainPlanning {
 
     bool has(Keyword keyword) const { return seen >> static_cast<size_t>(keyword) & 1; }
     ValueId value(Keyword keyword) const { return values[static_cast<size_t>(keyword)]; }
+    void drop(Keyword keyword) { seen &= ~bit(keyword); }
+    bool has_any(std::span<const Keyword> keywords) const {
+      return std::ranges::any_of(keywords, [&](Keyword keyword) { return has(keyword); });
+    }
+    bool is_leaf() const { return has_only({Keyword::kType, Keyword::kNullable, Keyword::kSimple}); }
     // Whether none but the given keywords, and an identifier, occur.
     bool has_only(std::initializer_list<Keyword> keywords) const {
       uint32_t allowed = bit(Keyword::kIdentifier);
@@ -160,6 +170,7 @@ class PlainPlanning {
   PlanId request(ValueId id, Origin origin) {
     const JsonKind kind = document_.kind(id);
     if (kind == JsonKind::kTrue) return anything();
+    if (kind == JsonKind::kFalse) return done(nothing());
     require(kind == JsonKind::kObject);
     PlanId& known = plan_of_[id];
     if (known != kNone) {
@@ -167,7 +178,7 @@ class PlainPlanning {
       return known;
     }
     const Schema schema = read(id);
-    if (schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kSimple})) return known = done(leaf_of(id, kAnyType));
+    if (schema.is_leaf()) return known = done(leaf_of(id, std::nullopt));
     Plan plan;
     plan.schema = id;
     plan.depth = depth_;
@@ -184,13 +195,15 @@ class PlainPlanning {
       const auto found = of_.keywords_.find(name);
       if (found == of_.keywords_.end()) continue;
       const Keyword keyword = found->second;
-      require(keyword != Keyword::kOther && (keyword != Keyword::kIdentifier || id == document_.root()));
+      require(keyword != Keyword::kOther);
+      if (keyword == Keyword::kIdentifier && id != document_.root()) has_inner_identifier_ |= is_resource(id, value);
       schema.seen |= Schema::bit(keyword);
       schema.values[static_cast<size_t>(keyword)] = value;
     }
     if (schema.has(Keyword::kReference)) {
       require(of_.reference_stands_alone_ || schema.has_only({Keyword::kReference}));
       schema.seen = Schema::bit(Keyword::kReference);
+      has_reference_ = true;
       return schema;
     }
     if (schema.has(Keyword::kType)) {
@@ -200,9 +213,55 @@ class PlainPlanning {
     if (schema.has(Keyword::kNullable)) boolean(schema.value(Keyword::kNullable));
     if (schema.has(Keyword::kUniqueItems)) {
       require(!boolean(schema.value(Keyword::kUniqueItems)));
-      schema.seen &= ~Schema::bit(Keyword::kUniqueItems);
+      schema.drop(Keyword::kUniqueItems);
     }
+    if (schema.has(Keyword::kAdditionalItems)) {  // means nothing without an array under `items`
+      require_schema(schema.value(Keyword::kAdditionalItems));
+      schema.drop(Keyword::kAdditionalItems);
+    }
+    if (!(schema.types & kArrayType)) drop_array(schema);
+    if (!(schema.types & kObjectType)) drop_object(schema);
     return schema;
+  }
+
+  void require_schema(ValueId id) const {
+    if (document_.kind(id) != JsonKind::kObject) boolean(id);
+  }
+
+  // What constrains a type that is excluded must only be well-formed.
+  void drop_array(Schema& schema) {
+    if (schema.has(Keyword::kItems)) require_schema(schema.value(Keyword::kItems));
+    if (schema.has(Keyword::kMinItems)) count(schema.value(Keyword::kMinItems));
+    if (schema.has(Keyword::kMaxItems)) count(schema.value(Keyword::kMaxItems));
+    for (Keyword keyword : kArrayKeywords) schema.drop(keyword);
+  }
+  void drop_object(Schema& schema) {
+    if (schema.has(Keyword::kProperties))
+      for (const auto& [name, value] : properties(schema)) require_schema(value);
+    if (schema.has(Keyword::kRequired)) required_names(schema);
+    if (schema.has(Keyword::kAdditionalProperties)) require_schema(schema.value(Keyword::kAdditionalProperties));
+    for (Keyword keyword : kObjectKeywords) schema.drop(keyword);
+  }
+
+  // Whether an inner schema is a resource of its own, with a URI that is plain; another dialect it may not have.
+  bool is_resource(ValueId id, ValueId identifier) const {
+    if (document_.kind(identifier) != JsonKind::kString || document_.string(identifier).starts_with('#')) return false;
+    require(document_.find(id, "$schema") == nullptr);
+    return true;
+  }
+
+  std::span<const JsonDocument::Member> properties(const Schema& schema) const {
+    require(document_.kind(schema.value(Keyword::kProperties)) == JsonKind::kObject);
+    return document_.members(schema.value(Keyword::kProperties));
+  }
+  std::vector<std::string_view> required_names(const Schema& schema) const {
+    require(document_.kind(schema.value(Keyword::kRequired)) == JsonKind::kArray);
+    std::vector<std::string_view> names;
+    for (ValueId name : document_.items(schema.value(Keyword::kRequired))) {
+      require(document_.kind(name) == JsonKind::kString);
+      names.push_back(document_.string(name));
+    }
+    return names;
   }
 
   bool boolean(ValueId id) const {
@@ -247,18 +306,15 @@ class PlainPlanning {
       plans_[id].is_in_place = true;
       return set_children(id, {request(named, {.label = std::move(label)})});
     }
-    if (schema.has(Keyword::kAnyOf)) return alternatives(id, schema);
+    for (Keyword keyword : {Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf})
+      if (schema.has(keyword)) return in_place(id, schema, keyword);
     if (schema.has(Keyword::kEnum) || schema.has(Keyword::kConst)) return constants(id, schema);
-    constexpr std::array kArrays = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
-    constexpr std::array kObjects = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
-    const bool has_array = std::ranges::any_of(kArrays, [&](Keyword one) { return schema.has(one); });
-    const bool has_object = std::ranges::any_of(kObjects, [&](Keyword one) { return schema.has(one); });
-    // What constrains a type that is excluded, and types constrained together, are left to the other planner.
-    require(!schema.has(Keyword::kSimple) && (!has_array || schema.types & kArrayType) && (!has_object || schema.types & kObjectType));
+    const bool has_array = schema.has_any(kArrayKeywords), has_object = schema.has_any(kObjectKeywords);
+    const uint8_t others = schema.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
+    if (others == 0 && schema.has(Keyword::kSimple)) leaf_of(value, schema.types);  // which refuses what is not plain
     if (schema.types == kObjectType) return object(id, schema, id);
     std::vector<PlanId> parts;
-    const uint8_t others = schema.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
-    if (others != 0) parts.push_back(done(leaf_of(kNone, others)));
+    if (others != 0) parts.push_back(done(leaf_of(value, others)));
     if (has_array) {
       parts.push_back(add(Plan()));
       array(parts.back(), schema, id);
@@ -301,26 +357,44 @@ class PlainPlanning {
     if (document_.kind(id) != JsonKind::kObject) return false;
     return std::ranges::any_of(document_.members(id), [&](const auto& member) {
       const auto found = of_.keywords_.find(member.name);
-      return found != of_.keywords_.end() && found->second == Keyword::kIdentifier;
+      return found != of_.keywords_.end() && found->second == Keyword::kIdentifier && is_resource(id, member.value);
     });
   }
 
-  void alternatives(PlanId id, const Schema& schema) {
-    const ValueId list = schema.value(Keyword::kAnyOf);
-    require(schema.has_only({Keyword::kAnyOf}) && document_.kind(list) == JsonKind::kArray);
+  // A schema that is nothing but `anyOf`, `oneOf` with alternatives of different types, or `allOf` of one schema.
+  void in_place(PlanId id, const Schema& schema, Keyword keyword) {
+    const ValueId list = schema.value(keyword);
+    require(schema.has_only({keyword}) && document_.kind(list) == JsonKind::kArray);
     const std::span<const ValueId> branches = document_.items(list);
-    require(!branches.empty());
+    require(!branches.empty() && (keyword != Keyword::kAllOf || branches.size() == 1));
+    const std::string_view name = keyword == Keyword::kAnyOf ? "anyOf" : keyword == Keyword::kOneOf ? "oneOf" : "allOf";
     std::vector<PlanId> children;
     bool are_constants = true;
+    uint8_t types_before = 0;
     for (uint32_t index = 0; index < branches.size(); ++index) {
       require(document_.kind(branches[index]) == JsonKind::kObject);
       const Schema branch = read(branches[index]);
       are_constants &= branch.has(Keyword::kEnum) || branch.has(Keyword::kConst);
-      children.push_back(request(branches[index], {.parent = id, .keyword = "anyOf", .index = index}));
+      if (keyword == Keyword::kOneOf) {
+        uint32_t steps = 0;
+        const uint8_t types = types_of(branches[index], steps);
+        require((types & types_before) == 0);
+        types_before |= types;
+      }
+      children.push_back(request(branches[index], {.parent = id, .keyword = name, .index = index}));
     }
     require(!are_constants || branches.size() == 1);  // they would be merged
     plans_[id].is_in_place = true;
     set_children(id, std::move(children));
+  }
+
+  // The types that the values of a schema may have, as far as `type` alone says.
+  uint8_t types_of(ValueId id, uint32_t& steps) {
+    require(++steps <= kMostSteps);
+    if (document_.kind(id) != JsonKind::kObject) return boolean(id) ? kAnyType : 0;
+    const Schema schema = read(id);
+    if (schema.has(Keyword::kReference)) return types_of(target(schema).first, steps);
+    return schema.types;
   }
 
   void constants(PlanId id, const Schema& schema) {
@@ -339,7 +413,7 @@ class PlainPlanning {
       if (!(append_constant(value, text) & schema.types)) continue;
       if (known.insert(text).second) literals.push_back(literal(text));
     }
-    require(!literals.empty());
+    if (literals.empty()) literals.push_back(nothing());
     set_children(id, {done(literals.size() == 1 ? literals[0] : combine(Kind::kChoice, literals))});
   }
 
@@ -372,15 +446,9 @@ class PlainPlanning {
   void object(PlanId id, const Schema& schema, PlanId owner) {
     std::vector<Entry> entries;
     std::vector<PlanId> children;
-    std::unordered_set<std::string_view> required;
-    std::vector<std::string_view> required_in_order;
-    if (schema.has(Keyword::kRequired)) {
-      require(document_.kind(schema.value(Keyword::kRequired)) == JsonKind::kArray);
-      for (ValueId name : document_.items(schema.value(Keyword::kRequired))) {
-        require(document_.kind(name) == JsonKind::kString);
-        if (required.insert(document_.string(name)).second) required_in_order.push_back(document_.string(name));
-      }
-    }
+    std::vector<std::string_view> names;
+    if (schema.has(Keyword::kRequired)) names = required_names(schema);
+    std::unordered_set<std::string_view> required(names.begin(), names.end());
     std::optional<ValueId> additional;
     bool is_open = true;
     if (schema.has(Keyword::kAdditionalProperties)) {
@@ -389,21 +457,18 @@ class PlainPlanning {
       else if (document_.kind(value) != JsonKind::kTrue) additional = value;
     }
     const auto request_additional = [&] {
-      require(is_open);
+      if (!is_open) return done(nothing());
       return additional ? request(*additional, {.parent = owner, .keyword = "additionalProperties"}) : anything();
     };
-    std::span<const JsonDocument::Member> properties;
-    if (schema.has(Keyword::kProperties)) {
-      require(document_.kind(schema.value(Keyword::kProperties)) == JsonKind::kObject);
-      properties = document_.members(schema.value(Keyword::kProperties));
-    }
-    for (const auto& [name, value] : properties) entries.push_back({name, required.erase(name) > 0});
-    for (std::string_view name : required_in_order)
-      if (required.contains(name)) entries.push_back({name, true});
+    std::span<const JsonDocument::Member> declared;
+    if (schema.has(Keyword::kProperties)) declared = properties(schema);
+    for (const auto& [name, value] : declared) entries.push_back({name, required.erase(name) > 0});
+    for (std::string_view name : names)
+      if (required.erase(name) > 0) entries.push_back({name, true});
     spend(kShapeCost + kEntryCost * entries.size());
-    for (const auto& [name, value] : properties)
+    for (const auto& [name, value] : declared)
       children.push_back(request(value, {.parent = owner, .keyword = "properties", .name = name}));
-    for (size_t i = properties.size(); i < entries.size(); ++i) children.push_back(request_additional());
+    for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
     if (is_open) children.push_back(request_additional());
     Plan& plan = plans_[id];
     plan.form = Form::kObject;
@@ -470,7 +535,7 @@ class PlainPlanning {
     if (plan.rule != kNone || (plan.uses > 1 && plan.schema != kNone && !is_small(term))) {
       plan.rule = rule_of(id);
       terms_->rules[plan.rule].body = term;
-      term = call(plan.rule);
+      if (term != nothing_) term = call(plan.rule);
     }
     plan.term = term;
   }
@@ -522,6 +587,10 @@ class PlainPlanning {
     if (empty_string_ == kNone) empty_string_ = literal("");
     return empty_string_;
   }
+  PlainNode nothing() {
+    if (nothing_ == kNone) nothing_ = choice({});
+    return nothing_;
+  }
   PlainNode call(uint32_t rule) { return emit({Kind::kCall, 0, 0, rule, 0}); }
   PlainNode literal(std::string_view text, Kind kind = Kind::kLiteral) {
     const auto begin = static_cast<uint32_t>(terms_->text.size());
@@ -532,11 +601,13 @@ class PlainPlanning {
   PlainNode either(std::span<const PlainNode> terms) {
     std::vector<PlainNode> kept;
     for (PlainNode term : terms)
-      if (std::ranges::find(kept, term) == kept.end()) kept.push_back(term);
+      if (term != nothing_ && std::ranges::find(kept, term) == kept.end()) kept.push_back(term);
+    if (kept.empty()) return nothing();
     return kept.size() == 1 ? kept[0] : combine(Kind::kChoice, kept);
   }
 
   PlainNode array_term(const Plan& plan, PlainNode item) {
+    if (item == nothing_) return plan.fewest > 0 ? nothing() : sequence({shared(PlainSyntax::kOpenArray), shared(PlainSyntax::kEndArray)});
     const PlainNode further[] = {sequence({shared(PlainSyntax::kComma), item})};
     const PlainNode tail = combine(Kind::kRepeat, further, plan.fewest > 1 ? plan.fewest - 1 : 0, plan.most == kNone ? kNone : plan.most - 1);
     const PlainNode some = sequence({item, tail, shared(PlainSyntax::kCloseArray)});
@@ -544,11 +615,21 @@ class PlainPlanning {
   }
 
   PlainNode object_term(const Plan& plan, std::span<const PlainNode> values) {
-    const std::vector<Entry>& entries = plan.entries;
+    std::vector<Entry> entries;
+    std::vector<PlainNode> possible;  // values of those
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+      if (values[i] != nothing_) {
+        entries.push_back(plan.entries[i]);
+        possible.push_back(values[i]);
+      } else if (plan.entries[i].is_required) {
+        return nothing();
+      }
+    }
+    const bool is_open = plan.is_open && values.back() != nothing_;
     std::vector<PlainNode> loop;  // (comma other)*
     PlainNode other = kNone;
-    if (plan.is_open) {
-      other = sequence({other_names(entries), shared(PlainSyntax::kColon), values.back()});
+    if (is_open) {
+      other = sequence({other_names(plan.entries), shared(PlainSyntax::kColon), values.back()});
       const PlainNode more[] = {sequence({shared(PlainSyntax::kComma), other})};
       loop.push_back(combine(Kind::kRepeat, more, 0, kNone));
     }
@@ -559,7 +640,7 @@ class PlainPlanning {
       if (index < entries.size()) {
         std::string key;
         append_quoted(entries[index].name, key);
-        std::vector<PlainNode> member = {literal(key), shared(PlainSyntax::kColon), values[index]};
+        std::vector<PlainNode> member = {literal(key), shared(PlainSyntax::kColon), possible[index]};
         member.insert(member.end(), tail.begin(), tail.end());
         const PlainNode whole = combine(Kind::kSequence, member);
         const bool is_last = following == kNone;
@@ -572,7 +653,7 @@ class PlainPlanning {
         tail.push_back(can_end ? choice({empty_string(), more}) : more);
       }
     }
-    if (plan.is_open) {
+    if (is_open) {
       std::vector<PlainNode> begun = {other};
       begun.insert(begun.end(), tail.begin(), tail.end());
       const PlainNode first = combine(Kind::kSequence, begun);
@@ -593,26 +674,28 @@ class PlainPlanning {
 
   // Leaves
 
-  PlainNode leaf_of(ValueId id, uint8_t types) {
+  // The leaf of the simple keywords of a schema; with `types` in place of its `type`.
+  PlainNode leaf_of(ValueId id, std::optional<uint8_t> types) {
     std::string text = "{";
-    if (id == kNone) {
+    if (types) {
       text += "\"type\":[";
       for (size_t i = 0; i < kTypeNames.size(); ++i) {
         const uint8_t bits = kTypeBits[i];
-        if ((types & bits) != bits || (bits == kIntegerType && types & kFractionType)) continue;
+        if ((*types & bits) != bits || (bits == kIntegerType && *types & kFractionType)) continue;
         if (text.back() != '[') text.push_back(',');
         append_quoted(kTypeNames[i], text);
       }
       text.push_back(']');
-    } else {
-      for (const auto& [name, value] : document_.members(id)) {
-        const auto found = of_.keywords_.find(name);
-        if (found == of_.keywords_.end() || found->second == Keyword::kIdentifier) continue;
-        if (text.size() > 1) text.push_back(',');
-        append_quoted(name, text);
-        text.push_back(':');
-        text += document_.source(value);
-      }
+    }
+    for (const auto& [name, value] : document_.members(id)) {
+      const auto found = of_.keywords_.find(name);
+      if (found == of_.keywords_.end()) continue;
+      const bool is_type = found->second == Keyword::kType || found->second == Keyword::kNullable;
+      if (found->second != Keyword::kSimple && (types || !is_type)) continue;
+      if (text.size() > 1) text.push_back(',');
+      append_quoted(name, text);
+      text.push_back(':');
+      text += document_.source(value);
     }
     text.push_back('}');
     return add_leaf(of_.leaf(text, make_leaf_));
@@ -645,6 +728,8 @@ class PlainPlanning {
   std::vector<bool> is_small_leaf_;
   PlanId anything_ = kNone;
   PlainNode empty_string_ = kNone;
+  PlainNode nothing_ = kNone;  // of no text
+  bool has_reference_ = false, has_inner_identifier_ = false;
   uint32_t depth_ = 0;
   uint64_t spent_ = 0;
 };

@@ -1,4 +1,4 @@
-// The planner of plain JSON Schemas: objects, arrays, constants, references and simple types, one `anyOf` at a time.
+// The planner of plain JSON Schemas: objects, arrays, constants, references, simple types, and unions of these.
 //
 // It makes what structgen.grammar.json_schema.planner makes, node by node, in a small part of the time; that one is
 // its reference, and takes over for every schema that says more, or that is at fault.
@@ -24,11 +24,11 @@ namespace structgen {
 enum class Keyword : uint8_t {
   kOther,       // not plain
   kSimple,      // of strings and numbers: part of a leaf
-  kIdentifier,  // plain at the root alone
-  kType, kNullable, kEnum, kConst, kReference, kAnyOf, kProperties, kRequired, kAdditionalProperties, kItems, kMinItems,
-  kMaxItems, kUniqueItems,
+  kIdentifier,  // plain where no reference depends on it
+  kType, kNullable, kEnum, kConst, kReference, kAnyOf, kOneOf, kAllOf, kProperties, kRequired, kAdditionalProperties, kItems,
+  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems,
 };
-constexpr size_t kKeywords = 16;
+constexpr size_t kKeywords = 19;
 
 // The terms that all grammars of a policy share.
 struct PlainSyntax {

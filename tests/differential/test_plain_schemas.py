@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,18 +81,19 @@ def assert_twins(schema: object, **options: Any) -> bool:
     return True
 
 
-def test_real_schemas(shared_data: Path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)])
+def test_real_schemas(shared_data: Path, step: int) -> None:
     """Most real schemas are plain, and planned alike."""
     path = shared_data / "maskbench_dev.jsonl.gz"
     if not path.is_file():
         pytest.skip(f"no file {path}")
     count = plain = 0
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
+        for line in islice(lines, 0, None, step):
             count += 1
             with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
                 plain += assert_twins(json.loads(line)["schema"])
-    assert plain > 0.65 * count
+    assert plain > 0.75 * count
 
 
 LEAVES: Final[list[dict[str, Any]]] = [
@@ -127,7 +129,9 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
         name = chance.choice(definitions)
         return {"$ref": chance.choice((f"#/definitions/{name}", "#")), **({"title": "x"} if kind < 0.05 else {})}
     if kind < 0.25:
-        return {"anyOf": [schema_of(chance, depth - 1, definitions) for _ in range(chance.randint(1, 3))]}
+        keyword = chance.choice(("anyOf", "anyOf", "oneOf", "oneOf", "allOf"))
+        most = 1 if keyword == "allOf" else 3
+        return {keyword: [schema_of(chance, depth - 1, definitions) for _ in range(chance.randint(1, most))]}
     schema: dict[str, Any] = {}
     if kind < 0.5:
         schema["items"] = schema_of(chance, depth - 1, definitions)
@@ -150,6 +154,10 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
         schema["type"] = own[0] if len(own) == 1 and chance.random() < 0.7 else [*own, *chance.sample(types, 2)]
     if chance.random() < 0.1:
         schema["nullable"] = True
+    if chance.random() < 0.1:
+        schema |= chance.choice(({"minLength": 2}, {"minimum": 3, "pattern": "x"}, {"additionalItems": False}))
+    if chance.random() < 0.1:
+        schema["$id"] = chance.choice(("#here", "/properties/x", 3))
     return schema
 
 
@@ -193,8 +201,16 @@ def test_random_schemas(whitespace: Whitespace) -> None:
             "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"$ref": "#/definitions/a"}},
         },
         {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
-        {"type": "object", "properties": {"a": False}},
+        {"anyOf": [{"allOf": [{"$ref": "#"}]}, {"type": "string"}]},
+        {"oneOf": [{"type": "string"}, {"maxLength": 3}]},
+        {"oneOf": [{"const": 1}, {"const": "1"}]},
+        {"allOf": [{"type": "string"}, {"maxLength": 3}]},
         {"type": "object", "required": ["a"], "additionalProperties": False},
+        {"type": "object", "properties": {"a": {"$ref": "#/definitions/b"}}, "definitions": {"b": {"$id": "c"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "items": 1}}},
+        {"type": "object", "properties": {"a": {"type": "string", "required": "a"}}},
+        {"type": "object", "pattern": "("},
+        {"type": "array", "items": {}, "additionalItems": 1},
         {"type": "array", "items": [{"type": "string"}]},
         {"type": "array", "minItems": 3, "maxItems": 2},
         {"type": "array", "minItems": -1},
@@ -205,7 +221,6 @@ def test_random_schemas(whitespace: Whitespace) -> None:
         {"enum": [[1]]},
         {"enum": [1.5, "a"]},
         {"type": "string", "enum": [1]},
-        {"type": "string", "properties": {"a": {}}},
         {"type": "string", "pattern": "("},
         {"anyOf": [{"const": 1}, {"const": 2}]},
         {"$ref": "other.json"},
@@ -217,8 +232,7 @@ def test_random_schemas(whitespace: Whitespace) -> None:
             "minLength": 1,
             "$defs": {"a": {}},
         },
-        {"properties": {"a": {"$id": "http://a/b", "type": "string"}}},
-        {"minimum": 1, "properties": {"a": {}}},
+        {"properties": {"a": {"$id": "http://a/b", "$schema": "http://json-schema.org/draft-07/schema#"}}},
     ],
 )
 def test_what_is_left_to_the_other_planner(schema: object) -> None:
@@ -229,6 +243,36 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
         return
     assert isinstance(grammar, Described)
     assert grammar.plain is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": False}},
+        {"type": "object", "properties": {"a": {"type": "string", "enum": [1]}}},
+        {"type": "object", "properties": {"a": False, "b": {}}, "required": ["b"], "additionalProperties": False},
+        {"type": "array", "items": {"type": "null", "const": 0}},
+        {"anyOf": [{"type": "array", "items": False, "minItems": 1}, {"type": "string"}]},
+        {"oneOf": [{"type": "string"}, {"type": ["object", "null"], "minProperties": 0}, {"type": "array"}][::2]},
+        {
+            "allOf": [{"oneOf": [{"type": "string"}, {"$ref": "#/definitions/n"}]}],
+            "definitions": {"n": {"type": "null"}},
+        },
+        {"type": "string", "properties": {"a": {}}, "items": True, "minItems": 2},
+        {"type": "array", "items": {"type": "string"}, "additionalItems": False, "minLength": 3},
+        {"minimum": 1, "properties": {"a": {}}},
+        {"properties": {"a": {"$id": "http://a/b", "type": "string"}}},
+        {"properties": {"a": {"$id": "#a", "type": "string"}, "b": {"$ref": "#/properties/a"}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/properties/x",
+            "properties": {"x": {"properties": {"y": {"$ref": "#"}}}},
+        },
+    ],
+)
+def test_what_is_plain(schema: object) -> None:
+    """What can have no value, what means nothing for a type, unions without overlap."""
+    assert assert_twins(schema)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The native planner for plain schemas: objects, arrays, constants, references, ``anyOf`` and simple types.
+"""The native planner for plain schemas: objects, arrays, constants, references, simple types, and unions of these.
 
 Most schemas are nothing else, and for them the engine's library plans directly from the JSON text.  It gives the very
 terms of :class:`~structgen.grammar.json_schema.planner.Planner`, which is what it is tested against; schemas that say
@@ -43,13 +43,16 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
     "const": 6,
     "$ref": 7,
     "anyOf": 8,
-    "properties": 9,
-    "required": 10,
-    "additionalProperties": 11,
-    "items": 12,
-    "minItems": 13,
-    "maxItems": 14,
-    "uniqueItems": 15,
+    "oneOf": 9,
+    "allOf": 10,
+    "properties": 11,
+    "required": 12,
+    "additionalProperties": 13,
+    "items": 14,
+    "minItems": 15,
+    "maxItems": 16,
+    "uniqueItems": 17,
+    "additionalItems": 18,
 }
 
 
