@@ -132,6 +132,12 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
         keyword = chance.choice(("anyOf", "anyOf", "oneOf", "oneOf", "allOf"))
         most = 1 if keyword == "allOf" else 3
         return {keyword: [schema_of(chance, depth - 1, definitions) for _ in range(chance.randint(1, most))]}
+    return container_of(chance, depth, definitions)
+
+
+def container_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -> dict[str, Any]:
+    """A random schema of objects, arrays or both."""
+    kind = chance.random()
     schema: dict[str, Any] = {}
     if kind < 0.5:
         schema["items"] = schema_of(chance, depth - 1, definitions)
@@ -148,6 +154,12 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
             schema["required"] = chance.sample(NAMES, chance.randint(0, 3))
         if chance.random() < 0.6:
             schema["additionalProperties"] = chance.choice((True, False, False, {"type": "string"}, {"items": {}}))
+    mark(schema, chance)
+    return schema
+
+
+def mark(schema: dict[str, Any], chance: random.Random) -> None:
+    """Give a schema types, and perhaps keywords that mean little there."""
     types = ["object", "array", "string", "null", "integer", "number"]
     if chance.random() < 0.8:
         own = [name for name, keyword in (("object", "properties"), ("array", "items")) if keyword in schema]
@@ -158,7 +170,6 @@ def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -
         schema |= chance.choice(({"minLength": 2}, {"minimum": 3, "pattern": "x"}, {"additionalItems": False}))
     if chance.random() < 0.1:
         schema["$id"] = chance.choice(("#here", "/properties/x", 3))
-    return schema
 
 
 def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
