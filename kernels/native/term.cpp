@@ -162,6 +162,20 @@ TermId TermStore::continuation(unsigned count, std::span<const CodePoints> range
 }
 
 TermId TermStore::chars(std::span<const CodePoints> ranges) {
+  std::vector<uint32_t> key = {restricted_};
+  for (const auto& [low, high] : ranges) key.insert(key.end(), {low, high});
+  const uint32_t known = classes_.intern(key);
+  if (known >= class_terms_.size()) class_terms_.resize(known + 1, kNone);
+  if (class_terms_[known] != kNone) return class_terms_[known];
+  const std::optional<uint8_t> before = std::exchange(unspellable_, std::nullopt);
+  const TermId term = encoded(ranges);
+  if (unspellable_) return term;  // every time that it is met, this has to be told
+  unspellable_ = before;
+  return class_terms_[known] = term;
+}
+
+// The UTF-8 encoding of a class of characters.
+TermId TermStore::encoded(std::span<const CodePoints> ranges) {
   struct Form {
     uint32_t low, high, lead;
     unsigned tail;
@@ -571,7 +585,7 @@ std::optional<Distance> TermStore::json_distance(TermId root, TermId& missing) {
 
 size_t TermStore::bytes_used() const {
   return terms_.size() * sizeof(Term) + distances_.capacity() * 4 + json_distances_.capacity() * 4 + table_.bytes() +
-         lists_.bytes() + blobs_.bytes() + sets_.capacity() * sizeof(ByteSet) + set_table_.bytes();
+         lists_.bytes() + blobs_.bytes() + classes_.bytes() + class_terms_.capacity() * 4 + sets_.capacity() * sizeof(ByteSet) + set_table_.bytes();
 }
 
 }  // namespace structgen

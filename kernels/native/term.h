@@ -182,6 +182,7 @@ class TermStore {
   TermId make(const Term& term, std::optional<Distance> distance);
   TermId wrap(Kind kind, TermId value);
   Distance structural_distance(const Term& term) const;
+  TermId encoded(std::span<const CodePoints> ranges);
   TermId continuation(unsigned count, std::span<const CodePoints> ranges);
   TermId some_members(std::vector<uint32_t> list, uint32_t min, uint32_t max);
   const OpenPermutation& open(TermId permutation);
@@ -197,6 +198,8 @@ class TermStore {
   IdTable table_;
   ListPool<TermId> lists_;
   ListPool<uint8_t> blobs_;
+  ListPool<uint32_t> classes_;        // of characters, as ranges
+  std::vector<TermId> class_terms_;  // of those; kNone: not kept
   std::vector<ByteSet> sets_;
   IdTable set_table_;
   std::vector<Rule> rules_;
