@@ -7,7 +7,7 @@ namespace structgen {
 
 namespace {
 
-constexpr Distance kCharacterTail = 3;  // bytes that a text may lack of its last character
+constexpr Distance kCharacterTail = character_tail(kForeignGroups);
 
 }  // namespace
 

@@ -213,9 +213,12 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     const auto tokens = all.tokens_at(node);
     if (!tokens.empty() && fits(here)) allow(tokens);
     if (end > node + 1 && byte_complete_) {
-      // One verdict holds for a whole subtree if its texts share their shortest completion.  (Where more characters
-      // are required they do not: seven of them may take more tokens than eight.)
-      if (absorption(here).may_end && absorbs(here, all, node) && fits(here)) {
+      // One verdict holds for a whole subtree if its texts share their shortest completion, but for the rest of a
+      // character within which they end.  (Where more characters are required they do not: seven of them may take
+      // more tokens than eight.)
+      const uint32_t tail = character_tail(all.groups[node]);
+      const auto all_fit = [&] { return tail == 0 ? fits(here) : tail <= budget && within(here, budget - tail, fuel); };
+      if (absorption(here).may_end && absorbs(here, all, node) && all_fit()) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -270,8 +273,12 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
       continue;
     }
     path[walked.depth[node]] = here;
-    const bool all = absorption(here).may_end && absorbs(here, walked, node);
-    if (all || !walked.tokens_at(node).empty()) farthest = std::max(farthest, plan(here));
+    const uint32_t tail = character_tail(walked.groups[node]);
+    const bool all = absorption(here).may_end && absorbs(here, walked, node) && (byte_complete_ || tail == 0);
+    if (all || !walked.tokens_at(node).empty()) {
+      const uint32_t rest = plan(here);
+      farthest = std::max(farthest, all && rest != kNone ? rest + tail : rest);
+    }
     node = all ? end : node + 1;
   }
   if (trie_id == kVocabularyTrie)

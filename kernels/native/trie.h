@@ -35,6 +35,8 @@ ByteGroup group_of(uint8_t byte);  // of an ASCII byte
 constexpr ByteGroup kAsciiGroups[] = {kLower, kUpper, kDigit, kSpace, kPunctuation, kQuoting, kControl, kDelete};
 constexpr uint16_t kForeignGroups = kForeign | kForeignSpace | kLineSeparator;
 constexpr uint16_t kEveryGroup = 0xFFF;
+// Bytes that a text of such characters may lack of its last one.
+constexpr uint32_t character_tail(uint16_t groups) { return groups & kForeignGroups ? 3 : 0; }
 // The code points of kForeignSpace.
 constexpr std::pair<uint32_t, uint32_t> kForeignSpaces[] = {{0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A}, {0x202F, 0x202F},
                                                             {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};

@@ -466,6 +466,25 @@ def test_budget_masks_keep_the_end_in_reach():
             assert left >= 0
 
 
+@pytest.mark.parametrize("size", [3, 40])
+def test_budget_masks_count_the_rest_of_a_character(size):
+    """A token that ends within a character needs the rest of it, also where texts are allowed by the subtree."""
+    tails = ["ж".encode()[:1], "€".encode()[:2], "😀".encode()[:1]]
+    tokens = [("ж" * count).encode() + tail for count in (1, size) for tail in (b"", *tails)]
+    vocabulary = Vocabulary([*BYTES.tokens, *tokens], eos=[EOS])
+    for grammar in (sequence('"', JsonString(ANY_CHAR.many()), '"'), sequence(ANY_CHAR.many(), CharClass([(10, 10)]))):
+        matcher = compile(grammar, vocabulary).matcher()
+        matcher.accept_bytes(b'"')
+        words = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        for budget in range(8):
+            after = {token: matcher.fork() for token in allowed(matcher) - {EOS}}
+            fitting = {token for token, fork in after.items() if fork.accept(token) and fork.min_tokens() < budget}
+            matcher.fill_mask_within(words, 0, budget)
+            found = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+            assert set(found.tolist()) - {EOS} == fitting
+            assert matcher.needs_budget_mask(budget) or fitting == set(after)
+
+
 def test_vocabularies_that_cannot_spell_a_byte():
     """What tokens cannot finish is masked; a grammar that they cannot spell at all is refused by byte."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"cd"], eos=[0])

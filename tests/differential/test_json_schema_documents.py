@@ -1,0 +1,131 @@
+"""Documents that ``hypothesis-jsonschema`` makes for a schema, which knows nothing of structgen, are members."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
+from json_validators import Disagreement, Judge
+
+from structgen.engine import Constraint, Vocabulary, compile
+from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.testing.instance_order import declared_orders
+
+pytest.importorskip("hypothesis_jsonschema", reason="hypothesis-jsonschema is not installed")
+from schema_documents import SCHEMAS, documents
+
+BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+EVERY_SPELLING = JsonPolicy(order="any", numbers="all", escapes="all")
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+SAMPLE_STEP = 61
+"""Every 61st schema is looked at in an ordinary run: about 110."""
+AT_NIGHT = (pytest.mark.nightly, pytest.mark.timeout(3_600))
+LONGEST = 600
+"""Schemas whose text is longer are left out: drawing for them takes minutes."""
+
+
+class Wrong(Exception):
+    """A document is not answered as the validators say."""
+
+
+def compiled(schema: Any, policy: JsonPolicy) -> Constraint | None:
+    try:
+        return compile(json_schema(schema, policy=policy), BYTES)
+    except (UnsupportedFeature, LimitExceeded):
+        return None
+
+
+def accepts(constraint: Constraint, value: Any) -> bool:
+    text = json.dumps(value, ensure_ascii=False).encode()
+    matcher = constraint.matcher()
+    return matcher.accept_bytes(text) == len(text) and matcher.is_accepting
+
+
+def tamed(value: Any) -> Any:
+    """The value with other numbers in place of very long ones: how many digits are written is a matter of policy."""
+    if isinstance(value, list):
+        return [tamed(item) for item in value]
+    if isinstance(value, dict):
+        return {name: tamed(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return round(value % 1_000, 3)
+    return value % 10**15 if isinstance(value, int) and abs(value) > 10**15 else value
+
+
+@given(SCHEMAS, st.data())
+@settings(max_examples=max(200, settings().max_examples), suppress_health_check=list(HealthCheck))
+def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObject) -> None:
+    """In any order and, where it is the declared one, by the default policy too; what is invalid is not."""
+    schema = {"$schema": DRAFT_7, **schema} if isinstance(schema, dict) else schema
+    value = tamed(data.draw(documents(schema)))
+    expected = Judge(schema).is_valid(json.dumps(value))  # tamed, or drawn for a format, it may be invalid
+    try:
+        constraint = compiled(schema, EVERY_SPELLING)
+        declared = compiled(schema, JsonPolicy())
+    except UnsatisfiableGrammar:
+        assert not expected, value
+        return
+    if constraint is not None:
+        assert accepts(constraint, value) == expected
+    if declared is not None:
+        assert any(accepts(declared, one) for one in declared_orders(value, schema)) == expected
+
+
+@pytest.mark.parametrize(
+    "step", [SAMPLE_STEP, pytest.param(5, marks=[pytest.mark.nightly, pytest.mark.timeout(3_600)])]
+)
+def test_documents_of_real_schemas_are_members(step: int, shared_data: Path) -> None:
+    """Where the library can draw for a schema, what it draws is a member."""
+    outcomes = Counter[str]()
+    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
+        cases = [json.loads(line) for line in lines][::step]
+    for case in cases:
+        schema = case["schema"]
+        if len(json.dumps(schema)) > LONGEST:
+            continue
+        try:
+            constraint = compiled(schema, EVERY_SPELLING)
+        except GrammarError:
+            continue
+        if constraint is not None:
+            outcomes[drawn_for(schema, constraint, case["name"])] += 1
+    assert outcomes["drawn"] > outcomes["not drawn"], outcomes
+
+
+def drawn_for(schema: Any, constraint: Constraint, name: str) -> str:
+    """Whether the library draws documents for a schema; a few are looked at."""
+    judge = Judge(schema)
+    seen = 0
+
+    @given(documents(schema))
+    @settings(max_examples=2, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    def look(value: Any) -> None:
+        nonlocal seen
+        seen += 1
+        value = tamed(value)
+        text = json.dumps(value)
+        try:
+            is_right = accepts(constraint, value) == judge.is_valid(text)
+        except Disagreement as disagreement:
+            raise Wrong(name) from disagreement
+        if not is_right:
+            raise Wrong(f"{name}: {text}")
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HypothesisWarning)
+            look()
+    except Wrong:
+        raise
+    except Exception:  # it gives up in many ways: recursion, patterns, references, assertions of its own
+        return "not drawn"
+    return "drawn" if seen else "not drawn"

@@ -1,0 +1,120 @@
+"""A schema written otherwise has the same masks, bit for bit, all along random walks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mask_walks import drawn
+from schema_rewrites import REWRITES, rewritten
+from schema_universe import Universe
+
+from structgen.engine import Constraint, Matcher, Vocabulary, compile
+from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.grammar.json_schema import json_schema
+
+SAMPLE_STEP = 29
+"""Every 29th schema is rewritten in all ways in an ordinary run: about 230."""
+WALKS, STEPS = 2, 50
+
+
+@pytest.fixture(scope="module")
+def cases(shared_data: Path) -> list[dict[str, Any]]:
+    with gzip.open(shared_data / "maskbench_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_masks_of_real_schemas_stay(name: str, cases: list[dict[str, Any]], json_vocabulary: Vocabulary) -> None:
+    """A sample of the data."""
+    rewrite_all([case["schema"] for case in cases[::SAMPLE_STEP]], name, json_vocabulary)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("name", REWRITES)
+def test_masks_of_all_real_schemas_stay(name: str, cases: list[dict[str, Any]], smollm_vocabulary: Vocabulary) -> None:
+    """All of the data, with a real vocabulary."""
+    rewrite_all([case["schema"] for case in cases], name, smollm_vocabulary)
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_masks_of_random_schemas_stay(name: str, json_vocabulary: Vocabulary) -> None:
+    """Small schemas in which all keywords meet; each rewrite applies to some."""
+    universe = Universe(len(name))
+    definitions = {"one": {"type": "integer"}, "two": {"enum": ["a"], "title": "t"}}
+    schemas = [universe.schema(3) for _ in range(60)]
+    schemas += [
+        {"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/one"}, "b": schema}}
+        for schema in (*schemas[:10], {"$ref": "#/$defs/two"})
+    ]
+    schemas += [
+        {"allOf": [{"type": ["array", "null"]}, {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}]},
+        {
+            "items": [{"const": "a"}, {"anyOf": [{"anyOf": [{"const": 1}, {"const": 2}]}, {"type": "null"}]}],
+            "type": "array",
+        },
+        {"type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}, "additionalProperties": {}},
+    ]
+    assert rewrite_all(schemas, name, json_vocabulary) > 0
+
+
+def test_a_difference_is_found(json_vocabulary: Vocabulary) -> None:
+    """Schemas that differ in one place are told apart: the walks can fail."""
+    texts = [compile(json_schema({"items": {"maxLength": count}, "minItems": 1}), json_vocabulary) for count in (4, 5)]
+    assert any(first_difference(*texts, random.Random(seed)) for seed in range(100))
+
+
+def rewrite_all(schemas: list[Any], name: str, vocabulary: Vocabulary) -> int:
+    """Compare the masks of all that can be rewritten; return how many these are."""
+    done = 0
+    for schema in schemas:
+        other = rewritten(schema, name)
+        if other is None:
+            continue
+        first, second = compiled(schema, vocabulary), compiled(other, vocabulary)
+        about = f"{json.dumps(schema)[:2000]} as {json.dumps(other)[:2000]}"
+        if isinstance(first, Constraint) and isinstance(second, Constraint):
+            for seed in range(WALKS):
+                difference = first_difference(first, second, random.Random(seed))
+                assert difference is None, f"after {difference!r}: {about}"
+            done += 1
+        else:
+            refused = {type(one) for one in (first, second) if not isinstance(one, Constraint)}
+            assert UnsatisfiableGrammar not in refused or (len(refused) == 1 and isinstance(first, type(second))), about
+    return done
+
+
+def compiled(schema: Any, vocabulary: Vocabulary) -> Constraint | Exception:
+    try:
+        return compile(json_schema(schema), vocabulary)
+    except (UnsupportedFeature, LimitExceeded, UnsatisfiableGrammar) as error:
+        return error
+
+
+def first_difference(one: Constraint, other: Constraint, rng: random.Random) -> bytes | None:
+    """The text after which the masks differ, on one walk of at most ``STEPS`` tokens through both."""
+    matchers = (one.matcher(), other.matcher())
+    taken: list[int] = []
+    for _ in range(STEPS):
+        masks = [mask_of(matcher) for matcher in matchers]
+        if not np.array_equal(*masks):
+            return one.vocabulary.decode(taken)
+        token = drawn(np.flatnonzero(masks[0]), one.vocabulary, rng)
+        assert all(matcher.accept(token) for matcher in matchers)
+        if matchers[0].is_terminated:
+            break
+        taken.append(token)
+    return None
+
+
+def mask_of(matcher: Matcher) -> np.ndarray:
+    size = matcher.constraint.vocabulary.size
+    words = np.zeros((1, (size + 31) // 32), dtype=np.int32)
+    matcher.fill_mask(words)
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
