@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from structgen.grammar.json_schema.decimals import Places, run
-from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Intersection, Literal
+from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
 
 __all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "remainders"]
 
@@ -103,20 +103,23 @@ def _whole(modulus: int, ends: _State, places: int) -> Grammar:
     after = ends
     for _ in range(places - 1):
         after = _layer(modulus, after, ends)
-    return _edges([(digit, after.get(digit % modulus, EMPTY)) for digit in range(1, 10)])
+    return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
 
 
 def _layer(modulus: int, after: _State, ends: _State) -> _State:
     """One digit more may precede the states of ``after``; equal states become one object."""
     known: dict[tuple[int, ...], Grammar] = {}
     layer: _State = {}
+    row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
+    row *= 1 + -(-9 // modulus)  # digits lead on from the last remainder to the first
+    numbers = list(map(id, row))
     for remainder in range(modulus):
-        targets = [after.get((10 * remainder + digit) % modulus, EMPTY) for digit in range(10)]
+        start = 10 * remainder % modulus
         end = ends.get(remainder, EMPTY)
-        key = (id(end), *map(id, targets))
+        key = (id(end), *numbers[start : start + 10])
         term = known.get(key)
         if term is None:
-            term = known[key] = alternatives(end, _edges(list(enumerate(targets))))
+            term = known[key] = alternatives(end, _edges(row[start : start + 10]))
         if term is not EMPTY:
             layer[remainder] = term
     return layer
@@ -138,12 +141,12 @@ def _fractions(modulus: int, count: int, places: int) -> _State:
     }
 
 
-def _edges(edges: list[tuple[int, Grammar]]) -> Grammar:
-    """A digit and what follows it; digits with the same rest are one class."""
-    by_rest: dict[int, tuple[Grammar, list[int]]] = {}
-    for digit, rest in edges:
-        if rest is not EMPTY:
-            by_rest.setdefault(id(rest), (rest, []))[1].append(digit)
-    return alternatives(
-        *(chain(ByteClass([(0x30 + d, 0x30 + d) for d in found]), rest) for rest, found in by_rest.values())
-    )
+def _edges(rests: list[Grammar]) -> Grammar:
+    """A digit and what follows it, for each digit; digits with the same rest are one class."""
+    by_rest: dict[int, int] = {}
+    for digit, rest in enumerate(rests):
+        by_rest[id(rest)] = by_rest.get(id(rest), 0) | 1 << digit
+    by_rest.pop(id(EMPTY), None)
+    # The lowest bit says where the rest is.
+    edges = [chain(digits(mask), rests[(mask & -mask).bit_length() - 1]) for mask in by_rest.values()]
+    return edges[0] if len(edges) == 1 else Choice(edges) if edges else EMPTY
