@@ -149,4 +149,4 @@ def _edges(rests: list[Grammar]) -> Grammar:
     by_rest.pop(id(EMPTY), None)
     # The lowest bit says where the rest is.
     edges = [chain(digits(mask), rests[(mask & -mask).bit_length() - 1]) for mask in by_rest.values()]
-    return edges[0] if len(edges) == 1 else Choice(edges) if edges else EMPTY
+    return alternatives(*edges)

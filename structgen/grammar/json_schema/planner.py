@@ -269,7 +269,7 @@ class Planner:
     def _separate(self, shapes: list[Shape]) -> None:
         """Note which alternatives of a ``oneOf`` must be told apart."""
         if any(shape.branches for shape in shapes) and not self._are_proofs:
-            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps))
+            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps, self._forms.found))
 
     def _refuse(self, shape: Shape) -> None:
         for place, keyword in shape.refusals:
