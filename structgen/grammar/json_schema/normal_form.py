@@ -398,6 +398,8 @@ class NormalForm:
         Raises:
             UnsupportedFeature: a schema refers to itself with nothing between.
         """
+        if id(start.schema) in self._grounded:
+            return
         trail: list[tuple[Place, list[tuple[str, Place]]]] = []
         on_trail: set[int] = set()
 
