@@ -8,14 +8,14 @@ large ``n`` there is one automaton for each power of a prime in it.
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final
 
+from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.decimals import Places, run
 from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
 
-__all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "remainders"]
+__all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
 
 MOST_STATES: Final = 50_000
 """The most states, digits times remainders, that the automaton may have."""
@@ -26,6 +26,10 @@ WHOLE_DIGITS: Final = 20
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
 
+_STATE_BYTES: Final = 2_048
+"""What a state takes in memory, about: ten edges, each a class and a sequence."""
+_known: Final[ContentCache[Grammar]] = ContentCache(max_bytes=32 << 20)
+
 _State = dict[int, Grammar]
 
 
@@ -34,17 +38,33 @@ def remainders(step: Fraction, *, integral: bool) -> int:
     return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
 
 
-@lru_cache(maxsize=256)
+def multiples_bytes(step: Fraction, places: Places) -> int:
+    """What ``multiples`` takes in memory, about; nothing where the multiples are too many states to be made."""
+    modulus = remainders(step, integral=places.fraction == 0)
+    if modulus * places.whole > MOST_STATES:
+        return 0
+    return sum(_parts(modulus, places)) * sum(places) * _STATE_BYTES
+
+
 def multiples(step: Fraction, places: Places) -> Grammar:
     """The magnitudes that are multiples of ``step``; ``places.fraction == 0`` means integers only.
 
-    ``step`` must have a finite decimal expansion.  Zero is a multiple.
+    ``step`` must have a finite decimal expansion.  Zero is a multiple.  Those asked for last are kept.
 
     >>> str(multiples(Fraction(10), Places(3, 0)))
     '"0" | b[1-9] b[0-9]? "0"'
 
     Complexity: O(digits * remainders).
     """
+    key = step, places
+    term = _known.get(key)
+    if term is None:
+        term = _multiples(step, places)
+        _known.put(key, term, multiples_bytes(step, places))
+    return term
+
+
+def _multiples(step: Fraction, places: Places) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)
         tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)

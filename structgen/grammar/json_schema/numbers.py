@@ -8,9 +8,10 @@ from functools import lru_cache
 from math import ceil, floor, lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes
 from structgen.grammar.json_schema.integral import integral_magnitudes, with_zero_fraction, zero_with_exponent
-from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, remainders
+from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, multiples_bytes, remainders
 from structgen.grammar.json_schema.places import malformed, refused
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
 from structgen.grammar.json_schema.terms import alternatives, chain
@@ -240,8 +241,20 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
             if isinstance(bound, Decimal) and -_exponent(bound) > digits:
                 refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
-    key = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
-    return (_all_forms if has_all_forms else _term)(key, step, facet.not_steps, integral)
+    interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+    steps = facet.not_steps if step is None else (step, *facet.not_steps)
+    key = interval, step, facet.not_steps, integral, has_all_forms
+    term = _known_terms.get(key)
+    if term is None:
+        term = (_all_forms if has_all_forms else _term)(interval, step, facet.not_steps, integral)
+        places = _places(digits, integral=integral)
+        _known_terms.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
+    return term
+
+
+_INTERVAL_BYTES: Final = 1 << 15
+"""What the term of an interval takes in memory, about."""
+_known_terms: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
 
 
 def _bounded_digits(
@@ -328,7 +341,6 @@ class _Interval(NamedTuple):
         return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
 
 
-@lru_cache(maxsize=256)
 def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
     """The numbers of an interval in all their forms; multiples without exponents."""
     digits = interval.digits
@@ -344,15 +356,15 @@ def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Frac
     return Intersection((numbers, Choice((integers, chain(_MINUS, integers)))))
 
 
+@lru_cache(maxsize=256)
 def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
     """All forms of one number."""
     return _all_forms(_Interval(value, False, value, False, digits), None, (), False)
 
 
-@lru_cache(maxsize=1024)
 def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
     lower, lower_open, upper, upper_open, digits = interval
-    places = Places(digits, 0 if integral else digits)
+    places = _places(digits, integral=integral)
     if integral:
         lower, lower_open = _ceiling(lower, lower_open), False
         upper, upper_open = _floor(upper, upper_open), False
@@ -376,6 +388,10 @@ def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction,
     stepped = _signed(multiples(step, places))
     is_free = lower is None and upper is None and not not_steps
     return stepped if is_free else Intersection((between, stepped))
+
+
+def _places(digits: int, *, integral: bool) -> Places:
+    return Places(digits, 0 if integral else digits)
 
 
 def _signed(magnitudes: Grammar) -> Grammar:

@@ -114,7 +114,8 @@ class Planner:
             return self._grammar(place)
         finally:
             for plan in self._plans.values():
-                plan.release()
+                if plan.term is None:
+                    plan.release()
             self._plans.clear()
 
     def _grammar(self, place: Place) -> Grammar:
