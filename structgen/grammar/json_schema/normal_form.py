@@ -91,6 +91,8 @@ class NormalForm:
         self._shapes: dict[tuple[int, bool], list[Shape]] = {}
         self.overlaps = overlaps
         self.found: dict[int, Local] = {}
+        self._dialect = references.start().resource.dialect
+        self._reader = reader_of(self._dialect)
         # What depends on no alternatives stays.
         self._read: dict[int, Local] = before._read if before else {}
         self._targets: dict[tuple[int, str], Place] = before._targets if before else {}
@@ -135,7 +137,9 @@ class NormalForm:
             local = self._read.get(key)
             if local is None:
                 dialect = enter(place).dialect if isinstance(place.schema, dict) else place.resource.dialect
-                local = self._read[key] = reader_of(dialect).read(place)
+                if dialect is not self._dialect:  # whose hash takes longer than most schemas
+                    self._dialect, self._reader = dialect, reader_of(dialect)
+                local = self._read[key] = self._reader.read(place)
             self.locals[key] = local
         return local
 

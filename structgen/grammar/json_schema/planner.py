@@ -171,7 +171,8 @@ class Planner:
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
             plan = Plan(places, self._depth, self._scalars(shape))
-            if key is not None and plan.term is not None and plan.term is not EMPTY:
+            # A proof may take a larger language for a format.
+            if key is not None and plan.term is not None and plan.term is not EMPTY and not self._are_proofs:
                 leaves.keep(key, plan.term)
         else:
             plan = self._new(places)
