@@ -8,6 +8,7 @@ large ``n`` there is one automaton for each power of a prime in it.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from structgen.grammar.content_cache import ContentCache
@@ -26,7 +27,7 @@ WHOLE_DIGITS: Final = 20
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
 
-_STATE_BYTES: Final = 2_048
+_STATE_BYTES: Final = 1_536
 """What a state takes in memory, about: ten edges, each a class and a sequence."""
 _known: Final[ContentCache[Grammar]] = ContentCache(max_bytes=32 << 20)
 
@@ -64,6 +65,7 @@ def multiples(step: Fraction, places: Places) -> Grammar:
     return term
 
 
+@lru_cache(maxsize=8)  # large ones too, which one schema may need several times
 def _multiples(step: Fraction, places: Places) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)

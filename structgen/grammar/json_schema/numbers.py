@@ -213,8 +213,12 @@ READERS: Final = {
 }
 
 
-def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place, ...], *, integral: bool) -> Grammar:
+def number_term(
+    facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place, ...], *, integral: bool, is_proof: bool = False
+) -> Grammar:
     """The numbers that ``facet`` leaves; with ``integral`` those written as integers.
+
+    For a proof of emptiness there may be more of them.
 
     Raises:
         UnsupportedFeature: a bound or a step is too large for an automaton.
@@ -227,26 +231,35 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
     if facet is None:
         return syntax.any_integer if integral else syntax.any_number
     if facet.excluded:
-        return alternatives(*(number_term(piece, syntax, origins, integral=integral) for piece in facet.gaps()))
+        return alternatives(
+            *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in facet.gaps())
+        )
     lower = _usable(facet.lower, "minimum", origins)
     upper = _usable(facet.upper, "maximum", origins)
-    step = facet.step
+    step, not_steps = facet.step, facet.not_steps
     if step is not None and step.numerator == 1 and integral and has_all_forms:
         step = None  # every integer is a multiple
     digits = syntax.policy.digits
+    if is_proof and (step is not None or not_steps):
+        if step is not None and lower is not None and upper is not None:
+            unit = Fraction(step.numerator) if integral else step
+            if not _holds_multiple(lower, facet.lower_open, upper, facet.upper_open, unit):
+                return EMPTY
+        step, not_steps = None, ()
+        digits = max(digits, WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
     if step is not None and not _few_multiples(lower, upper, step, integral=integral):
         digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
-    for not_step in facet.not_steps:
+    for not_step in not_steps:
         for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
             if isinstance(bound, Decimal) and -_exponent(bound) > digits:
                 refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
     interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
-    steps = facet.not_steps if step is None else (step, *facet.not_steps)
-    key = interval, step, facet.not_steps, integral, has_all_forms
+    steps = not_steps if step is None else (step, *not_steps)
+    key = interval, step, not_steps, integral, has_all_forms
     term = _known_terms.get(key)
     if term is None:
-        term = (_all_forms if has_all_forms else _term)(interval, step, facet.not_steps, integral)
+        term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral)
         places = _places(digits, integral=integral)
         _known_terms.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
     return term

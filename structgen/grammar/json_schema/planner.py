@@ -317,7 +317,7 @@ class Planner:
             facet = shape.number
             if not types & INTEGER:
                 facet = (facet or NumberFacet()).without_integers()
-            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION)
+            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION, is_proof=self._are_proofs)
             terms.append(term)
             if term is EMPTY:
                 why = ": no number is left by 'minimum', 'maximum' and 'multipleOf'"

@@ -35,6 +35,8 @@ def random_schema(pick: random.Random, depth: int) -> Any:
                 False,
                 {"type": "string", "minLength": 2, "maxLength": pick.choice((1, 2))},
                 {"type": "integer", "minimum": 1, "maximum": pick.choice((0, 1))},
+                {"type": "number", "minimum": 1.1, "maximum": pick.choice((1.2, 1.3)), "multipleOf": 0.25},
+                {"type": "integer", "exclusiveMinimum": 6, "maximum": pick.choice((12, 14)), "multipleOf": 3.5},
                 {"enum": [1, "a"]},
                 {"const": "a"},
                 {"type": ["array", "object"]},
