@@ -29,7 +29,7 @@ _POINT: Final = Literal(b".")
 
 _STATE_BYTES: Final = 1_536
 """What a state takes in memory, about: ten edges, each a class and a sequence."""
-_known: Final[ContentCache[Grammar]] = ContentCache(max_bytes=32 << 20)
+_known: Final[ContentCache[Grammar]] = ContentCache(max_bytes=48 << 20)
 
 _State = dict[int, Grammar]
 
@@ -44,7 +44,8 @@ def multiples_bytes(step: Fraction, places: Places) -> int:
     modulus = remainders(step, integral=places.fraction == 0)
     if modulus * places.whole > MOST_STATES:
         return 0
-    return sum(_parts(modulus, places)) * sum(places) * _STATE_BYTES
+    digits = places.whole + (_fraction_places(step) if places.fraction else 0)
+    return sum(_parts(modulus, places)) * digits * _STATE_BYTES
 
 
 def multiples(step: Fraction, places: Places) -> Grammar:
@@ -65,7 +66,7 @@ def multiples(step: Fraction, places: Places) -> Grammar:
     return term
 
 
-@lru_cache(maxsize=8)  # large ones too, which one schema may need several times
+@lru_cache(maxsize=2)  # large ones too, which one schema may need several times
 def _multiples(step: Fraction, places: Places) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)
