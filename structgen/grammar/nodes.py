@@ -39,9 +39,11 @@ __all__ = [
     "Shared",
     "SpecialToken",
     "choice",
+    "choice_of",
     "literal",
     "repeat",
     "sequence",
+    "sequence_of",
 ]
 
 MAX_CODE_POINT: Final = 0x10FFFF
@@ -156,6 +158,7 @@ builtin_max = max
 
 
 _assign = object.__setattr__  # the only way to write a field of an immutable node
+_new = object.__new__
 
 
 def _set(node: Grammar, **fields: object) -> None:
@@ -592,6 +595,20 @@ def _terms(values: Iterable[Grammar], what: str) -> tuple[Grammar, ...]:
         if not isinstance(item, Grammar):
             _term(item, what)
     return items
+
+
+def sequence_of(items: tuple[Grammar, ...]) -> Grammar:
+    """``Sequence(items)`` of what is known to be terms; front ends make hundreds of thousands of these."""
+    node = _new(Sequence)
+    _assign(node, "items", items)
+    return node
+
+
+def choice_of(items: tuple[Grammar, ...]) -> Grammar:
+    """``Choice(items)`` of what is known to be terms."""
+    node = _new(Choice)
+    _assign(node, "items", items)
+    return node
 
 
 def _normalised(ranges: Iterable[tuple[int, int]], *, maximum: int, what: str) -> tuple[tuple[int, int], ...]:

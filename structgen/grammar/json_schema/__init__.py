@@ -18,7 +18,7 @@ from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
 from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.documents import Documents
 from structgen.grammar.json_schema.drafts import dialect_named
-from structgen.grammar.json_schema.entries import LazyDescription, describe
+from structgen.grammar.json_schema.entries import LazyDescription, describe, with_twins
 from structgen.grammar.json_schema.library import Library
 from structgen.grammar.json_schema.normal_form import NormalForm
 from structgen.grammar.json_schema.places import shown
@@ -187,13 +187,16 @@ def _grammar(documents: Documents, python_type: object | None, setting: Setting,
             term = planner.grammar(references.start())
             break
         except AlternativesOverlap as found:
-            forms = NormalForm(references, limits, found.overlaps)
-    reached = references.originals(planner.known.union(forms.locals))
-    checked = references.originals(planner.checked)
+            forms = NormalForm(references, limits, found.overlaps, forms)
+    reached, checked, twins = planner.known.union(forms.locals), planner.checked, forms.twins
     sources = [documents.root, *documents.loaded]
     dialect = documents.root.resource.dialect
-    description = LazyDescription(lambda: describe(sources, reached, checked), setting.policy, dialect, python_type)
-    return Described(term, description)
+
+    def entries() -> tuple[ReportEntry, ...]:
+        both = (references.originals(with_twins(schemas, twins)) for schemas in (reached, checked))
+        return describe(sources, *both)
+
+    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type))
 
 
 @contextmanager

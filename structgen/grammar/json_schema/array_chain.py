@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
@@ -20,9 +20,12 @@ from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Seq
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayLayout
     from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.proofs import Answer, Ask
     from structgen.grammar.json_schema.syntax import Syntax
 
 __all__ = ["ArrayChain"]
+
+Part = TypeVar("Part")
 
 _MOST_READINGS: Final = 256
 """Ways to read one item, by what it violates and where it counts."""
@@ -156,6 +159,32 @@ class ArrayChain:
             return Sequence((syntax.open_array, syntax.end_array)) if may_be_empty else EMPTY
         some = chain(first, syntax.close_array)
         return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
+
+    def is_empty(self, parts: Items[Part], ask: Ask[Part]) -> Answer:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Where there are too many states, the answer is no.
+        """
+        last = self._last()
+        found = {(0, self._start)}
+        waiting = [(0, self._start)]
+        while waiting:
+            index, state = waiting.pop()
+            if self._accepts(index, state):
+                return False
+            if index == self._layout.most:
+                continue
+            for reading in self._readings[min(index, len(self._readings) - 1)]:
+                counts = None if reading.proves & state.violated else self._counted(reading, state.counts)
+                if counts is None:
+                    continue
+                step = min(index + 1, last), State(state.violated | reading.violates, counts)
+                if step not in found and not (yield ask(parts[reading.value])):
+                    found.add(step)
+                    waiting.append(step)
+            if len(found) > _MOST_STEPS:
+                return False
+        return True
 
     def _last(self) -> int:
         """The number of items from which on more make no difference, or than which there are no more."""

@@ -13,7 +13,6 @@ __all__ = ["least_count", "most_count", "united"]
 
 T = TypeVar("T")
 
-_FEW: Final = 8
 _MOST: Final = 2**31 - 1
 """No text that fits into memory has more characters or items."""
 
@@ -51,9 +50,9 @@ def _natural(place: Place, keyword: str, value: Json) -> int:
 
 def united(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
     """The items of both, each object once."""
-    if not a or not b:
+    if not a or not b or a is b:
         return a or b
-    if len(a) > _FEW:
-        known = set(map(id, a))
-        return a + tuple(item for item in b if id(item) not in known)
-    return a + tuple(item for item in b if not any(item is other for other in a))
+    if len(a) == 1 == len(b):
+        return a if a[0] is b[0] else a + b
+    known = set(map(id, a))
+    return a + tuple([item for item in b if id(item) not in known])

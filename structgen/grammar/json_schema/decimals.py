@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Literal, Repeat
+from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Literal, Repeat
 
 __all__ = ["Bound", "Places", "magnitudes", "run", "step"]
 
@@ -55,7 +55,7 @@ def step(*edges: tuple[int, int, Grammar]) -> Grammar:
             joined[-1] = (joined[-1][0], high, rest)
         else:
             joined.append((low, high, rest))
-    return alternatives(*(chain(ByteClass([(0x30 + low, 0x30 + high)]), rest) for low, high, rest in joined))
+    return alternatives(*[chain(digits((2 << high) - (1 << low)), rest) for low, high, rest in joined])
 
 
 def run(item: Grammar, least: int, most: int) -> Grammar:

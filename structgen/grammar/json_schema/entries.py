@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.policy import JsonPolicy
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["LazyDescription", "describe"]
+__all__ = ["LazyDescription", "describe", "with_twins"]
 
 _NEEDS: Final = {
     "if": ("then", "else"),
@@ -79,6 +79,31 @@ class LazyDescription(Description):
 
     def __reduce__(self) -> tuple[object, ...]:
         return Description, (self.source, self.entries, self.policies, self.value, self.python_type)
+
+
+def with_twins(schemas: Iterable[int], twins: Iterable[tuple[Json, Json]]) -> set[int]:
+    """The identities in ``schemas``, and of what stands in the place of one of them in another copy.
+
+    Args:
+        schemas: identities of schemas.
+        twins: pairs of schemas that are written alike; only parts of the second are among ``schemas``.
+    """
+    found = set(schemas)
+    pairs = list(twins)
+    grows = bool(pairs)
+    while grows:
+        before = len(found)
+        waiting = list(pairs)
+        while waiting:
+            copy, original = waiting.pop()
+            if id(original) in found:
+                found.add(id(copy))
+            if isinstance(original, dict):
+                waiting += zip(copy.values(), original.values(), strict=True)
+            elif isinstance(original, (list, tuple)):
+                waiting += zip(copy, original, strict=True)
+        grows = len(found) > before
+    return found
 
 
 def describe(

@@ -45,10 +45,13 @@ def between_branches(branches: list[list[Shape]], place: Place, known: Container
                 yield Exclusion(first.shape, second.shape, place, (other, label))
 
 
-def between_shapes(shapes: list[Shape], known: Container[int]) -> Iterator[Exclusion]:
+def between_shapes(
+    shapes: list[Shape], known: Container[int], found: Container[int] = frozenset()
+) -> Iterator[Exclusion]:
     """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint.
 
-    Alternatives of the schemas in ``known`` do exclude each other.
+    Alternatives of the schemas in ``known`` do exclude each other.  Where all schemas with alternatives are in
+    ``found``, which may grow meanwhile, no more pairs are looked for.
     """
     traits = [_Traits(shape) for shape in shapes]
     groups: dict[int, list[tuple[_Traits, int]]] = {}
@@ -57,7 +60,10 @@ def between_shapes(shapes: list[Shape], known: Container[int]) -> Iterator[Exclu
             groups.setdefault(id(branch.place.schema), []).append((one, branch.index))
     if all(map(_are_told_apart, groups.values())):
         return
+    undecided = [key for key in groups if key not in known]
     for j, second in enumerate(traits):
+        if all(key in found for key in undecided):
+            return
         for first in traits[:j]:
             if not first.excludes(second):
                 clash = _clash(first.shape, second.shape, known)

@@ -8,7 +8,6 @@ negated facets that are violated in any case.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -80,14 +79,13 @@ def labels_of(facet: ObjectFacet) -> dict[str, tuple[Keys, bool]]:
     return labels
 
 
-def _held(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
+def _held(facet: ObjectFacet) -> list[tuple[str, Keys]]:
     """The names of a facet that holds with the only constants that they can have."""
-    for name, (keys, _) in labels_of(facet).items():
-        if name not in facet.outside:
-            yield name, keys
-    for name in facet.outside:
-        if facet.properties[name] is True:
-            yield name, _NONE
+    labels = labels_of(facet)
+    if not facet.outside:
+        return [(name, keys) for name, (keys, _) in labels.items()] if labels else []
+    held = [(name, keys) for name, (keys, _) in labels.items() if name not in facet.outside]
+    return held + [(name, _NONE) for name in facet.outside if facet.properties[name] is True]
 
 
 def _denied(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
@@ -133,30 +131,37 @@ class _Known:
     """
 
     def __init__(self, shape: Shape) -> None:
-        self.allowed: dict[str, Keys] = {}
-        self.required: Counter[str] = Counter()
+        allowed: dict[str, Keys] = {}
+        required: dict[str, int] = {}
         self._closed: list[ObjectFacet] = []
+        has_outside = False
         for facet in shape.objects:
             if facet.is_negated:
                 continue
-            self.required.update(facet.required)
+            for name in facet.required:
+                required[name] = required.get(name, 0) + 1
+            has_outside = has_outside or bool(facet.outside)
             for name, keys in _held(facet):
-                known = self.allowed.get(name)
-                self.allowed[name] = keys if known is None else keys & known
+                known = allowed.get(name)
+                allowed[name] = keys if known is None else keys & known
             if facet.additional is False and not facet.patterns:
                 self._closed.append(facet)
-        self._listed = dict(self.allowed)  # before what is denied is taken away
-        for facet in shape.objects:
-            for name, keys in _denied(facet) if facet.outside else ():
-                if name in self.allowed:
-                    self.allowed[name] -= keys
-        self.is_possible = not any(map(self._is_absent, self.required))
+        self.required = required
+        self._listed = allowed  # before what is denied is taken away
+        if has_outside:
+            allowed = dict(allowed)
+            for facet in shape.objects:
+                for name, keys in _denied(facet) if facet.outside and not facet.is_negated else ():
+                    if name in allowed:
+                        allowed[name] -= keys
+        self.allowed = allowed
+        self.is_possible = not any(map(self._is_absent, required))
 
     def _is_absent(self, name: str) -> bool:
         keys = self.allowed.get(name)
         if keys is not None and not keys:
             return True
-        return any(name not in facet.properties for facet in self._closed)
+        return bool(self._closed) and any(name not in facet.properties for facet in self._closed)
 
     def is_idle(self, facet: ObjectFacet) -> bool:
         """Whether a facet excludes nothing that the others leave; if so it is counted out."""
@@ -168,9 +173,10 @@ class _Known:
             listed = self._listed.get(name)
             if listed is None or not listed.isdisjoint(keys):
                 return False
-            if any(self.required[other] < 2 for other in facet.required):
+            if any(self.required.get(other, 0) < 2 for other in facet.required):
                 return False
-            self.required.subtract(facet.required)
+            for other in facet.required:
+                self.required[other] -= 1
             return True
         return False
 
@@ -180,7 +186,7 @@ class _Known:
             return True
         for name, (keys, _) in labels_of(facet).items() if not facet.outside else ():
             known = self.allowed.get(name)
-            if self.required[name] and (not keys or (known is not None and keys.isdisjoint(known))):
+            if self.required.get(name) and (not keys or (known is not None and keys.isdisjoint(known))):
                 return True
         return False
 
@@ -188,7 +194,7 @@ class _Known:
         """Whether no object here violates a facet."""
         if facet.patterns or facet.additional is not True or facet.names is not True or facet.outside:
             return False
-        if facet.fewest or facet.most is not None or not all(self.required[name] for name in facet.required):
+        if facet.fewest or facet.most is not None or not all(map(self.required.get, facet.required)):
             return False
         labels = labels_of(facet)
         for name, schema in facet.properties.items():

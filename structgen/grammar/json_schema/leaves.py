@@ -22,6 +22,8 @@ __all__ = ["SIMPLE", "Leaves"]
 SIMPLE: Final = frozenset(("type", "nullable", *strings.READERS, *numbers.READERS))
 """The keywords that the values of a schema without parts depend on."""
 
+_KEPT: Final = SIMPLE - {"multipleOf"}
+"""A multiple may be a large term, which is kept elsewhere, within a bound in bytes."""
 _NUMBERS: Final = frozenset((int, float, bool, Decimal))
 _MOST_PLANS: Final = 4_096
 _LONGEST: Final = 256
@@ -52,7 +54,7 @@ class Leaves:
         key = []
         for keyword, value in schema.items():
             if keyword in active:
-                if keyword not in SIMPLE:
+                if keyword not in _KEPT:
                     return None
                 kind = value.__class__  # for 1 == 1.0 == True
                 if kind is str:

@@ -11,11 +11,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.decimals import Places, run
-from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Choice, Grammar, Intersection, Literal
+from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
 
-__all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "remainders"]
+__all__ = ["MOST_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
 
 MOST_STATES: Final = 50_000
 """The most states, digits times remainders, that the automaton may have."""
@@ -26,6 +27,10 @@ WHOLE_DIGITS: Final = 20
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
 
+_STATE_BYTES: Final = 1_536
+"""What a state takes in memory, about: ten edges, each a class and a sequence."""
+_known: Final[ContentCache[Grammar]] = ContentCache(max_bytes=48 << 20)
+
 _State = dict[int, Grammar]
 
 
@@ -34,17 +39,35 @@ def remainders(step: Fraction, *, integral: bool) -> int:
     return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
 
 
-@lru_cache(maxsize=256)
+def multiples_bytes(step: Fraction, places: Places) -> int:
+    """What ``multiples`` takes in memory, about; nothing where the multiples are too many states to be made."""
+    modulus = remainders(step, integral=places.fraction == 0)
+    if modulus * places.whole > MOST_STATES:
+        return 0
+    digits = places.whole + (_fraction_places(step) if places.fraction else 0)
+    return sum(_parts(modulus, places)) * digits * _STATE_BYTES
+
+
 def multiples(step: Fraction, places: Places) -> Grammar:
     """The magnitudes that are multiples of ``step``; ``places.fraction == 0`` means integers only.
 
-    ``step`` must have a finite decimal expansion.  Zero is a multiple.
+    ``step`` must have a finite decimal expansion.  Zero is a multiple.  Those asked for last are kept.
 
     >>> str(multiples(Fraction(10), Places(3, 0)))
     '"0" | b[1-9] b[0-9]? "0"'
 
     Complexity: O(digits * remainders).
     """
+    key = step, places
+    term = _known.get(key)
+    if term is None:
+        term = _multiples(step, places)
+        _known.put(key, term, multiples_bytes(step, places))
+    return term
+
+
+@lru_cache(maxsize=2)  # large ones too, which one schema may need several times
+def _multiples(step: Fraction, places: Places) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)
         tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
@@ -103,20 +126,23 @@ def _whole(modulus: int, ends: _State, places: int) -> Grammar:
     after = ends
     for _ in range(places - 1):
         after = _layer(modulus, after, ends)
-    return _edges([(digit, after.get(digit % modulus, EMPTY)) for digit in range(1, 10)])
+    return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
 
 
 def _layer(modulus: int, after: _State, ends: _State) -> _State:
     """One digit more may precede the states of ``after``; equal states become one object."""
     known: dict[tuple[int, ...], Grammar] = {}
     layer: _State = {}
+    row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
+    row *= 1 + -(-9 // modulus)  # digits lead on from the last remainder to the first
+    numbers = list(map(id, row))
     for remainder in range(modulus):
-        targets = [after.get((10 * remainder + digit) % modulus, EMPTY) for digit in range(10)]
+        start = 10 * remainder % modulus
         end = ends.get(remainder, EMPTY)
-        key = (id(end), *map(id, targets))
+        key = (id(end), *numbers[start : start + 10])
         term = known.get(key)
         if term is None:
-            term = known[key] = alternatives(end, _edges(list(enumerate(targets))))
+            term = known[key] = alternatives(end, _edges(row[start : start + 10]))
         if term is not EMPTY:
             layer[remainder] = term
     return layer
@@ -138,12 +164,12 @@ def _fractions(modulus: int, count: int, places: int) -> _State:
     }
 
 
-def _edges(edges: list[tuple[int, Grammar]]) -> Grammar:
-    """A digit and what follows it; digits with the same rest are one class."""
-    by_rest: dict[int, tuple[Grammar, list[int]]] = {}
-    for digit, rest in edges:
-        if rest is not EMPTY:
-            by_rest.setdefault(id(rest), (rest, []))[1].append(digit)
-    return alternatives(
-        *(chain(ByteClass([(0x30 + d, 0x30 + d) for d in found]), rest) for rest, found in by_rest.values())
-    )
+def _edges(rests: list[Grammar]) -> Grammar:
+    """A digit and what follows it, for each digit; digits with the same rest are one class."""
+    by_rest: dict[int, int] = {}
+    for digit, rest in enumerate(rests):
+        by_rest[id(rest)] = by_rest.get(id(rest), 0) | 1 << digit
+    by_rest.pop(id(EMPTY), None)
+    # The lowest bit says where the rest is.
+    edges = [chain(digits(mask), rests[(mask & -mask).bit_length() - 1]) for mask in by_rest.values()]
+    return alternatives(*edges)

@@ -10,6 +10,7 @@ of those that overlap with it.
 
 from __future__ import annotations
 
+import marshal
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from enum import Enum, auto
@@ -64,34 +65,82 @@ class NormalForm:
         overlaps: for each ``oneOf`` that is known to need it, by the identity of its schema, the pairs of
             alternatives that may both be valid.
         found: further schemas whose alternatives overlap, which the shapes made so far do not take into account.
+        twins: pairs of schemas that are written alike, of which only the second is planned in conjunctions.
     """
 
     def __init__(
-        self, references: References, limits: Limits, overlaps: Mapping[int, Pairs] = MappingProxyType({})
+        self,
+        references: References,
+        limits: Limits,
+        overlaps: Mapping[int, Pairs] = MappingProxyType({}),
+        before: NormalForm | None = None,
     ) -> None:
+        """Begin.
+
+        Args:
+            references: where references lead to.
+            limits: the bound on the nodes of the grammar.
+            overlaps: the alternatives that are known to overlap.
+            before: the one that they were found with, which has read the schemas already.
+        """
         self.locals: dict[int, Local] = {}
         self._limits = limits
         self.contradictions: list[tuple[tuple[Place, ...], str]] = []
         self._spent = 0
         self._references = references
-        self._targets: dict[tuple[int, str], Place] = {}
         self._shapes: dict[tuple[int, bool], list[Shape]] = {}
         self.overlaps = overlaps
         self.found: dict[int, Local] = {}
-        self._constants = Validity(self).constants
-        self._grounded: set[int] = set()
+        self._dialect = references.start().resource.dialect
+        self._reader = reader_of(self._dialect)
+        # What depends on no alternatives stays.
+        self._read: dict[int, Local] = before._read if before else {}
+        self._targets: dict[tuple[int, str], Place] = before._targets if before else {}
+        self._grounded: set[int] = before._grounded if before else set()
+        self._written: dict[tuple[bytes, int], dict[str, Json]] = before._written if before else {}
+        self._keys: dict[int, int] = before._keys if before else {}
+        self.twins: list[tuple[Json, Json]] = before.twins if before else []
 
     def adopt(self, local: Local) -> None:
-        """Let a schema that stands in no document be read as ``local``."""
-        self.locals[id(local.place.schema)] = local
+        """Let a schema that stands in no document be read as ``local``; its text means nothing."""
+        key = id(local.place.schema)
+        self.locals[key] = self._read[key] = local
+        self._keys[key] = key
+
+    def key(self, place: Place) -> int:
+        """The same number for schemas of one resource that are written alike, so that their references mean the same.
+
+        That of a negated schema is the negative of its complement's.
+        """
+        schema = place.schema
+        key = self._keys.get(id(schema))
+        if key is None:
+            key = id(schema)
+            try:
+                # In version 2 equal values have equal dumps, and 1, 1.0 and true have different ones.
+                text = marshal.dumps(schema, 2)
+            except ValueError:  # decimals, or very deep nesting
+                pass
+            else:
+                first = self._written.setdefault((text, id(place.resource)), schema)
+                if first is not schema:
+                    key = id(first)
+                    self.twins.append((schema, first))
+            self._keys[id(schema)] = key
+        return -key if place.is_negated else key
 
     def read(self, place: Place) -> Local:
         """The keywords of a schema object."""
         key = id(place.schema)
         local = self.locals.get(key)
         if local is None:
-            dialect = enter(place).dialect if isinstance(place.schema, dict) else place.resource.dialect
-            local = self.locals[key] = reader_of(dialect).read(place)
+            local = self._read.get(key)
+            if local is None:
+                dialect = enter(place).dialect if isinstance(place.schema, dict) else place.resource.dialect
+                if dialect is not self._dialect:  # whose hash takes longer than most schemas
+                    self._dialect, self._reader = dialect, reader_of(dialect)
+                local = self._read[key] = self._reader.read(place)
+            self.locals[key] = local
         return local
 
     def spend(self, count: int, place: Place) -> None:
@@ -267,7 +316,7 @@ class NormalForm:
         for part in local.parts or (Part(""),):
             if part.keyword == "":
                 if not local.shape.is_free:
-                    found += complement_of(local.shape, self._constants)
+                    found += complement_of(local.shape, Validity(self).constants)
             elif part.keyword in REFERENCES:
                 found += yield self._expanded(self.target(local, part.keyword).complement(), apart=apart)
             elif part.keyword == "not":
@@ -310,7 +359,7 @@ class NormalForm:
         """The values that are in none of the shapes."""
         result = [Shape(place)]
         for shape in shapes:
-            result = self._product(result, complement_of(shape, self._constants), place)
+            result = self._product(result, complement_of(shape, Validity(self).constants), place)
         return result
 
     def _product(self, left: list[Shape] | None, right: list[Shape], place: Place) -> list[Shape]:
@@ -326,7 +375,8 @@ class NormalForm:
 
     def compare(self, places: tuple[Place, ...], other: Place) -> Relation:
         """How the values of a conjunction lie to a schema, as far as types, constants and equality tell."""
-        if any(place.key == other.key or _is_same(place, other) for place in places):
+        key = self.key(other)
+        if any(self.key(place) == key for place in places):
             return Relation.INSIDE
         inside, outside = self.shapes(places) if places else [Shape(other)], self.shapes_of(other)
         if all(a.excludes(b) for a in inside for b in outside):
@@ -352,15 +402,21 @@ class NormalForm:
         Raises:
             UnsupportedFeature: a schema refers to itself with nothing between.
         """
+        if id(start.schema) in self._grounded:
+            return
         trail: list[tuple[Place, list[tuple[str, Place]]]] = []
         on_trail: set[int] = set()
 
         def enter(place: Place) -> None:
             if isinstance(place.schema, dict) and id(place.schema) not in self._grounded:
+                local = self.read(place)
+                if not local.parts:
+                    self._grounded.add(id(place.schema))
+                    return
                 if len(trail) >= self._limits.nesting:
                     raise LimitExceeded(place.subject(), limit="nesting", maximum=self._limits.nesting)
                 on_trail.add(id(place.schema))
-                trail.append((place, list(self.in_place(self.read(place)))))
+                trail.append((place, list(self.in_place(local))))
 
         enter(start)
         while trail:
@@ -379,11 +435,6 @@ class NormalForm:
                     remedy="end the cycle, or put the reference under 'properties' or 'items'",
                 )
             enter(inner)
-
-
-def _is_same(a: Place, b: Place) -> bool:
-    """Whether two schemas are written alike and their references, if any, mean the same."""
-    return a.resource is b.resource and a.is_negated == b.is_negated and a.schema == b.schema
 
 
 def _meet(a: Shape, b: Shape) -> Shape | None:

@@ -8,9 +8,10 @@ from functools import lru_cache
 from math import ceil, floor, lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes
 from structgen.grammar.json_schema.integral import integral_magnitudes, with_zero_fraction, zero_with_exponent
-from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, remainders
+from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, multiples_bytes, remainders
 from structgen.grammar.json_schema.places import malformed, refused
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
 from structgen.grammar.json_schema.terms import alternatives, chain
@@ -212,8 +213,12 @@ READERS: Final = {
 }
 
 
-def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place, ...], *, integral: bool) -> Grammar:
+def number_term(
+    facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place, ...], *, integral: bool, is_proof: bool = False
+) -> Grammar:
     """The numbers that ``facet`` leaves; with ``integral`` those written as integers.
+
+    For a proof of emptiness there may be more of them.
 
     Raises:
         UnsupportedFeature: a bound or a step is too large for an automaton.
@@ -226,22 +231,43 @@ def number_term(facet: NumberFacet | None, syntax: Syntax, origins: tuple[Place,
     if facet is None:
         return syntax.any_integer if integral else syntax.any_number
     if facet.excluded:
-        return alternatives(*(number_term(piece, syntax, origins, integral=integral) for piece in facet.gaps()))
+        return alternatives(
+            *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in facet.gaps())
+        )
     lower = _usable(facet.lower, "minimum", origins)
     upper = _usable(facet.upper, "maximum", origins)
-    step = facet.step
+    step, not_steps = facet.step, facet.not_steps
     if step is not None and step.numerator == 1 and integral and has_all_forms:
         step = None  # every integer is a multiple
     digits = syntax.policy.digits
+    if is_proof and (step is not None or not_steps):
+        if step is not None and lower is not None and upper is not None:
+            unit = Fraction(step.numerator) if integral else step
+            if not _holds_multiple(lower, facet.lower_open, upper, facet.upper_open, unit):
+                return EMPTY
+        step, not_steps = None, ()
+        digits = max(digits, WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
     if step is not None and not _few_multiples(lower, upper, step, integral=integral):
         digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
-    for not_step in facet.not_steps:
+    for not_step in not_steps:
         for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
             if isinstance(bound, Decimal) and -_exponent(bound) > digits:
                 refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
-    key = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
-    return (_all_forms if has_all_forms else _term)(key, step, facet.not_steps, integral)
+    interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+    steps = not_steps if step is None else (step, *not_steps)
+    key = interval, step, not_steps, integral, has_all_forms
+    term = _known_terms.get(key)
+    if term is None:
+        term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral)
+        places = _places(digits, integral=integral)
+        _known_terms.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
+    return term
+
+
+_INTERVAL_BYTES: Final = 1 << 15
+"""What the term of an interval takes in memory, about."""
+_known_terms: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
 
 
 def _bounded_digits(
@@ -328,7 +354,6 @@ class _Interval(NamedTuple):
         return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
 
 
-@lru_cache(maxsize=256)
 def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
     """The numbers of an interval in all their forms; multiples without exponents."""
     digits = interval.digits
@@ -344,15 +369,15 @@ def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Frac
     return Intersection((numbers, Choice((integers, chain(_MINUS, integers)))))
 
 
+@lru_cache(maxsize=256)
 def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
     """All forms of one number."""
     return _all_forms(_Interval(value, False, value, False, digits), None, (), False)
 
 
-@lru_cache(maxsize=1024)
 def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
     lower, lower_open, upper, upper_open, digits = interval
-    places = Places(digits, 0 if integral else digits)
+    places = _places(digits, integral=integral)
     if integral:
         lower, lower_open = _ceiling(lower, lower_open), False
         upper, upper_open = _floor(upper, upper_open), False
@@ -376,6 +401,10 @@ def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction,
     stepped = _signed(multiples(step, places))
     is_free = lower is None and upper is None and not not_steps
     return stepped if is_free else Intersection((between, stepped))
+
+
+def _places(digits: int, *, integral: bool) -> Places:
+    return Places(digits, 0 if integral else digits)
 
 
 def _signed(magnitudes: Grammar) -> Grammar:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
@@ -23,9 +23,12 @@ from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Seq
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import Entry, ObjectLayout, OtherNames
     from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.proofs import Answer, Ask
     from structgen.grammar.json_schema.syntax import Syntax
 
 __all__ = ["ObjectChain"]
+
+Part = TypeVar("Part")
 
 _MOST_STATES: Final = 50_000
 """Names times states of a chain."""
@@ -152,7 +155,7 @@ class ObjectChain:
     def _watch(self, choices: list[_Choice], bit: int, outside: list[Place] | None) -> list[_Choice]:
         """Add the ways in which a member violates a facet: in any case, or by one of ``outside``."""
         if outside is None:
-            return [c._replace(violates=c.violates | bit) for c in choices]
+            return [_Choice(c.violates | bit, c.proves, c.places, c.languages) for c in choices]
         grown = choices + [
             _Choice(c.violates | bit, c.proves | bit, (*c.places, place), c.languages)
             for c in choices
@@ -180,28 +183,64 @@ class ObjectChain:
         """
         return _Builder(self, values, syntax).term()
 
+    def is_empty(self, parts: Items[Part], ask: Ask[Part]) -> Answer:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Where there are too many states, or names that may be repeated would have to be counted, the answer is no.
+        """
+        others = [reading for reading in self._others if reading.key is not EMPTY]
+        count = len(self._members)
+        found = {(0, State())}
+        waiting = [(0, State())]
+        while waiting:
+            index, state = waiting.pop()
+            if index == count and self.accepts(state):
+                return False
+            after: list[tuple[int, State]] = []
+            for reading in others:
+                begun = None if reading.proves & state.violated else self.begin(reading, state)
+                if begun is not None and (index, begun) not in found and not (yield ask(parts[reading.value])):
+                    after.append((index, begun))
+            if index < count:
+                skipped = self.skip(index, state)
+                if skipped is not None:
+                    after.append((index + 1, skipped))
+                for reading in self._members[index]:
+                    taken = None if reading.proves & state.violated else self.take(index, reading, state)
+                    if taken is not None and (index + 1, taken) not in found and not (yield ask(parts[reading.value])):
+                        after.append((index + 1, taken))
+            for step in after:
+                if step not in found:
+                    found.add(step)
+                    waiting.append(step)
+            if len(found) > _MOST_STATES:
+                return False
+        return True
+
     def begin(self, reading: Reading, state: State) -> State | None:
         """The state after a member with an undeclared name."""
         size = min(state.size + 1, self._cap)
         if self._layout.most is not None and size > self._layout.most:
             return None
-        return state._replace(violated=state.violated | reading.violates, size=size)
+        return State(state.violated | reading.violates, state.due, state.barred, size)
 
     def take(self, index: int, reading: Reading, state: State) -> State | None:
         """The state after the entry at ``index``, if it may come."""
         after = self.begin(reading, state)
         if after is None or state.barred >> index & 1:
             return None
-        return after._replace(due=(state.due | self._calls[index]) & ~(1 << index))
+        due = (state.due | self._calls[index]) & ~(1 << index)
+        return after if due == after.due else State(after.violated, due, after.barred, after.size)
 
     def skip(self, index: int, state: State) -> State | None:
         """The state where the entry at ``index`` does not come, if it may be missing."""
         if self._layout.entries[index].is_required or state.due >> index & 1:
             return None
-        return state._replace(
-            violated=state.violated | self._missing[index],
-            barred=(state.barred | self._called_by[index]) & ~(1 << index),
-        )
+        violated = state.violated | self._missing[index]
+        barred = (state.barred | self._called_by[index]) & ~(1 << index)
+        if violated == state.violated and barred == state.barred:
+            return state
+        return State(violated, state.due, barred, state.size)
 
     def accepts(self, state: State) -> bool:
         """Whether an object may end here, with no entry left."""
@@ -229,6 +268,10 @@ class _Builder:
         self._layout = layout = chain._layout
         self._syntax = syntax
         self._values = values
+        self._made: dict[int, Grammar] = {}  # the members, by the place of their values
+        self._begun: dict[State, list[tuple[Reading, State]]] = {}
+        self._skipped: dict[tuple[int, State], State | None] = {}
+        self._taken: dict[tuple[int, State], list[tuple[Reading, State]]] = {}
         self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
         self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
         most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
@@ -243,15 +286,22 @@ class _Builder:
         before, after = self._reached()
         tails: dict[State, Grammar | None] = {}
         following: dict[State, Grammar] = {}
+        ends: dict[State, bool] = {}  # whether an object may end with no entry from here on
         for index in range(count, -1, -1):
-            following_here = {
-                state: self._next(index, state, tails, following) if index < count else EMPTY
-                for state in before[index] | after[index]
-            }
+            following_here: dict[State, Grammar] = {}
+            ends_here: dict[State, bool] = {}
+            for state in before[index] | after[index]:
+                if index == count:
+                    following_here[state] = EMPTY
+                    ends_here[state] = self._chain.accepts(state)
+                else:
+                    skipped = self._skipped[index, state]
+                    following_here[state] = self._next(index, state, skipped, tails, following)
+                    ends_here[state] = skipped is not None and ends[skipped]
             tails_here: dict[State, Grammar | None] = {}
             for state in sorted(after[index], key=_progress, reverse=True):
-                tails_here[state] = self._tail(index, state, following_here[state], tails_here)
-            following, tails = following_here, tails_here
+                tails_here[state] = self._tail(state, following_here[state], tails_here, can_end=ends_here[state])
+            following, tails, ends = following_here, tails_here, ends_here
         start = State()
         parts = [following[start]]
         for reading, state in self._steps(start):
@@ -259,7 +309,7 @@ class _Builder:
             if tail is not None:
                 parts.append(chain(self._member(reading), tail))
         first = alternatives(*parts)
-        empty = self._may_end(0, start)
+        empty = ends[start]
         syntax = self._syntax
         if first is EMPTY:
             return Sequence((syntax.open_object, syntax.end_object)) if empty else EMPTY
@@ -288,19 +338,24 @@ class _Builder:
             if index == count:
                 break
             for state in here:
-                skipped = self._chain.skip(index, state)
+                skipped = self._skipped[index, state] = self._chain.skip(index, state)
                 if skipped is not None:
                     before[index + 1].add(skipped)
-                after[index + 1].update(taken for _, taken in self._takes(index, state))
+                takes = self._taken[index, state] = list(self._takes(index, state))
+                after[index + 1].update([taken for _, taken in takes])
         return before, after
 
-    def _steps(self, state: State) -> Iterator[tuple[Reading, State]]:
+    def _steps(self, state: State) -> list[tuple[Reading, State]]:
         """The members with undeclared names that may come."""
-        for reading in self._others:
-            if not reading.proves & state.violated:  # what is violated already needs no proof
-                after = self._chain.begin(reading, state)
-                if after is not None:
-                    yield reading, after
+        found = self._begun.get(state)
+        if found is None:
+            found = self._begun[state] = []
+            for reading in self._others:
+                if not reading.proves & state.violated:  # what is violated already needs no proof
+                    after = self._chain.begin(reading, state)
+                    if after is not None:
+                        found.append((reading, after))
+        return found
 
     def _takes(self, index: int, state: State) -> Iterator[tuple[Reading, State]]:
         for reading in self._members[index]:
@@ -310,20 +365,26 @@ class _Builder:
                     yield reading, after
 
     def _next(
-        self, index: int, state: State, tails: dict[State, Grammar | None], following: dict[State, Grammar]
+        self,
+        index: int,
+        state: State,
+        skipped: State | None,
+        tails: dict[State, Grammar | None],
+        following: dict[State, Grammar],
     ) -> Grammar:
         """What may come after a comma, the entries from ``index`` on and no others before the first of them."""
         members: list[Grammar] = []
-        for reading, after in self._takes(index, state):
+        for reading, after in self._taken[index, state]:
             tail = tails[after]
             if tail is not None:
                 members.append(chain(self._member(reading), tail))
-        skipped = self._chain.skip(index, state)
         if skipped is not None:
             members.append(following[skipped])
         return alternatives(*members)
 
-    def _tail(self, index: int, state: State, following: Grammar, tails: dict[State, Grammar | None]) -> Grammar | None:
+    def _tail(
+        self, state: State, following: Grammar, tails: dict[State, Grammar | None], *, can_end: bool
+    ) -> Grammar | None:
         """What may come after a member; ``None`` where no object can be ended any more."""
         comma = self._syntax.comma
         loops: list[Grammar] = []
@@ -336,7 +397,6 @@ class _Builder:
                 if tail is not None:
                     more.append(chain(self._member(reading), tail))
         rest = alternatives(*more)
-        can_end = self._may_end(index, state)
         if rest is EMPTY and not can_end:
             return None
         end: Grammar = EPSILON
@@ -347,16 +407,12 @@ class _Builder:
         loop = alternatives(*loops)
         return end if loop is EMPTY else chain(Repeat(chain(comma, loop)), end)
 
-    def _may_end(self, index: int, state: State) -> bool:
-        for number in range(index, len(self._members)):
-            skipped = self._chain.skip(number, state)
-            if skipped is None:
-                return False
-            state = skipped
-        return self._chain.accepts(state)
-
     def _member(self, reading: Reading) -> Grammar:
-        return chain(reading.key, self._syntax.colon, self._values[reading.value])
+        member = self._made.get(reading.value)
+        if member is None:
+            member = chain(reading.key, self._syntax.colon, self._values[reading.value])
+            self._made[reading.value] = member
+        return member
 
 
 def _progress(state: State) -> tuple[int, int]:

@@ -25,6 +25,8 @@ from structgen.grammar.nodes import (
     Permutation,
     Repeat,
     Sequence,
+    choice_of,
+    sequence_of,
 )
 
 if TYPE_CHECKING:
@@ -156,20 +158,20 @@ class _Row:
                 key, value, is_required = members[index]
                 tail = tails[index + 1] if is_required else tails_ahead[index + 1]
                 is_possible = tail is not None and (is_required or not is_capped)
-                member = Sequence((key, colon, value, *(tail or ()))) if is_possible else EMPTY
+                member = sequence_of((key, colon, value, *(tail or ()))) if is_possible else EMPTY
                 if is_required:
                     can_end = False
                     following = member
                 elif is_possible:
-                    following = member if following is EMPTY else Choice((member, following))
+                    following = member if following is EMPTY else choice_of((member, following))
             more = following
             counted = tails_ahead[index]
             if ahead is not None and other is not EMPTY and counted is not None:
                 begun = Sequence((other, *counted))
                 more = begun if more is EMPTY else Choice((begun, more))
             if more is not EMPTY:
-                more = Sequence((comma, more))
-                tails[index] = (*loop, Choice((EPSILON, more)) if can_end else more)
+                more = sequence_of((comma, more))
+                tails[index] = (*loop, choice_of((EPSILON, more)) if can_end else more)
             elif can_end:
                 tails[index] = loop
         self.tails = tails

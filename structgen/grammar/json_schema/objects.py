@@ -40,6 +40,7 @@ class ObjectFacet(Facet):
     """
 
     __slots__ = (
+        "_places",
         "additional",
         "additional_keyword",
         "dependents",
@@ -64,6 +65,7 @@ class ObjectFacet(Facet):
         self.additional_keyword = "additionalProperties"
         self.outside: frozenset[str] = frozenset()
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
+        self._places: dict[str, tuple[Place, ...]] = {}
 
     def _set_aside(self) -> None:
         self.dependents = {}
@@ -100,7 +102,13 @@ class ObjectFacet(Facet):
         return Place(self.pattern_schemas[pattern], self.place.resource, self.place, ("patternProperties", pattern))
 
     def places_of(self, name: str) -> tuple[Place, ...]:
-        """The schemas of the value of ``name``."""
+        """The schemas of the value of ``name``; to be asked once the facet is read."""
+        found = self._places.get(name)
+        if found is None:
+            found = self._places[name] = self._places_of(name)
+        return found
+
+    def _places_of(self, name: str) -> tuple[Place, ...]:
         places = [self.property(name)] if name in self.properties else []
         places += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
         if not places:

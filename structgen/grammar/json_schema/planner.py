@@ -37,11 +37,13 @@ from structgen.grammar.json_schema.object_layout import ObjectLayout
 from structgen.grammar.json_schema.object_terms import object_term
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.plans import Builder, Plan, union
+from structgen.grammar.json_schema.proofs import array_is_empty, object_is_empty
 from structgen.grammar.json_schema.shapes import Shape, meet
 from structgen.grammar.json_schema.strings import string_term
 from structgen.grammar.json_schema.syntax import BOOLEAN as BOOLEAN_TERM
 from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
 from structgen.grammar.json_schema.terms import alternatives, distinct
+from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unique_items import UniqueItems
 from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.json_schema.values import values_term
@@ -50,6 +52,7 @@ from structgen.grammar.nodes import EMPTY, Grammar, Rules
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.leaves import Leaves
+    from structgen.grammar.json_schema.proofs import Answer
     from structgen.grammar.json_schema.reading import Local, Part
     from structgen.grammar.json_schema.settings import Setting
     from structgen.grammar.json_schema.strings import StringFacet
@@ -91,7 +94,6 @@ class Planner:
         self._pending: deque[Plan] = deque()
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
         self._are_proofs = False  # what is planned now only serves to find it empty
-        self._has_proved = False
         self._builder = Builder()
         self.checked: set[int] = set()  # identities of the schemas whose `uniqueItems` is checked, not enforced
         self._plain: dict[int, Grammar] = {}  # the terms of unconstrained types
@@ -108,6 +110,15 @@ class Planner:
             LimitExceeded: it is too large.
             AlternativesOverlap: a ``oneOf`` was read as if its alternatives excluded each other.
         """
+        try:
+            return self._grammar(place)
+        finally:
+            for plan in self._plans.values():
+                if plan.term is None:
+                    plan.release()
+            self._plans.clear()
+
+    def _grammar(self, place: Place) -> Grammar:
         root = self._request((place,))
         self._explore()
         self._are_proofs = True
@@ -128,9 +139,7 @@ class Planner:
                 evidence="; ".join(dict.fromkeys(reasons)),
                 remedy="loosen one of these keywords",
             )
-        self._plans.clear()
-        rules = self._builder.reachable(term) if self._has_proved else self._builder.rules
-        return Rules(rules, term) if rules else term
+        return Rules(self._builder.rules, term) if self._builder.rules else term
 
     # First pass
 
@@ -149,7 +158,7 @@ class Planner:
             return self._request_conjunction(places)
         plan = self._plans.get(id(schema))
         if plan is not None:
-            plan.uses += 1
+            plan.uses += not self._are_proofs
             return plan
         leaves = self._leaves_of(place)
         key = leaves.key(schema)
@@ -162,7 +171,8 @@ class Planner:
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
             plan = Plan(places, self._depth, self._scalars(shape))
-            if key is not None and plan.term is not None and plan.term is not EMPTY:
+            # A proof may take a larger language for a format.
+            if key is not None and plan.term is not None and plan.term is not EMPTY and not self._are_proofs:
                 leaves.keep(key, plan.term)
         else:
             plan = self._new(places)
@@ -177,19 +187,22 @@ class Planner:
         return self._leaves
 
     def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
-        distinct = {place.key: place for place in places if place.schema is not True and not _is_free(place)}
+        distinct: dict[int, Place] = {}
+        for place in places:
+            if place.schema is not True and not _is_free(place):
+                distinct.setdefault(self._forms.key(place), place)
         if len(distinct) <= 1 and not any(place.is_negated for place in distinct.values()):
             return self._request(tuple(distinct.values())) if distinct else self._anything
         if any(place.schema is False for place in distinct.values()):
             self._reasons.append((tuple(place for place in places if place.schema is False), " is false"))
             return self._nothing
-        if any(-key in distinct for key in distinct):
+        if len(distinct) > 1 and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return self._nothing
         key = frozenset(distinct)
         plan = self._plans.get(key)
         if plan is not None:
-            plan.uses += 1
+            plan.uses += not self._are_proofs
             return plan
         plan = self._plans[key] = self._new(tuple(distinct.values()))
         return plan
@@ -198,7 +211,10 @@ class Planner:
         if self._depth > self._limits.nesting:
             raise LimitExceeded(places[0].subject(), limit="nesting", maximum=self._limits.nesting)
         plan = Plan(places, self._depth)
-        self._pending.append(plan)
+        if self._are_proofs:
+            plan.is_waiting = True
+        else:
+            self._pending.append(plan)
         return plan
 
     def _explore(self) -> None:
@@ -255,7 +271,7 @@ class Planner:
     def _separate(self, shapes: list[Shape]) -> None:
         """Note which alternatives of a ``oneOf`` must be told apart."""
         if any(shape.branches for shape in shapes) and not self._are_proofs:
-            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps))
+            self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps, self._forms.found))
 
     def _refuse(self, shape: Shape) -> None:
         for place, keyword in shape.refusals:
@@ -301,7 +317,7 @@ class Planner:
             facet = shape.number
             if not types & INTEGER:
                 facet = (facet or NumberFacet()).without_integers()
-            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION)
+            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION, is_proof=self._are_proofs)
             terms.append(term)
             if term is EMPTY:
                 why = ": no number is left by 'minimum', 'maximum' and 'multipleOf'"
@@ -340,6 +356,7 @@ class Planner:
         if layout.is_watched:
             return self._watched_array(plan, layout, place)
         plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
+        plan.prove = lambda parts, ask: array_is_empty(layout, parts[:-1], parts[-1], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
             term = array_term(layout, terms[:-1], terms[-1], self._syntax)
@@ -363,12 +380,14 @@ class Planner:
             return term
 
         plan.build = build
+        plan.prove = unique.is_empty
         return plan
 
     def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
         chain = ArrayChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = [self._request(places) for places in chain.places]
+        plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
             term = chain.term(terms, self._syntax)
@@ -392,6 +411,7 @@ class Planner:
             *(self._request(entry.places) for entry in layout.entries),
             *(self._request(region.places) for region in layout.others),
         ]
+        plan.prove = lambda parts, ask: object_is_empty(layout, parts[:count], parts[count:], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
             term = object_term(layout, terms[:count], terms[count:], self._syntax)
@@ -410,6 +430,7 @@ class Planner:
         chain = ObjectChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = [self._request(places) for places in chain.places]
+        plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
             term = chain.term(terms, self._syntax)
@@ -438,15 +459,23 @@ class Planner:
         Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
         """
         plan = Plan((), 0)
-        self._has_proved = True
         self._depth = 0
         self._forms.spend(_SHAPE_COST, one.place)
-        self._fill(plan, [meet(one.first, one.second)])
-        self._explore()
         noted = len(self._reasons)
-        is_empty = self._builder.build(plan) is EMPTY
+        self._fill(plan, [meet(one.first, one.second)])
+        is_empty = run(self._prove(plan))
         del self._reasons[noted:]
         return not is_empty
+
+    def _prove(self, plan: Plan) -> Answer:
+        """Whether no value satisfies a plan; on the way down it counts as satisfied."""
+        if plan.is_empty is None:
+            plan.is_empty = False
+            if plan.is_waiting:
+                plan.is_waiting = False
+                self._expand(plan)
+            plan.is_empty = yield plan.prove(plan.children, self._prove)
+        return plan.is_empty
 
 
 def _is_empty(facet: StringFacet | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from structgen.grammar.json_schema.proofs import Answer, Ask, union_is_empty
 from structgen.grammar.json_schema.terms import alternatives
 from structgen.grammar.nodes import (
     EMPTY,
@@ -14,7 +15,6 @@ from structgen.grammar.nodes import (
     Literal,
     Reference,
     Shared,
-    postorder,
 )
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Builder", "Plan", "is_small"]
 
 Build = Callable[[list[Grammar]], Grammar]
+Prove = Callable[["list[Plan]", Ask["Plan"]], Answer]
 
 _SMALL: Final = (Shared, Literal, Reference, JsonString)
 _FEW: Final = 8
@@ -40,23 +41,46 @@ class Plan:
         depth: how many arrays and objects stand around it where it was met first.
         children: the plans that its parts need, and ``build`` makes the term from theirs.
         term: the result, once it is there.
+        prove: finds out from ``children`` whether it is empty.
+        is_empty: what ``prove`` found; ``None`` if it was not asked.
+        is_waiting: its children are not there yet.
         uses: how often it is asked for.
         is_rule: it is recursive and so needs a name; ``rule_name`` is that, once it is given.
         state: not yet met, on the way down, or done.
     """
 
-    __slots__ = ("build", "children", "depth", "is_rule", "places", "rule_name", "state", "term", "uses")
+    __slots__ = (
+        "build",
+        "children",
+        "depth",
+        "is_empty",
+        "is_rule",
+        "is_waiting",
+        "places",
+        "prove",
+        "rule_name",
+        "state",
+        "term",
+        "uses",
+    )
 
     def __init__(self, places: tuple[Place, ...], depth: int, term: Grammar | None = None) -> None:
         self.places = places
         self.depth = depth
         self.children: list[Plan] = []
         self.build: Build = union
+        self.prove: Prove = union_is_empty
+        self.is_empty = None if term is None else term is EMPTY
+        self.is_waiting = False
         self.term = term
         self.uses = 1
         self.is_rule = False
         self.rule_name: str | None = None
         self.state = _NEW if term is None else _DONE
+
+    def release(self) -> None:
+        """Let go of what it was made from: that holds the planner, and recursive plans hold each other."""
+        self.children, self.build, self.prove = [], union, union_is_empty
 
     @property
     def name(self) -> str:
@@ -122,18 +146,7 @@ class Builder:
             self.rules[name] = term
             term = EMPTY if term is EMPTY else Reference(name)
         plan.term = term
-        plan.children, plan.build = [], union  # they hold the planner, and recursive plans hold each other
-
-    def reachable(self, term: Grammar) -> dict[str, Grammar]:
-        """The rules that ``term`` needs, where plans were built that are no part of it."""
-        needed: set[str] = set()
-        waiting = [term]
-        while waiting:
-            for node in postorder(waiting.pop()):
-                if isinstance(node, Reference) and node.name in self.rules and node.name not in needed:
-                    needed.add(node.name)
-                    waiting.append(self.rules[node.name])
-        return {name: rule for name, rule in self.rules.items() if name in needed}
+        plan.release()
 
 
 def is_small(term: Grammar) -> bool:

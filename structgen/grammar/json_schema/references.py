@@ -33,6 +33,7 @@ class References:
 
     def __init__(self, documents: Documents, *, tracks_scopes: bool) -> None:
         self._documents = documents
+        self._resolved: dict[tuple[Resource, str], Place] = {}  # without the dynamic ones
         self._scopes = Scopes(documents.limits) if tracks_scopes else None
 
     def start(self) -> Place:
@@ -54,6 +55,15 @@ class References:
             LimitExceeded: there are too many dynamic scopes.
         """
         reference: str = place.schema[keyword]
+        if keyword != "$ref":
+            return self._resolve(place, keyword, reference)
+        key = place.resource, reference
+        found = self._resolved.get(key)
+        if found is None:
+            found = self._resolved[key] = self._resolve(place, keyword, reference)
+        return found
+
+    def _resolve(self, place: Place, keyword: str, reference: str) -> Place:
         uri, _, fragment = reference.partition("#")
         start = place.resource if not uri else self._find(place, keyword, uri)
         name = unquote(fragment)

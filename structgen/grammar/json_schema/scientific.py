@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes, step
-from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.json_schema.terms import DIGIT, alternatives, chain
 from structgen.grammar.nodes import EMPTY, EPSILON, ByteClass, Grammar, Literal, Repeat
 
 __all__ = ["MARK", "MOST_EXPONENT", "exponents", "scientific_magnitudes"]
@@ -132,12 +132,11 @@ def _of_width(first: int, last: int, width: int) -> Grammar:
     if first > last:
         return EMPTY
     low, high = f"{first:0{width}}", f"{last:0{width}}"
-    digit = ByteClass([(0x30, 0x39)])
     both, below, above, free = EPSILON, EPSILON, EPSILON, EPSILON
     for index in range(width - 1, -1, -1):
         a, c = int(low[index]), int(high[index])
         both = step((a, a, both)) if a == c else step((a, a, below), (a + 1, c - 1, free), (c, c, above))
         below = step((a, a, below), (a + 1, 9, free))
         above = step((0, c - 1, free), (c, c, above))
-        free = chain(digit, free)
+        free = chain(DIGIT, free)
     return both

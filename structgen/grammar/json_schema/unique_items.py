@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from itertools import combinations
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from structgen.grammar.json_schema.equality import value_key
 from structgen.grammar.json_schema.json_types import ANY, BOOLEAN, FRACTION, INTEGER, NULL
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayLayout
     from structgen.grammar.json_schema.normal_form import NormalForm
     from structgen.grammar.json_schema.places import Place
+    from structgen.grammar.json_schema.proofs import Answer, Ask
     from structgen.grammar.json_schema.shapes import Shape
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.syntax import Syntax
     from structgen.grammar.json_schema.validity import Validity
 
 __all__ = ["UniqueItems"]
+
+Part = TypeVar("Part")
 
 _MOST_VALUES: Final = 5_000
 """Values of one item that are told apart."""
@@ -180,6 +183,18 @@ class UniqueItems:
         Complexity: O(values), times the states of a prefix whose positions have values in common.
         """
         return _Builder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
+
+    def is_empty(self, parts: Items[Part], ask: Ask[Part]) -> Answer:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Raises:
+            UnsupportedFeature: as ``term``.
+        """
+        terms: list[Grammar] = [EMPTY] * len(parts)
+        for index, part in enumerate(parts):
+            if not (yield ask(part)):
+                terms[index] = NULL_TERM  # or anything else
+        return self.term(terms) is EMPTY
 
 
 def _integers(facet: NumberFacet) -> list[int] | None:
