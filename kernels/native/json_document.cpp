@@ -14,6 +14,8 @@ constexpr size_t kLongestExponent = 4;   // digits; likewise
 constexpr size_t kFewMembers = 12;       // below this, comparing all pairs of names is cheaper than a table
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// What plain characters of a string end at; a function object, so that it is expanded in place.
+constexpr auto ends_plain = [](char c) { return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20; };
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 std::optional<uint32_t> hexadecimal(std::string_view digits) {
@@ -217,11 +219,8 @@ class JsonReader {
   // The index of a decoded string.
   std::optional<uint32_t> string() {
     const size_t begin = ++at_;
-    while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\') {
-      if (static_cast<unsigned char>(text_[at_]) < 0x20) return std::nullopt;
-      ++at_;
-    }
-    if (at_ == text_.size()) return std::nullopt;
+    at_ = static_cast<size_t>(std::find_if(text_.begin() + begin, text_.end(), ends_plain) - text_.begin());
+    if (at_ == text_.size() || (text_[at_] != '"' && text_[at_] != '\\')) return std::nullopt;
     std::string_view plain = text_.substr(begin, at_ - begin);
     if (text_[at_] == '\\') {
       std::string& decoded = document_.decoded_.emplace_back(plain);
@@ -299,6 +298,9 @@ const JsonDocument::Member* JsonDocument::find(ValueId id, std::string_view name
 void append_quoted(std::string_view text, std::string& out) {
   constexpr char kHex[] = "0123456789abcdef";
   out.push_back('"');
+  const auto plain = static_cast<size_t>(std::ranges::find_if(text, ends_plain) - text.begin());
+  out += text.substr(0, plain);
+  text.remove_prefix(plain);
   for (char c : text) {
     switch (c) {
       case '"': out += "\\\""; break;
