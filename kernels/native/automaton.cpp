@@ -4,6 +4,7 @@
 #include <map>
 #include <queue>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_set>
 
 namespace structgen {
@@ -12,6 +13,14 @@ namespace {
 
 constexpr uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF, kFirstAstral = 0x10000;
 constexpr size_t kFewGroups = 4;
+constexpr size_t kMostProductBytes = size_t{16} << 20;  // that are kept from one call to the next
+
+// Steps of work, in the unit of `Meter`, and what they are spent on.
+constexpr uint64_t kTermSteps = 8;    // a term that is looked at or made
+constexpr uint64_t kClassSteps = 64;  // a pass over all bytes
+constexpr uint64_t kPairsAStep = 8;   // sets of bytes that are compared
+constexpr const char* kDeriving = "deriving terms";
+constexpr const char* kEmptiness = "deciding whether an intersection or complement is empty";
 
 struct SimpleEscape {
   uint8_t letter, value;
@@ -59,11 +68,23 @@ void Automaton::forget() {
   first_codes_.clear();
   code_tails_.clear();
   foreign_codes_.clear();
+  drop_products();
   rule_starts_.clear();
   edge_bytes_ = 0;
   std::vector<TermId> none;
   intern(none);  // kDead
   states_[kDead].expanded = true;
+}
+
+void Automaton::drop_products() {
+  edges_.clear();
+  class_within_.clear();
+  symbols_.forget();
+  product_bytes_ = 0;
+}
+
+void Automaton::trim() {
+  if (product_bytes_ + symbols_.bytes_used() > kMostProductBytes) drop_products();
 }
 
 StateId Automaton::intern(std::vector<TermId>& items) {
@@ -76,13 +97,15 @@ StateId Automaton::intern(std::vector<TermId>& items) {
     items[i] = first;
   }
   std::erase_if(items, [&](TermId item) { return terms_.distance(item) == kInfinite; });
+  meter_.work(items.size(), kDeriving);
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
+  terms_.drop_narrower(items);
   const uint32_t list = item_lists_.intern(items);
   // A list may be there without a state: the charge below throws.
   if (state_of_list_.size() <= list) state_of_list_.resize(list + 1, kNone);
   if (state_of_list_[list] != kNone) return state_of_list_[list];
-  meter_.charge("automaton states");
+  meter_.charge("making automaton states");
   State& state = states_.emplace_back();
   state.items = list;
   for (TermId item : items) state.distance = std::min(state.distance, terms_.distance(item));
@@ -181,6 +204,7 @@ void Automaton::collect(TermId root, Expansion& out) {
   std::vector<Work> work{{root, kEpsilonTerm, false}};
   std::unordered_set<uint64_t> seen_guarded;
   while (!work.empty()) {
+    meter_.work(kTermSteps, kDeriving);
     const Work item = work.back();
     work.pop_back();
     const auto [id, after, guarded] = item;
@@ -243,7 +267,7 @@ void Automaton::collect(TermId root, Expansion& out) {
       case Kind::kSpecial: out.specials.emplace_back(term.a, rest(kEpsilonTerm)); break;
       case Kind::kAnd:
       case Kind::kNot:
-        for (const auto& [set, target] : derivatives(head)) {
+        for (const auto& [set, target] : edges(head)) {
           settle(target, Weight::kPlain);
           if (terms_.distance(target) != kInfinite) emit(set, target);
         }
@@ -262,6 +286,7 @@ void Automaton::collect(TermId root, Expansion& out) {
       case Kind::kPermutation:
       case Kind::kPermutationPrefix: {
         const Openings found = terms_.openings(head);
+        meter_.work(kTermSteps * (found.bytes.size() + found.terms.size() + found.consuming.size()), kDeriving);
         for (const auto& [byte, next] : found.bytes) emit(only(byte), next);
         for (TermId next : found.terms) again(terms_.sequence(next, tail));
         for (const auto& [first, then] : found.consuming) work.push_back({first, rest(then), true});
@@ -352,6 +377,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
     else forms[kept++] = form;
   }
   forms.resize(kept);
+  meter_.work(kTermSteps * forms.size(), kDeriving);
   ByteSet seen;
   const bool disjoint = std::all_of(forms.begin(), forms.end(), [&](const Form& form) {
     const bool fresh = (seen & form.set).empty();
@@ -376,6 +402,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
   std::array<uint32_t, 256> class_of{};
   uint32_t classes = 1;
   for (const Form& form : wide) {
+    meter_.work(kClassSteps, kDeriving);
     std::vector<uint32_t> inside(classes, kNone);
     const uint32_t before = classes;
     std::vector<uint32_t> left(before, 0);
@@ -393,6 +420,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
     if (single[byte].empty()) members[class_of[byte]].insert(byte);
   });
   const auto targets_of = [&](uint8_t byte) {
+    meter_.work(wide.size() / kPairsAStep, kDeriving);
     std::vector<TermId> targets = single[byte];
     for (const Form& form : wide)
       if (form.set.contains(byte)) targets.push_back(form.target);
@@ -413,53 +441,69 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
   next.seal();
 }
 
-// Derivatives of a boolean term by classes of bytes; the targets may be unsettled.
-std::vector<std::pair<ByteSet, TermId>> Automaton::derivatives(TermId root) {
+// The edges of a term by classes of bytes: of a boolean term the derivatives, whose targets may be unsettled.
+const std::vector<Automaton::Edge>& Automaton::edges(TermId root) {
+  if (const auto found = edges_.find(root); found != edges_.end()) return found->second;
   const Term term = terms_[root];
-  const auto edges_of = [&](TermId part) {
-    std::vector<std::pair<ByteSet, TermId>> edges;
-    if (terms_[part].kind == Kind::kAnd || terms_[part].kind == Kind::kNot) return derivatives(part);
-    std::vector<std::pair<ByteSet, StateId>> raw;
-    expanded(state_of(part)).next.for_each([&](const ByteSet& set, StateId target) { raw.emplace_back(set, target); });
-    for (const auto& [set, target] : raw) edges.emplace_back(set, as_term(target));
-    return edges;
-  };
-  std::vector<std::pair<ByteSet, TermId>> result;
+  std::vector<Edge> result;
   if (term.kind == Kind::kNot) {
     ByteSet rest = ByteSet::all();
-    for (const auto& [set, target] : edges_of(term.a)) {
+    for (const auto& [set, target] : edges(term.a)) {
       result.emplace_back(set, terms_.negation(target));
       rest &= ~set;
     }
     if (!rest.empty()) result.emplace_back(rest, terms_.everything());
+  } else if (term.kind == Kind::kAnd) {
+    result = product(root);
   } else {
-    const auto list = terms_.list(term.a);
-    const std::vector<TermId> items(list.begin(), list.end());
-    std::vector<std::pair<ByteSet, std::vector<TermId>>> product{{ByteSet::all(), {}}};
-    for (TermId item : items) {
-      std::vector<std::pair<ByteSet, std::vector<TermId>>> finer;
-      const auto edges = edges_of(item);
-      for (const auto& [set, parts] : product) {
-        for (const auto& [edge, target] : edges) {
-          const ByteSet both = set & edge;
-          if (both.empty() || target == kEmptyTerm) continue;
-          finer.emplace_back(both, parts);
-          finer.back().second.push_back(target);
-        }
-      }
-      product = std::move(finer);
-    }
-    for (auto& [set, parts] : product) result.emplace_back(set, terms_.conjunction(std::move(parts)));
+    std::vector<std::pair<ByteSet, StateId>> raw;
+    expanded(state_of(root)).next.for_each([&](const ByteSet& set, StateId target) { raw.emplace_back(set, target); });
+    for (const auto& [set, target] : raw) result.emplace_back(set, as_term(target));
   }
-  // One edge for each target keeps the search below small.
-  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  // One edge for each target keeps searches small.
+  std::sort(result.begin(), result.end(), [](const Edge& a, const Edge& b) { return a.second < b.second; });
   size_t kept = 0;
-  for (const auto& edge : result) {
+  for (const Edge& edge : result) {
     if (edge.second == kEmptyTerm) continue;
     if (kept && result[kept - 1].second == edge.second) result[kept - 1].first |= edge.first;
     else result[kept++] = edge;
   }
   result.resize(kept);
+  result.shrink_to_fit();
+  product_bytes_ += sizeof(*edges_.begin()) + kept * sizeof(Edge);
+  return edges_.emplace(root, std::move(result)).first->second;
+}
+
+// The edges of an intersection.
+std::vector<Automaton::Edge> Automaton::product(TermId root) {
+  const auto list = terms_.list(terms_[root].a);
+  const std::vector<TermId> items(list.begin(), list.end());
+  std::vector<ByteSet> sets{ByteSet::all()};
+  std::vector<TermId> targets;  // of each set, as many as items were looked at
+  for (size_t depth = 0; depth < items.size(); ++depth) {
+    const std::vector<Edge>& own = edges(items[depth]);
+    meter_.work(sets.size() * own.size() / kPairsAStep, kEmptiness);
+    std::vector<ByteSet> finer;
+    std::vector<TermId> finer_targets;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      for (const auto& [set, target] : own) {
+        const ByteSet both = sets[i] & set;
+        if (both.empty()) continue;
+        finer.push_back(both);
+        finer_targets.insert(finer_targets.end(), targets.begin() + i * depth, targets.begin() + (i + 1) * depth);
+        finer_targets.push_back(target);
+      }
+    }
+    meter_.work(finer_targets.size(), kEmptiness);
+    sets = std::move(finer);
+    targets = std::move(finer_targets);
+  }
+  std::vector<Edge> result;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    meter_.work(kTermSteps, kEmptiness);
+    const auto first = targets.begin() + i * items.size();
+    result.emplace_back(sets[i], terms_.conjunction(std::vector<TermId>(first, first + items.size())));
+  }
   return result;
 }
 
@@ -477,9 +521,40 @@ void Automaton::settle(TermId term, Weight weight) {
   if (terms_[term].kind == Kind::kAnd || terms_[term].kind == Kind::kNot) solve_boolean(term, weight);
 }
 
-// What a member of a boolean term takes at least: that of any regular part of an intersection.  Terms that would have
-// to be explored themselves say nothing.
-Distance Automaton::least(TermId term, Weight weight) {
+// Whether all texts of some part are texts of a complement, as far as repeated classes tell: nothing is in C{a,b} & ~C*,
+// which is what remains of a search for what must not occur once it has occurred.
+bool Automaton::is_excluded(std::span<const TermId> items) {
+  for (TermId item : items) {
+    if (terms_[item].kind != Kind::kNot) continue;
+    const TermId inner = terms_[item].a;
+    const std::span<const TermId> excluded = terms_[inner].kind == Kind::kChoice ? terms_.list(terms_[inner].a) : std::span(&inner, 1);
+    for (TermId alternative : excluded) {
+      const Term wide = terms_[alternative];
+      if (wide.kind != Kind::kRepeat) continue;
+      for (TermId other : items) {
+        const Term narrow = terms_[other];
+        if (narrow.kind == Kind::kRepeat && narrow.b >= wide.b && narrow.c <= wide.c && is_class_within(narrow.a, wide.a)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether `item` is `other`, or all its members are characters that `other` has too.
+bool Automaton::is_class_within(TermId item, TermId other) {
+  if (item == other) return true;
+  const auto [place, is_new] = class_within_.try_emplace(uint64_t{item} << 32 | other, false);
+  if (!is_new || !is_char_class(item)) return place->second;
+  const auto inner = as_char_class(item), outer = as_char_class(other);
+  const auto is_covered = [&](const CodePoints& range) {
+    return std::any_of(outer->begin(), outer->end(), [&](const CodePoints& held) { return held.first <= range.first && range.second <= held.second; });
+  };
+  return place->second = outer && std::all_of(inner->begin(), inner->end(), is_covered);
+}
+
+// What a member of a boolean term takes at least: that of any regular part of an intersection.  Parts that would have to
+// be explored themselves say nothing.
+Automaton::Estimate Automaton::estimate(TermId term, Weight weight) {
   const auto of = [&](TermId part) -> Distance {
     const Kind kind = terms_[part].kind;
     if (kind == Kind::kAnd || kind == Kind::kNot) return 0;
@@ -487,11 +562,24 @@ Distance Automaton::least(TermId term, Weight weight) {
     const Distance known = weight == Weight::kPlain ? terms_.distance(part) : terms_.json_distance(part, missing).value_or(kUnsolved);
     return known == kUnsolved ? 0 : known;
   };
-  if (terms_[term].kind != Kind::kAnd) return of(term);
-  Distance best = 0;
+  if (terms_[term].kind != Kind::kAnd) return {of(term), of(term)};
+  const SymbolCounts& counts = symbols_.of(term);
   const auto list = terms_.list(terms_[term].a);
-  for (size_t i = 0; i < list.size(); ++i) best = std::max(best, of(list[i]));
+  if (counts.contradictory() || is_excluded(list)) return {kInfinite, kInfinite};
+  Estimate best{std::min<Distance>(counts.least[kCharacters], kFar), 0};
+  for (TermId item : list) {
+    const Distance own = of(item);
+    best.least = std::max(best.least, own);
+    best.remaining += own;
+  }
   return best;
+}
+
+Distance Automaton::step_weight(const ByteSet& set, Weight weight) const {
+  if (weight == Weight::kPlain) return 1;
+  Distance least = kInfinite;
+  set.for_each([&](uint8_t byte) { least = std::min(least, terms_.json_weight(byte)); });
+  return least;
 }
 
 // A* forward over derivatives (Hart, Nilsson and Raphael 1968) until the empty string or a settled term is met.  The
@@ -502,16 +590,18 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
   struct Visit {
     Distance distance;
     TermId parent;
-    Distance least;
+    Estimate estimate;
   };
   std::unordered_map<TermId, Visit> visited;
   struct Entry {
     Distance bound;  // of the whole path
     Distance distance;
+    uint64_t remaining;
     bool goal;
     TermId term;
     bool operator>(const Entry& other) const {
-      return bound != other.bound ? bound > other.bound : distance < other.distance;  // of equals the deepest first
+      // Of equals those with the least left to do in all parts, and of these the deepest first.
+      return std::tuple(bound, remaining, other.distance) > std::tuple(other.bound, other.remaining, distance);
     }
   };
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
@@ -522,12 +612,30 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     if (weight == Weight::kPlain) terms_.set_distance(term, distance);
     else terms_.set_json_distance(term, distance);
   };
+  // Whether the rest of a goal, of the given length, needs no escape in a JSON string, as far as is known.
+  const auto rest_is_raw = [&](TermId goal, Distance rest) {
+    return rest == 0 || (terms_.json_known(goal) && settled_json_distance(goal) == rest);
+  };
+  // Settles the terms on the way to a goal.  As the value of a JSON string a text weighs no less, and as much where no
+  // byte of it must be escaped.
+  const auto settle_path = [&](TermId goal, Distance whole) {
+    bool is_raw = weight == Weight::kPlain && rest_is_raw(goal, whole - visited.at(goal).distance);
+    for (TermId term = goal, next = kNone; term != kNone; next = term, term = visited.at(term).parent) {
+      const Distance distance = whole - visited.at(term).distance;
+      if (known(term) == kUnsolved) record(term, distance);
+      if (next != kNone && is_raw)
+        for (const auto& [set, target] : edges(term))
+          if (target == next) is_raw = step_weight(set, Weight::kJson) == 1;
+      if (is_raw && !terms_.json_known(term)) terms_.set_json_distance(term, distance);
+    }
+  };
   const auto reach = [&](TermId term, Distance distance, TermId parent) {
-    const auto [place, is_new] = visited.try_emplace(term, Visit{distance, parent, 0});
-    if (is_new) place->second.least = least(term, weight);
+    const auto [place, is_new] = visited.try_emplace(term, Visit{distance, parent, {}});
+    if (is_new) place->second.estimate = estimate(term, weight);
     else if (place->second.distance <= distance) return;
-    else place->second = {distance, parent, place->second.least};
-    if (place->second.least < kInfinite) queue.push({add(distance, place->second.least), distance, false, term});
+    else place->second = {distance, parent, place->second.estimate};
+    const auto [least, remaining] = place->second.estimate;
+    if (least < kInfinite) queue.push({add(distance, least), distance, remaining, false, term});
   };
   reach(root, 0, kNone);
   uint64_t explored = 0;
@@ -536,8 +644,7 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     queue.pop();
     if (visited.at(entry.term).distance < entry.distance) continue;  // a shorter way was found meanwhile
     if (entry.goal) {
-      for (TermId term = entry.term; term != kNone; term = visited.at(term).parent)
-        if (known(term) == kUnsolved) record(term, entry.bound - visited.at(term).distance);
+      settle_path(entry.term, entry.bound);
       return;
     }
     const Kind kind = terms_[entry.term].kind;
@@ -545,22 +652,22 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     if (rest == kUnsolved && kind != Kind::kAnd && kind != Kind::kNot) rest = settled_json_distance(entry.term);
     if (rest == kUnsolved && is_nullable(entry.term)) rest = 0;
     if (rest != kUnsolved) {
-      if (rest < kInfinite) queue.push({add(entry.distance, rest), entry.distance, true, entry.term});
+      if (rest < kInfinite) queue.push({add(entry.distance, rest), entry.distance, 0, true, entry.term});
       continue;
     }
     if (++explored > regular_limit_)
-      throw LimitError("regular_states", regular_limit_, "deciding whether an intersection or complement is empty");
-    for (const auto& [set, target] : derivatives(entry.term)) {
-      Distance step = 1;
-      if (weight == Weight::kJson) {
-        step = kInfinite;
-        set.for_each([&](uint8_t byte) { step = std::min(step, terms_.json_weight(byte)); });
-      }
-      reach(target, add(entry.distance, step), entry.term);
+      throw LimitError("regular_states", regular_limit_, kEmptiness);
+    const size_t terms_before = terms_.size();
+    for (const auto& [set, target] : edges(entry.term)) {
+      reach(target, add(entry.distance, step_weight(set, weight)), entry.term);
+      meter_.work(kTermSteps, kEmptiness);
     }
+    meter_.work(kTermSteps * (terms_.size() - terms_before), kEmptiness);
   }
-  for (const auto& [term, visit] : visited)
-    if (known(term) == kUnsolved) record(term, kInfinite);
+  for (const auto& [term, visit] : visited) {  // whatever its members weigh, there are none
+    if (terms_.distance(term) == kUnsolved) terms_.set_distance(term, kInfinite);
+    if (!terms_.json_known(term)) terms_.set_json_distance(term, kInfinite);
+  }
 }
 
 // Of several repeated classes of characters, as of a pattern and a length, one: C{a,b} & D{c,d} is (C & D){..,..}.
@@ -639,6 +746,7 @@ const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
   const auto tail = [&](auto&& self, StateId state, unsigned count) -> const std::vector<Code>& {
     const uint64_t key = uint64_t{state} << 2 | count;
     if (const auto found = code_tails_.find(key); found != code_tails_.end()) return found->second;
+    meter_.work(kClassSteps, kDeriving);
     std::vector<Code> result;
     const uint32_t width = uint32_t{1} << (6 * (count - 1));
     for (uint32_t digit = 0; digit < 64; ++digit) {
@@ -653,6 +761,7 @@ const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
     }
     return code_tails_.emplace(key, std::move(result)).first->second;
   };
+  meter_.work(kClassSteps, kDeriving);
   const StateId start = state_of(term);
   expanded(start);
   for (uint32_t byte = 0; byte < 0x80; ++byte)
@@ -699,6 +808,7 @@ TermId Automaton::unicode_escape(TermId value) {
   std::vector<TermStore::Target> targets;
   std::map<uint32_t, std::vector<TermStore::Target>> partial;  // high surrogate -> low surrogates
   const std::vector<Code> codes = first_codes(value);
+  meter_.work(kTermSteps * codes.size(), kDeriving);
   const TermId prefix = terms_.literal("\\u");
   const auto pair_of = [&](std::span<const TermStore::Target> low) {
     return terms_.sequence(prefix, terms_.hex(4, low));
@@ -740,8 +850,8 @@ TermId Automaton::unicode_escape(TermId value) {
 }
 
 size_t Automaton::bytes_used() const {
-  return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + item_lists_.bytes() +
-         state_of_term_.size() * 40 + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
+  return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + product_bytes_ + item_lists_.bytes() +
+         state_of_term_.size() * 40 + symbols_.bytes_used() + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
 }
 
 }  // namespace structgen

@@ -13,6 +13,7 @@
 #include "byte_set.h"
 #include "intern.h"
 #include "limits.h"
+#include "symbol_counts.h"
 #include "term.h"
 
 namespace structgen {
@@ -60,12 +61,19 @@ struct State {
   std::vector<std::pair<uint32_t, StateId>> specials;  // special token, state after it
 };
 
-// Counts what is made on behalf of one caller, so that a limit is a limit of that caller.
+// Counts what is made on behalf of one caller, so that a limit is a limit of that caller, and the steps of one call.  A
+// step is worth some ten nanoseconds.
 struct Meter {
   uint64_t used = 0;
   uint64_t maximum = UINT64_MAX;
+  uint64_t steps = 0;
+  uint64_t most_steps = UINT64_MAX;
   void charge(const char* what) {
     if (++used > maximum) throw LimitError("states", maximum, what);
+  }
+  void work(uint64_t count, const char* what) {
+    steps += count;
+    if (steps > most_steps) throw LimitError("steps", most_steps, what);
   }
 };
 
@@ -94,6 +102,7 @@ class Automaton {
   uint32_t height(RuleId rule);
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
+  void trim();    // what can be derived anew, where it is much
   size_t size() const { return states_.size(); }
   size_t bytes_used() const;
 
@@ -130,10 +139,22 @@ class Automaton {
   void settle(TermId term, Weight weight);
   Distance settled_json_distance(TermId value);
   void solve_boolean(TermId term, Weight weight);
-  Distance least(TermId term, Weight weight);
-  std::vector<std::pair<ByteSet, TermId>> derivatives(TermId term);
+  Distance step_weight(const ByteSet& set, Weight weight) const;
+  // What is known of the distance of a term that is not explored.
+  struct Estimate {
+    Distance least;      // it is no less
+    uint64_t remaining;  // the sum over the parts of an intersection: what is left to do
+  };
+  Estimate estimate(TermId term, Weight weight);
+  bool is_excluded(std::span<const TermId> items);
+  bool is_class_within(TermId item, TermId other);
+  using Edge = std::pair<ByteSet, TermId>;
+  const std::vector<Edge>& edges(TermId term);
+  std::vector<Edge> product(TermId term);
+  void drop_products();
 
   TermStore terms_;
+  SymbolCounter symbols_{terms_};
   Meter meter_;
   uint64_t regular_limit_ = 200'000;
   std::deque<State> states_;
@@ -143,11 +164,14 @@ class Automaton {
   std::unordered_map<TermId, std::vector<Code>> first_codes_;
   std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
   std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
+  std::unordered_map<TermId, std::vector<Edge>> edges_;  // of boolean terms and their parts
+  std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;
   std::vector<uint32_t> mark_;  // terms seen in the current expansion
   uint32_t epoch_ = 0;
   size_t edge_bytes_ = 0;
+  size_t product_bytes_ = 0;  // of edges_
 };
 
 }  // namespace structgen

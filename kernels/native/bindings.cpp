@@ -49,7 +49,7 @@ struct Lowered {
 Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) {
   const std::unique_lock lock(engine.mutex());
   Automaton& automaton = engine.machine().automaton();
-  automaton.meter() = {0, limits.states};
+  automaton.meter() = {0, limits.states, 0, limits.steps};
   automaton.set_regular_limit(limits.regular_states);
   const std::vector<TermId> made = run(grammar.program, automaton, engine.shared_rules());
   TermStore& terms = automaton.terms();
@@ -93,6 +93,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<>())
       .def_rw("states", &Limits::states)
       .def_rw("regular_states", &Limits::regular_states)
+      .def_rw("steps", &Limits::steps)
       .def_rw("distance_steps", &Limits::distance_steps)
       .def_rw("cache_bytes", &Limits::cache_bytes);
 
@@ -114,11 +115,10 @@ NB_MODULE(_native, m) {
       .def_prop_ro("memory_bytes", [](const TokenTrie& self) { return self.trie().bytes(); });
 
   nb::class_<Engine>(m, "Engine")
-      .def("__init__",
-           [](Engine* self, std::shared_ptr<TokenTrie> tokens, uint32_t vocabulary_size) {
+      .def(nb::new_([](std::shared_ptr<TokenTrie> tokens, uint32_t vocabulary_size) {
              if (vocabulary_size < tokens->size()) throw nb::value_error("engine: vocabulary size is below the number of tokens");
-             new (self) Engine(std::move(tokens), vocabulary_size);
-           },
+             return std::shared_ptr<Engine>(new Engine(std::move(tokens), vocabulary_size), Engine::dispose);
+           }),
            "tokens"_a, "vocabulary_size"_a)
       .def_prop_ro("byte_complete", &Engine::byte_complete)
       .def_prop_ro("memory_bytes",
@@ -142,6 +142,7 @@ NB_MODULE(_native, m) {
         result["tries"] = self.trie_count();
         result["cache_bytes"] = self.cache_bytes();
         result["bytes"] = self.bytes_used();
+        result["steps"] = self.machine().automaton().meter().steps;  // of the last call
         return result;
       });
 

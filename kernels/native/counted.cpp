@@ -71,8 +71,9 @@ Engine::CountTable& Engine::count_table(StateId star) {
       const uint32_t origin = beyond ? beyond->origin[place] : place;
       made->put(made->exits, count, std::span(&origin, 1));
     }
-    if (!machine_[here].only_accepting)
-      path.push_back({walked.child_begin[place], walked.child_begin[place + 1], here, count, closed});
+    if (machine_[here].only_accepting) continue;
+    path.push_back({walked.child_begin[place], walked.child_begin[place + 1], here, count, closed});
+    look_at(path.back().stop - path.back().next);
   }
   cache_bytes_ += made->bytes();
   held = std::move(made);

@@ -12,6 +12,7 @@ namespace structgen {
 namespace {
 
 constexpr size_t kKnownWays = 4;
+constexpr uint64_t kByteSteps = 8;  // of work, for a byte that is read
 constexpr uint64_t kCompletionSteps = 1'000'000;  // of the search for any completion, where the nearest is looked for
 
 bool is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
@@ -77,6 +78,7 @@ void Distinct::check_entry(const Position& at, bool opens) {
 
 bool Distinct::step(Position& at, uint8_t byte) {
   Machine& machine = engine_.machine();
+  machine.automaton().meter().work(kByteSteps, "looking for values that occur twice");
   if (at.lexer.mode == LexMode::kNumber && !is_number_byte(byte) && !handle(at, scopes_.end_number(at.lexer))) return false;
   const bool is_bracket = byte == '[' || byte == '{';
   const bool opens = is_bracket && at.lexer.mode <= LexMode::kAfter;

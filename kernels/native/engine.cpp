@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <system_error>
+#include <thread>
 
 namespace structgen {
 
@@ -35,6 +38,19 @@ Engine::Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size
 }
 
 Engine::~Engine() = default;
+
+void Engine::dispose(Engine* engine) {
+  constexpr size_t kLarge = size_t{8} << 20;
+  std::unique_ptr<Engine> owned(engine);
+  if (engine->bytes_used() < kLarge) return;
+  // What others share, such as an object of Python, is let go here; the rest is this engine's alone.
+  const auto tokens = std::move(engine->tokens_);
+  try {
+    std::thread([engine] { delete engine; }).detach();
+    static_cast<void>(owned.release());
+  } catch (const std::system_error&) {  // no thread can be had: it is deleted here
+  }
+}
 
 void Engine::write(const Plan& plan, uint32_t* words) const {
   if (plan.count == 0) {
@@ -74,6 +90,7 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
 }
 
 void Engine::trim(size_t maximum) {
+  machine_.automaton().trim();
   if (cache_bytes_ > maximum) drop_rows();
 }
 

@@ -35,6 +35,8 @@ class Engine {
  public:
   Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size);
   ~Engine();
+  // Deletes an engine; a large one on a thread of its own, for that takes a while.
+  static void dispose(Engine* engine);
 
   Machine& machine() { return machine_; }
   const Machine& machine() const { return machine_; }
@@ -56,6 +58,9 @@ class Engine {
   void fill_within(NodeId node, uint32_t* words, uint32_t budget, uint64_t fuel);
   // An upper bound on the tokens that are missing after any allowed token.  For byte-complete vocabularies.
   uint32_t reach(NodeId node);
+
+  // Lets the next token, of several that one call takes, have all steps of the limit.
+  void renew_steps() { machine_.automaton().meter().steps = 0; }
 
   NodeId step_token(NodeId node, uint32_t token);
   NodeId known_step_token(NodeId node, uint32_t token) const;
@@ -118,6 +123,8 @@ class Engine {
   bool enter(const Trie& trie, uint32_t place, NodeId here, Found& found);
   void walk(const Trie& trie, uint32_t top, NodeId node, Found& found);
   void compare(NodeId one, NodeId other, uint32_t same, Found& more, Found& fewer);
+  // Counts the nodes of a trie that are about to be looked at.
+  void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
   std::shared_ptr<const Words> class_mask(uint16_t groups);
 
@@ -132,23 +139,30 @@ class Engine {
   ByteSet closing_bytes(StateId star);
   std::shared_ptr<const Row> counted_row(const Counted& bounds);
 
-  // `attempt` with a small limit on deciding whether terms are empty; a default value where it is not enough.  What
-  // only saves work may not fail, nor take long.
+  // `attempt` with small limits on work and on deciding whether terms are empty; a default value where they are not
+  // enough.  What only saves work may not fail, nor take long.
   template <class Attempt>
   auto cheaply(Attempt&& attempt) {
-    constexpr uint64_t kLittle = 500;
+    constexpr uint64_t kLittle = 500, kLittleWork = 500'000;
     Automaton& automaton = machine_.automaton();
-    const uint64_t usual = automaton.regular_limit();
+    Meter& meter = automaton.meter();
+    const uint64_t usual = automaton.regular_limit(), most_steps = meter.most_steps;
     automaton.set_regular_limit(std::min(usual, kLittle));
+    meter.most_steps = std::min(most_steps, meter.steps + kLittleWork);
+    const auto restore = [&] {
+      automaton.set_regular_limit(usual);
+      meter.most_steps = most_steps;
+    };
     decltype(attempt()) result{};
     try {
       result = attempt();
     } catch (const LimitError& error) {
-      automaton.set_regular_limit(usual);
-      if (error.limit != "regular_states") throw;
+      restore();
+      const bool spent_all = error.limit == "steps" && meter.steps > most_steps;
+      if (spent_all || (error.limit != "steps" && error.limit != "regular_states")) throw;
       return decltype(attempt()){};
     }
-    automaton.set_regular_limit(usual);
+    restore();
     return result;
   }
 

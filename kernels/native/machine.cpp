@@ -10,6 +10,10 @@ namespace {
 
 constexpr size_t kFewTransitions = 8;
 
+// Steps of work, in the unit of `Meter`.
+constexpr uint64_t kStepSteps = 2, kConfigSteps = 8;
+constexpr const char* kMoving = "making automaton configurations";
+
 void sort_unique(std::vector<Config>& configs) {
   std::sort(configs.begin(), configs.end());
   configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
@@ -40,7 +44,7 @@ FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope s
   std::vector<FrameId>& known = frame_of_list_[static_cast<size_t>(scope)];
   if (known.size() <= list) known.resize(list + 1, kNone);
   if (known[list] != kNone) return known[list];
-  automaton_.meter().charge("call frames");
+  automaton_.meter().charge("making call frames");
   Distance distance = kInfinite;
   bool in_scope = scope != Scope::kNone;
   for (const auto& [state, below] : entries) {
@@ -59,9 +63,11 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
   std::map<std::pair<uint32_t, RuleId>, std::vector<Config>> pending;  // (height, rule) -> returns
   const auto add_calls = [&](StateId state, FrameId frame) {
     for (const auto& [rule, after] : automaton_.expanded(state).calls) {
+      automaton_.meter().work(kConfigSteps, kMoving);
       std::vector<Config>& returns = pending[{automaton_.height(rule), rule}];
       if (frame != kRoot && frames_[frame].scope == Scope::kNone && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
         const auto below = entries(frame);
+        automaton_.meter().work(below.size(), kMoving);
         returns.insert(returns.end(), below.begin(), below.end());
       } else {
         returns.emplace_back(after, frame);
@@ -84,6 +90,7 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
 
 // Pops finished rules, merges configurations with the same frame, and gives the set its node.
 NodeId Machine::intern(std::vector<Config>& configs) {
+  automaton_.meter().work(kConfigSteps * configs.size(), kMoving);
   sort_unique(configs);
   bool finished = false;
   for (const auto& [state, frame] : configs) finished |= automaton_.expanded(state).final && frame != kRoot;
@@ -95,6 +102,7 @@ NodeId Machine::intern(std::vector<Config>& configs) {
       const auto [state, frame] = work.back();
       work.pop_back();
       if (frame == kRoot || !automaton_.expanded(state).final) continue;
+      automaton_.meter().work(kConfigSteps * entries(frame).size(), kMoving);
       for (const Config& entry : entries(frame)) {
         if (!seen.insert(uint64_t{entry.first} << 32 | entry.second).second) continue;
         configs.push_back(entry);
@@ -120,7 +128,7 @@ NodeId Machine::intern(std::vector<Config>& configs) {
   const uint32_t list = lists_.intern(configs);
   if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
   if (node_of_list_[list] != kNone) return node_of_list_[list];
-  automaton_.meter().charge("automaton configurations");
+  automaton_.meter().charge(kMoving);
 
   bool calls = false;
   for (const auto& [state, frame] : configs) calls |= !automaton_.expanded(state).calls.empty();
@@ -166,6 +174,7 @@ NodeId Machine::known_step(NodeId id, uint8_t byte) const {
 NodeId Machine::step(NodeId id, uint8_t byte) {
   const NodeId known = known_step(id, byte);
   if (known != kNone) return known;
+  automaton_.meter().work(kStepSteps * closure(id).size(), kMoving);
   std::vector<Config> moved;
   for (const auto& [state, frame] : closure(id)) {
     const StateId target = automaton_[state].next[byte];

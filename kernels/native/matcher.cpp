@@ -34,7 +34,7 @@ void Constraint::prepare() const {
     epoch_ = engine_->epoch();
     used_ = 0;
   }
-  engine_->machine().automaton().meter() = {used_, limits_.states};
+  engine_->machine().automaton().meter() = {used_, limits_.states, 0, limits_.steps};
   engine_->machine().automaton().set_regular_limit(limits_.regular_states);
 }
 
@@ -55,12 +55,16 @@ void Matcher::sync(Engine& engine) {
     Step& taken = steps_[i];
     taken.before = node;
     if (ended && i + 1 == steps_.size()) break;
+    engine.renew_steps();
     if (taken.token != kNone) {
       node = step(engine, node, taken.token);
-    } else {
-      for (char byte : taken.text) node = engine.machine().step(node, static_cast<uint8_t>(byte));
+    }
+    for (char byte : taken.text) {
+      engine.renew_steps();
+      node = engine.machine().step(node, static_cast<uint8_t>(byte));
     }
   }
+  engine.renew_steps();
   enter(engine, node);
   epoch_ = engine.epoch();
 }
@@ -119,6 +123,7 @@ size_t Matcher::accept_bytes(std::string_view data) {
     NodeId node = node_;
     size_t count = 0;
     for (; count < data.size(); ++count) {
+      engine.renew_steps();
       const NodeId next = engine.machine().step(node, static_cast<uint8_t>(data[count]));
       if (next == kDeadNode) break;
       node = next;
@@ -137,6 +142,7 @@ size_t Matcher::validate(std::span<const uint32_t> tokens) {
   return run([&](Engine& engine) {
     NodeId node = node_;
     for (size_t i = 0; i < tokens.size(); ++i) {
+      engine.renew_steps();
       if (constraint_->is_eos(tokens[i])) return i + engine.machine()[node].accepting;
       node = step(engine, node, tokens[i]);
       if (node == kDeadNode) return i;
@@ -218,6 +224,7 @@ std::string Matcher::forced_bytes() {
     std::string forced;
     Machine& machine = engine.machine();
     for (NodeId node = node_; !machine[node].accepting && !machine[node].has_specials && machine[node].live.size() == 1;) {
+      engine.renew_steps();
       const uint8_t byte = machine[node].live.first();
       forced.push_back(static_cast<char>(byte));
       node = machine.step(node, byte);

@@ -14,7 +14,7 @@ constexpr uint64_t kMaskShare = 5;  // a mask within a budget may spend this par
 
 void Matcher::record(Engine& engine, Position next, size_t made, uint32_t token, std::string text) {
   for (size_t i = made; i < engine.distinct().size(); ++i)
-    engine.machine().automaton().meter().charge("items that must differ");
+    engine.machine().automaton().meter().charge("holding items that must differ");
   Trace after{std::move(next.lexer), {}};
   if (token != kNone && !trace_.plan.empty() && trace_.plan.back() == token)
     after.plan.assign(trace_.plan.begin(), trace_.plan.end() - 1);
@@ -41,6 +41,7 @@ size_t Matcher::accept_bytes_in_scopes(Engine& engine, std::string_view data) {
   Position at = position();
   size_t count = 0;
   for (; count < data.size(); ++count) {
+    engine.renew_steps();
     Position next = at;
     if (!distinct.step(next, static_cast<uint8_t>(data[count]))) break;
     if (engine.byte_complete() && !distinct.completable(next, constraint_->effort())) break;
@@ -56,6 +57,7 @@ size_t Matcher::validate_in_scopes(Engine& engine, std::span<const uint32_t> tok
   Position at = position();
   size_t count = 0;
   for (; count < tokens.size(); ++count) {
+    engine.renew_steps();
     if (constraint_->is_eos(tokens[count])) {
       count += engine.machine()[at.node].accepting;
       break;
@@ -75,9 +77,11 @@ void Matcher::sync_scopes(Engine& engine) {
     taken.before = at.node;
     traces_[i].lexer = at.lexer;
     if (terminated_ && i + 1 == steps_.size()) break;
+    engine.renew_steps();
     if (taken.token == kNone) engine.distinct().step(at, taken.text);
     else engine.distinct().step_token(at, taken.token);
   }
+  engine.renew_steps();
   trace_.lexer = std::move(at.lexer);
   enter(engine, at.node);
   epoch_ = engine.epoch();
@@ -117,6 +121,7 @@ std::string Matcher::forced_in_scopes(Engine& engine) const {
   const size_t made = distinct.size();
   std::string forced;
   for (Position at = position();;) {
+    engine.renew_steps();
     const Node& here = engine.machine()[at.node];
     if (here.accepting || here.has_specials) break;
     const ByteSet live = here.live.size() == 1 ? here.live : distinct.live(at, constraint_->effort(), 2);

@@ -16,6 +16,7 @@ constexpr size_t kSparseTokens = 600;
 constexpr size_t kLongestChain = 8;
 constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
 constexpr uint32_t kLeastBound = 8;
+constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual trie
 
 }  // namespace
 
@@ -142,6 +143,7 @@ void Engine::walk(const Trie& trie, uint32_t top, NodeId node, Found& found) {
     NodeId node;
   };
   std::vector<Level> path{{trie.child_begin[top], trie.child_begin[top + 1], node}};
+  look_at(path[0].stop - path[0].next);
   while (!path.empty()) {
     Level& level = path.back();
     if (level.next == level.stop) {
@@ -156,7 +158,9 @@ void Engine::walk(const Trie& trie, uint32_t top, NodeId node, Found& found) {
       continue;
     }
     const NodeId here = machine_.step(level.node, trie.child_byte[at]);
-    if (enter(trie, place, here, found)) path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
+    if (!enter(trie, place, here, found)) continue;
+    path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
+    look_at(path.back().stop - path.back().next);
   }
 }
 
@@ -208,6 +212,7 @@ void Engine::compare(NodeId one, NodeId other, uint32_t same, Found& more, Found
       continue;
     }
     path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
+    look_at(path.back().stop - path.back().next);
   }
 }
 
@@ -241,7 +246,9 @@ Row Engine::plain_row(TrieId id, StateId state) {
   }
   const std::vector<uint32_t> exits = std::move(found.exits);
   Row made = pack(std::move(found), nullptr);
-  if (!exits.empty()) made.residual = intern_trie(std::make_shared<const Trie>(residual_trie(walked, exits)));
+  if (exits.empty()) return made;
+  for (uint32_t exit : exits) look_at(kResidualSteps * (walked.end[exit] - exit));
+  made.residual = intern_trie(std::make_shared<const Trie>(residual_trie(walked, exits)));
   return made;
 }
 
@@ -319,7 +326,10 @@ void Engine::set_exits(Row& row, std::vector<uint32_t> exits) {
   cache_bytes_ += exit_lists_.bytes() - before;
   if (residuals_.size() <= row.exits) residuals_.resize(row.exits + 1, kNone);
   TrieId& residual = residuals_[row.exits];
-  if (residual == kNone && !exits.empty()) residual = intern_trie(tokens_->residual(exits));
+  if (residual == kNone && !exits.empty()) {
+    for (uint32_t exit : exits) look_at(kResidualSteps * (tokens_->trie().end[exit] - exit));
+    residual = intern_trie(tokens_->residual(exits));
+  }
   row.residual = residual;
 }
 

@@ -222,9 +222,55 @@ TermId TermStore::choice(std::vector<TermId> items) {
   std::erase_if(items, [&](TermId item) { return distances_[item] == kInfinite; });
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
+  if (std::binary_search(items.begin(), items.end(), everything_)) return everything_;
+  drop_narrower(items);
   if (items.empty()) return kEmptyTerm;
   if (items.size() == 1) return items[0];
   return make({Kind::kChoice, lists_.intern(items), 0, 0});
+}
+
+// Whether `one` is `other` with narrower bounds of repetitions, as far as a look at the first parts tells.
+bool TermStore::is_narrower(TermId one, TermId other) const {
+  constexpr unsigned kMostParts = 8;
+  const auto front = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].a : term; };
+  const auto rest = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].b : kEpsilonTerm; };
+  for (unsigned part = 0; part < kMostParts; ++part) {
+    if (one == other) return true;
+    const TermId first = front(one), second = front(other);
+    if (first != second) {
+      const Term& narrow = terms_[first];
+      const Term& wide = terms_[second];
+      if (narrow.kind != Kind::kRepeat || wide.kind != Kind::kRepeat || narrow.a != wide.a) return false;
+      if (narrow.b < wide.b || narrow.c > wide.c) return false;
+    }
+    one = rest(one);
+    other = rest(other);
+  }
+  return false;
+}
+
+void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {
+  constexpr size_t kMostCompared = 32;
+  std::vector<std::pair<TermId, TermId>> repeated;  // what is repeated at the front, alternative
+  for (TermId item : alternatives) {
+    const Term& whole = terms_[item];
+    const Term& front = whole.kind == Kind::kSequence ? terms_[whole.a] : whole;
+    if (front.kind == Kind::kRepeat) repeated.emplace_back(front.a, item);
+  }
+  if (repeated.size() < 2) return;
+  std::sort(repeated.begin(), repeated.end());
+  std::vector<TermId> dropped;
+  for (size_t i = 0; i < repeated.size(); ++i) {
+    const size_t first = i > kMostCompared ? i - kMostCompared : 0, last = std::min(repeated.size(), i + kMostCompared);
+    for (size_t k = first; k < last; ++k) {
+      if (k == i || repeated[k].first != repeated[i].first || !is_narrower(repeated[i].second, repeated[k].second)) continue;
+      dropped.push_back(repeated[i].second);
+      break;
+    }
+  }
+  if (dropped.empty()) return;
+  std::sort(dropped.begin(), dropped.end());
+  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
 }
 
 TermId TermStore::repeat(TermId item, uint32_t min, uint32_t max) {

@@ -116,6 +116,8 @@ class TermStore {
   TermId chars(std::span<const CodePoints> ranges);  // sorted, disjoint, without surrogates
   TermId sequence(TermId head, TermId tail);
   TermId choice(std::vector<TermId> items);
+  // Drops alternatives that differ from another only in narrower bounds of repetitions.  O(n) comparisons.
+  void drop_narrower(std::vector<TermId>& alternatives) const;
   TermId repeat(TermId item, uint32_t min, uint32_t max);
   // Members in any order, `separator` between: each of `items` at most once, exactly once where its flag says that it
   // is required, those of `rest` any number of times; from `min` to `max` members in all (kNone is unbounded).
@@ -181,6 +183,7 @@ class TermStore {
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
   TermId wrap(Kind kind, TermId value);
+  bool is_narrower(TermId one, TermId other) const;
   Distance structural_distance(const Term& term) const;
   TermId encoded(std::span<const CodePoints> ranges);
   TermId continuation(unsigned count, std::span<const CodePoints> ranges);

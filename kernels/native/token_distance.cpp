@@ -9,6 +9,12 @@
 
 namespace structgen {
 
+namespace {
+
+constexpr uint64_t kPlanSteps = 4;  // of work, for a byte of a token that spells a completion
+
+}  // namespace
+
 // Calls visit(token, node after it) for every token that may follow, special tokens included; a false answer ends
 // the walk.  Returns the trie nodes walked.
 template <class Visit>
@@ -88,6 +94,7 @@ uint32_t Engine::plan(NodeId start) {
     }
     uint32_t place = 0;
     for (PathStep step = first; step.symbol >= 0;) {
+      look_at(kPlanSteps);
       uint32_t child = place + 1;
       while (child < all.end[place] && all.byte[child] != step.symbol) child = all.end[child];
       if (child >= all.end[place]) break;
@@ -203,6 +210,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
   std::vector<NodeId> path(all.max_depth + 1u);
   path[0] = start;
   for (uint32_t node = 1; node < all.size();) {
+    look_at(1);
     const uint32_t end = all.end[node];
     const NodeId here = machine_.step(path[all.depth[node] - 1u], all.byte[node]);
     if (here == kDeadNode) {
@@ -266,6 +274,7 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
   std::vector<NodeId> path(walked.max_depth + 1u);
   path[0] = machine_.local(state);
   for (uint32_t node = 1; node < walked.size();) {
+    look_at(1);
     const uint32_t end = walked.end[node];
     const NodeId here = machine_.step(path[walked.depth[node] - 1u], walked.byte[node]);
     if (here == kDeadNode) {

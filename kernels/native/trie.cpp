@@ -220,39 +220,78 @@ Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries) 
   return trie;
 }
 
-Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
-  std::string arena;  // suffix texts; views are made once it no longer moves
-  struct Entry {
-    size_t begin, length;
-    uint32_t token;
-  };
-  std::vector<Entry> found;
-  std::vector<size_t> runs{0};  // where the suffixes of each exit begin; they are in order
-  std::string path;
-  // Short runs first: they are merged among themselves before they meet a long one.
-  std::vector<uint32_t> ordered(exits.begin(), exits.end());
-  std::sort(ordered.begin(), ordered.end(), [&](uint32_t a, uint32_t b) { return trie.end[a] - a < trie.end[b] - b; });
-  for (uint32_t exit : ordered) {
-    for (uint32_t node = exit + 1; node < trie.end[exit]; ++node) {
-      path.resize(trie.depth[node] - trie.depth[exit] - 1u);
-      path.push_back(static_cast<char>(trie.byte[node]));
-      for (uint32_t token : trie.tokens_at(node)) {
-        found.push_back({arena.size(), path.size(), token});
-        arena += path;
-      }
-    }
-    runs.push_back(found.size());
+namespace {
+
+// Appends what lies below `from` in one trie to another in which it lies below a node of depth `depth`.
+void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
+  const uint32_t first = from + 1, last = trie.end[from];
+  const uint32_t node_shift = made.size() - first;  // modulo 2^32, as the next two
+  const uint32_t token_shift = static_cast<uint32_t>(made.tokens.size()) - trie.token_begin[first];
+  const auto depth_shift = static_cast<uint16_t>(depth - trie.depth[from]);
+  made.byte.insert(made.byte.end(), trie.byte.begin() + first, trie.byte.begin() + last);
+  made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[first], trie.tokens.begin() + trie.token_begin[last]);
+  for (uint32_t node = first; node < last; ++node) {
+    made.depth.push_back(static_cast<uint16_t>(trie.depth[node] + depth_shift));
+    made.max_depth = std::max(made.max_depth, made.depth.back());
+    made.end.push_back(trie.end[node] + node_shift);
+    made.token_begin.push_back(trie.token_begin[node] + token_shift);
   }
-  std::vector<std::pair<std::string_view, uint32_t>> entries;
-  entries.reserve(found.size());
-  for (const Entry& entry : found)
-    entries.emplace_back(std::string_view(arena).substr(entry.begin, entry.length), entry.token);
-  const auto at = [&](size_t run) { return entries.begin() + static_cast<std::ptrdiff_t>(runs[run]); };
-  for (size_t width = 1; width < ordered.size(); width *= 2)
-    for (size_t run = 0; run + width < ordered.size(); run += 2 * width)
-      std::inplace_merge(at(run), at(run + width), at(std::min(run + 2 * width, ordered.size())));
-  entries.erase(std::unique(entries.begin(), entries.end()), entries.end());
-  return build_trie(entries);
+}
+
+}  // namespace
+
+// The union of subtrees, node by node: what several exits have below them is merged, what one has alone is copied.
+Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
+  struct Level {
+    uint32_t node;                                     // made
+    std::vector<std::pair<uint8_t, uint32_t>> below;  // byte, node of the trie; sorted
+    size_t next = 0;
+  };
+  Trie made;
+  std::vector<Level> path;
+  std::vector<uint32_t> sources(exits.begin(), exits.end());
+  const auto open = [&](uint8_t byte) {  // a node for all sources
+    const auto depth = static_cast<uint16_t>(path.size());
+    made.byte.push_back(byte);
+    made.depth.push_back(depth);
+    made.max_depth = std::max(made.max_depth, depth);
+    made.end.push_back(made.size());
+    made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+    if (depth > 0) {  // tokens that end at an exit leave nothing
+      const auto first = static_cast<std::ptrdiff_t>(made.tokens.size());
+      for (uint32_t source : sources) made.tokens.insert(made.tokens.end(), trie.tokens_at(source).begin(), trie.tokens_at(source).end());
+      std::sort(made.tokens.begin() + first, made.tokens.end());
+      made.tokens.erase(std::unique(made.tokens.begin() + first, made.tokens.end()), made.tokens.end());
+    }
+    if (sources.size() == 1) {
+      copy_below(trie, sources[0], depth, made);
+      made.end[made.end.size() - (trie.end[sources[0]] - sources[0])] = made.size();
+      return;
+    }
+    Level level{made.size() - 1, {}};
+    for (uint32_t source : sources)
+      for (uint32_t at = trie.child_begin[source]; at < trie.child_begin[source + 1]; ++at)
+        level.below.emplace_back(trie.child_byte[at], trie.child_node[at]);
+    std::sort(level.below.begin(), level.below.end());
+    path.push_back(std::move(level));
+  };
+  open(0);
+  while (!path.empty()) {
+    Level& level = path.back();
+    if (level.next == level.below.size()) {
+      made.end[level.node] = made.size();
+      path.pop_back();
+      continue;
+    }
+    const uint8_t byte = level.below[level.next].first;
+    sources.clear();
+    for (; level.next < level.below.size() && level.below[level.next].first == byte; ++level.next)
+      sources.push_back(level.below[level.next].second);
+    open(byte);
+  }
+  made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+  made.annotate();
+  return made;
 }
 
 std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks) const {

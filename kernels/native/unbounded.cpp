@@ -152,8 +152,9 @@ void Engine::cut(StateId state, Near near, uint32_t reach, Found& fewer) {
       }
       fewer.reach = kNone;
     }
-    if (!is_leaf && !machine_[here].only_accepting)
-      path.push_back({all.child_begin[place], all.child_begin[place + 1], here, kNone, byte, escaped});
+    if (is_leaf || machine_[here].only_accepting) continue;
+    path.push_back({all.child_begin[place], all.child_begin[place + 1], here, kNone, byte, escaped});
+    look_at(path.back().stop - path.back().next);
   }
 }
 

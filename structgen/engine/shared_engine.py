@@ -77,6 +77,7 @@ def native_limits(limits: Limits) -> _native.Limits:
         native = _native.Limits()
         native.states = limits.states
         native.regular_states = limits.regular_states
+        native.steps = limits.steps
         native.distance_steps = limits.distance_steps
         native.cache_bytes = limits.cache_bytes
         if len(_known_limits) >= _MOST_KNOWN:
@@ -86,7 +87,7 @@ def native_limits(limits: Limits) -> _native.Limits:
 
 
 def _limit_error(limit: str, maximum: int, evidence: str) -> LimitExceeded:
-    return LimitExceeded("engine", limit=limit, maximum=maximum, evidence=f"reached while making {evidence}")
+    return LimitExceeded("engine", limit=limit, maximum=maximum, evidence=f"reached while {evidence}")
 
 
 _native.set_limit_error(_limit_error)

@@ -19,6 +19,8 @@ class Limits:
         grammar_nodes: nodes of the grammar that a front end makes.
         states: automaton states, call frames and configurations made on behalf of one constraint.
         regular_states: states explored to decide whether an intersection or complement is empty.
+        steps: elementary steps of the engine to compile a grammar, to fill a mask or to take a token: terms derived,
+            sets of bytes compared, nodes of tries walked.
         distance_steps: trie nodes walked in one search for the shortest completion in tokens.
         cache_bytes: memory for cached mask rows of one constraint.
     """
@@ -28,6 +30,7 @@ class Limits:
     grammar_nodes: int = 500_000
     states: int = 400_000
     regular_states: int = 200_000
+    steps: int = 40_000_000
     distance_steps: int = 5_000_000
     cache_bytes: int = 256 << 20
 

@@ -1,0 +1,43 @@
+// How many symbols of each group the members of a term have.
+//
+// Bounds on such counts decide without any search that many intersections are empty: a length and a longer pattern, or
+// a date and what holds more dashes than a date (after Parikh 1966, who counts the symbols of whole languages).
+#pragma once
+
+#include <array>
+#include <unordered_map>
+
+#include "term.h"
+
+namespace structgen {
+
+constexpr size_t kSymbolGroups = 8;
+
+// Bounds of the count of each group, over all members of a term; kNone is unbounded.
+struct SymbolCounts {
+  std::array<uint32_t, kSymbolGroups> least{}, most{};
+  bool contradictory() const {
+    for (size_t group = 0; group < kSymbolGroups; ++group)
+      if (least[group] > most[group]) return true;
+    return false;
+  }
+};
+
+class SymbolCounter {
+ public:
+  explicit SymbolCounter(const TermStore& terms) : terms_(terms) {}
+
+  // Bounds for all members of a regular term; they need not be attained.  O(parts that were not asked for before).
+  const SymbolCounts& of(TermId term);
+  void forget() { known_.clear(); }
+  size_t bytes_used() const { return known_.size() * (sizeof(SymbolCounts) + 24); }
+
+ private:
+  const TermStore& terms_;
+  std::unordered_map<TermId, SymbolCounts> known_;
+};
+
+// The first group: characters, told by the bytes that begin one.
+constexpr size_t kCharacters = 0;
+
+}  // namespace structgen

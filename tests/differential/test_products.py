@@ -1,0 +1,110 @@
+"""Intersections, complements and nested counts against Python's ``re``, text by text."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import pytest
+
+from structgen.engine import Matcher, Vocabulary, compile
+from structgen.errors import UnsatisfiableGrammar
+from structgen.grammar.nodes import Complement, Grammar, Intersection, JsonString
+from structgen.grammar.regex import regex
+
+ALPHABET = "ab1-:"
+LONGEST = 5
+TEXTS = ["".join(letters) for size in range(LONGEST + 1) for letters in itertools.product(ALPHABET, repeat=size)]
+SYMBOLS = ["a", "[ab]", "[a1]", r"\d", "-", ":", "[-:]", ".", "[^a]"]
+VOCABULARY = Vocabulary([bytes([value]) for value in range(256)] + [b"ab", b"a-", b"1:1", b"--"], eos=[0])
+
+
+def counted(rng: random.Random) -> str:
+    """A count, often with bounds close to those of others."""
+    least = rng.choice([0, 0, 1, 1, 2])
+    return f"{{{least},{least + rng.randrange(4)}}}" if rng.random() < 0.8 else f"{{{least},}}"
+
+
+def pattern(rng: random.Random, depth: int = 2) -> str:
+    """Counted loops in counted loops, with choices between loops that differ in their bounds alone."""
+    parts = []
+    for _ in range(rng.randint(1, 3)):
+        symbol = rng.choice(SYMBOLS)
+        if depth and rng.random() < 0.4:
+            parts.append(f"(?:{pattern(rng, depth - 1)}){counted(rng)}")
+        elif rng.random() < 0.3:
+            parts.append(f"(?:{symbol}{counted(rng)}-|{symbol}{counted(rng)}-|{symbol}{counted(rng)})")
+        else:
+            parts.append(symbol + rng.choice(["", counted(rng)]))
+    return "".join(parts)
+
+
+def product(rng: random.Random) -> tuple[Grammar, set[str]]:
+    """An intersection of patterns, some of them negated, with its members among ``TEXTS``."""
+    items: list[Grammar] = []
+    members = set(TEXTS)
+    for index in range(rng.randint(1, 4)):
+        text = pattern(rng)
+        matching = {found for found in members if re.fullmatch(text, found)}
+        if index and rng.random() < 0.3:
+            items.append(Complement(regex(text)))
+            members -= matching
+        else:
+            items.append(regex(text))
+            members = matching
+    return Intersection(items), members
+
+
+def walked(matcher: Matcher) -> set[str]:
+    """The members among ``TEXTS``, found by walking them as a trie; what is dead is not entered."""
+    found = set()
+
+    def visit(prefix: str) -> None:
+        if matcher.is_accepting:
+            found.add(prefix)
+        if len(prefix) == LONGEST:
+            return
+        for letter in ALPHABET:
+            if matcher.accept_bytes(letter.encode()):
+                visit(prefix + letter)
+                matcher.rollback(1)
+
+    visit("")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_products_of_counts(seed: int) -> None:
+    """Members, emptiness and shortest members are those of ``re``; a text that is alive can be completed."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        grammar, members = product(rng)
+        try:
+            constraint = compile(grammar, VOCABULARY)
+        except UnsatisfiableGrammar:
+            assert not members, grammar
+            continue
+        assert walked(constraint.matcher()) == members, grammar
+        if members:
+            assert constraint.shortest_bytes == min(map(len, members)), grammar
+        else:
+            assert constraint.shortest_bytes > LONGEST, grammar
+
+
+def test_products_inside_json_strings() -> None:
+    """The same as values of JSON strings, where an escape may spell any character."""
+    rng = random.Random(11)
+    for _ in range(60):
+        grammar, members = product(rng)
+        try:
+            matcher = compile(JsonString(grammar), VOCABULARY).matcher()
+        except UnsatisfiableGrammar:
+            assert not members, grammar
+            continue
+        for text in rng.sample(TEXTS, 200) + sorted(members)[:20]:
+            escaped = "".join(rng.choice([letter, f"\\u{ord(letter):04x}"]) for letter in text)
+            data = f'"{escaped}"'.encode()
+            accepted = matcher.accept_bytes(data)
+            assert (accepted == len(data) and matcher.is_accepting) == (text in members), (grammar, escaped)
+            matcher.reset()
