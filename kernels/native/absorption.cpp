@@ -11,10 +11,13 @@ constexpr Distance kCharacterTail = 3;  // bytes that a text may lack of its las
 
 }  // namespace
 
-Engine::Absorption Engine::absorption(NodeId node) {
-  const auto configs = machine_.configs(node);
-  if (configs.size() != 1) return {};
-  const StateId state = configs[0].first;
+Engine::Absorption Engine::absorption(Spot at) {
+  StateId state = at.state;
+  if (state == kNone) {
+    const auto configs = machine_.configs(at.node);
+    if (configs.size() != 1) return {};
+    state = configs[0].first;
+  }
   if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
   if (!absorptions_[state].known) {
     const Absorption made = cheaply([&] { return compute_absorption(state); });

@@ -215,7 +215,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     if (end > node + 1 && byte_complete_) {
       // One verdict holds for a whole subtree if its texts share their shortest completion.  (Where more characters
       // are required they do not: seven of them may take more tokens than eight.)
-      if (absorption(here).may_end && absorbs(here, all, node) && fits(here)) {
+      if (absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && fits(here)) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -270,7 +270,7 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
       continue;
     }
     path[walked.depth[node]] = here;
-    const bool all = absorption(here).may_end && absorbs(here, walked, node);
+    const bool all = absorption({kNone, here}).may_end && absorbs({kNone, here}, walked, node);
     if (all || !walked.tokens_at(node).empty()) farthest = std::max(farthest, plan(here));
     node = all ? end : node + 1;
   }
