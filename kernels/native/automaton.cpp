@@ -275,17 +275,24 @@ void Automaton::collect(TermId root, Expansion& out) {
   }
 }
 
-// Most states stand within a literal: one edge, and nothing else.
-bool Automaton::expand_literal(StateId id) {
+std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
   const auto held = items(id);
-  if (held.size() != 1) return false;
+  if (held.size() != 1) return std::nullopt;
   const Term whole = terms_[held[0]];
   const bool is_sequence = whole.kind == Kind::kSequence;
   const Term head = is_sequence ? terms_[whole.a] : whole;
-  if (head.kind != Kind::kLiteral) return false;
+  if (head.kind != Kind::kLiteral) return std::nullopt;
+  return LiteralState{head, is_sequence ? whole.b : kEpsilonTerm};
+}
+
+// Most states stand within a literal: one edge, and nothing else.
+bool Automaton::expand_literal(StateId id) {
+  const auto found = literal(id);
+  if (!found) return false;
+  const Term head = found->head;
   ByteSet set;
   set.insert(static_cast<uint8_t>(terms_.blob(head.a)[head.b]));
-  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), is_sequence ? whole.b : kEpsilonTerm)};
+  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), found->tail)};
   const StateId target = intern(rest);
   State& state = states_[id];
   state.next.assign(set, target);
@@ -708,6 +715,11 @@ Distance Automaton::escape_distance(TermId value) {
   expanded(start).next.for_each([&](const ByteSet& set, StateId target) {
     if (set.next(0) < 0x80) best = std::min(best, add(terms_.distance(json(as_term(target))), is_simple(set) ? kSimple : kUnicode));
   });
+  // A longer way costs at least as much as an escape by hex digits, and no less than the shortest spelling without the
+  // character's own, which takes at most four bytes where they can be written.
+  static const ByteSet foreign = ByteSet::range(0x80, 0xBF) | ByteSet::range(0xC2, 0xF4);
+  if (best <= kUnicode) return best;
+  if ((foreign & ~terms_.spellable()).empty() && best <= add(settled_json_distance(value), kUnicode - 4)) return best;
   for (const Code& code : foreign_codes(start)) {
     if (code.low >= kFirstSurrogate && code.high <= kLastSurrogate) continue;
     best = std::min(best, add(terms_.distance(json(code.rest)), code.low < kFirstAstral ? kUnicode : kPair));

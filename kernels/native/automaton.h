@@ -99,6 +99,12 @@ class Automaton {
   StateId rule_start(RuleId rule);
   // Longest chain of rules that call each other before consuming anything; callers are higher than callees.
   uint32_t height(RuleId rule);
+  // A state that reads a literal and nothing else before `tail`.
+  struct LiteralState {
+    Term head;
+    TermId tail;
+  };
+  std::optional<LiteralState> literal(StateId id) const;
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   size_t size() const { return states_.size(); }

@@ -142,6 +142,7 @@ class Engine {
   void add_leaf(const Trie& trie, uint32_t place, Spot above, Found& found);
   bool enter(const Trie& trie, uint32_t place, Spot here, Found& found);
   void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
+  bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
   void compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
   void set_exits(Row& row, std::vector<uint32_t> exits);
   std::shared_ptr<const Words> class_mask(uint16_t groups);

@@ -173,14 +173,49 @@ void Engine::walk(const Trie& trie, uint32_t top, Spot from, Found& found) {
       continue;
     }
     level.next = at + 1;
-    const uint32_t place = trie.child_node[at];
+    uint32_t place = trie.child_node[at];
     if (trie.is_leaf(place)) {  // as most are
       add_leaf(trie, place, level.spot, found);
       continue;
     }
-    const Spot here = step(level.spot, trie.child_byte[at]);
-    if (enter(trie, place, here, found)) path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
+    Spot here;
+    if (level.spot.state == kNone) {
+      here = step(level.spot, trie.child_byte[at]);
+      if (!enter(trie, place, here, found)) continue;
+    } else {
+      StateId state = machine_.automaton()[level.spot.state].next[trie.child_byte[at]];
+      if (!follow_literal(trie, place, state, found)) continue;
+      here = spot(state);
+      if (!enter(trie, place, here, found)) continue;
+    }
+    path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
   }
+}
+
+// Goes down the trie as long as `state`, which stands at `place`, reads literals: their states need not be made.  False
+// where the tokens end within one; else the state is not filed yet.
+bool Engine::follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found) {
+  Automaton& automaton = machine_.automaton();
+  while (const auto literal = automaton.literal(state)) {
+    const std::string_view text = automaton.terms().blob(literal->head.a).substr(literal->head.b);
+    Distance distance = automaton[state].distance;
+    for (char byte : text) {
+      if (place != 0) {  // the root stands for no text
+        add_tokens(trie, place, found);
+        found.reach = std::max(found.reach, distance);
+      }
+      place = trie.child(place, static_cast<uint8_t>(byte));
+      if (place == 0) return false;
+      if (distance < kFar) --distance;
+    }
+    if (trie.is_leaf(place)) {
+      add_tokens(trie, place, found);
+      found.reach = std::max(found.reach, distance);
+      return false;
+    }
+    state = automaton.state_of(literal->tail);
+  }
+  return true;
 }
 
 // What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie.  Texts of at most
@@ -233,17 +268,24 @@ Row Engine::plain_row(TrieId id, StateId state) {
   Found found;
   const State& own = machine_.automaton().expanded(state);
   if (id != kVocabularyTrie || own.calls.empty()) {
-    walk(walked, 0, spot(state), found);
+    uint32_t place = 0;
+    StateId after = state;
+    if (follow_literal(walked, place, after, found)) {
+      const Spot here = spot(after);
+      if (place == 0 || enter(walked, place, here, found)) walk(walked, place, here, found);
+    }
   } else {  // along the state's own edges only
     const uint32_t stop = walked.child_begin[1];
     for (uint32_t at = walked.next_child(0, stop, own.live); at < stop; at = walked.next_child(at + 1, stop, own.live)) {
-      const uint32_t place = walked.child_node[at];
+      uint32_t place = walked.child_node[at];
       if (walked.is_leaf(place)) {
         add_tokens(walked, place, found);
         found.reach = kNone;
-      } else if (const Spot here = spot(own.next[walked.child_byte[at]]); enter(walked, place, here, found)) {
-        walk(walked, place, here, found);
+        continue;
       }
+      StateId after = own.next[walked.child_byte[at]];
+      if (!follow_literal(walked, place, after, found)) continue;
+      if (const Spot here = spot(after); enter(walked, place, here, found)) walk(walked, place, here, found);
     }
   }
   if (id == kVocabularyTrie) {
