@@ -11,10 +11,13 @@ constexpr Distance kCharacterTail = character_tail(kForeignGroups);
 
 }  // namespace
 
-Engine::Absorption Engine::absorption(NodeId node) {
-  const auto configs = machine_.configs(node);
-  if (configs.size() != 1) return {};
-  const StateId state = configs[0].first;
+Engine::Absorption Engine::absorption(Spot at) {
+  StateId state = at.state;
+  if (state == kNone) {
+    const auto configs = machine_.configs(at.node);
+    if (configs.size() != 1) return {};
+    state = configs[0].first;
+  }
   if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
   if (!absorptions_[state].known) {
     const Absorption made = cheaply([&] { return compute_absorption(state); });
@@ -38,6 +41,7 @@ Engine::Absorption Engine::compute_absorption(StateId state) {
     if (whole.kind != Kind::kSequence || automaton.terms().distance(whole.b) == 0) return {};
     if (items.size() > 1 && automaton.terms()[whole.a].kind != Kind::kJson) return {};
     Absorption one = item_absorption(whole.a);
+    if (items.size() == 1 && one.groups == 0) return {};
     one.distance = add(automaton.terms().distance(item), kCharacterTail);
     if (std::pair(one.count, std::popcount(one.groups)) > std::pair(best.count, std::popcount(best.groups))) best = one;
     // The same bytes must not also begin what follows, or they could end the automaton.
@@ -75,9 +79,12 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
   Automaton& automaton = machine_.automaton();
   TermStore& terms = automaton.terms();
   Absorption best;
+  const Kind kind = terms[head_id].kind;
+  if (kind != Kind::kRepeat && kind != Kind::kAnd && kind != Kind::kJson) return best;
   uint16_t allowed = kEveryGroup & ~kMalformed;
   std::vector<TermId> choices{head_id};
-  if (terms[head_id].kind == Kind::kJson) {  // what JSON writes as it is
+  const bool is_json = kind == Kind::kJson;
+  if (is_json) {  // what JSON writes as it is
     allowed &= ~(kQuoting | kControl);
     choices[0] = terms[head_id].a;
     if (terms[choices[0]].kind == Kind::kChoice) {
@@ -85,7 +92,6 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
       choices.assign(list.begin(), list.end());
     }
   }
-  const bool is_json = terms[head_id].kind == Kind::kJson;
   const auto consider = [&](TermId repeated, uint16_t within, bool may_end) {
     const Term term = terms[repeated];
     if (term.kind != Kind::kRepeat) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <queue>
+#include <ranges>
 #include <stdexcept>
 #include <tuple>
 #include <unordered_set>
@@ -21,12 +22,6 @@ constexpr uint64_t kClassSteps = 64;  // a pass over all bytes
 constexpr uint64_t kPairsAStep = 8;   // sets of bytes that are compared
 constexpr const char* kDeriving = "deriving terms";
 constexpr const char* kEmptiness = "deciding whether an intersection or complement is empty";
-
-struct SimpleEscape {
-  uint8_t letter, value;
-};
-constexpr SimpleEscape kSimpleEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
-                                           {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
 
 const ByteSet& unescaped_json() {  // bytes that stand for themselves inside a JSON string
   static const ByteSet set = [] {
@@ -305,17 +300,24 @@ void Automaton::collect(TermId root, Expansion& out) {
   }
 }
 
-// Most states stand within a literal: one edge, and nothing else.
-bool Automaton::expand_literal(StateId id) {
+std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
   const auto held = items(id);
-  if (held.size() != 1) return false;
+  if (held.size() != 1) return std::nullopt;
   const Term whole = terms_[held[0]];
   const bool is_sequence = whole.kind == Kind::kSequence;
   const Term head = is_sequence ? terms_[whole.a] : whole;
-  if (head.kind != Kind::kLiteral) return false;
+  if (head.kind != Kind::kLiteral) return std::nullopt;
+  return LiteralState{head, is_sequence ? whole.b : kEpsilonTerm};
+}
+
+// Most states stand within a literal: one edge, and nothing else.
+bool Automaton::expand_literal(StateId id) {
+  const auto found = literal(id);
+  if (!found) return false;
+  const Term head = found->head;
   ByteSet set;
   set.insert(static_cast<uint8_t>(terms_.blob(head.a)[head.b]));
-  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), is_sequence ? whole.b : kEpsilonTerm)};
+  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), found->tail)};
   const StateId target = intern(rest);
   State& state = states_[id];
   state.next.assign(set, target);
@@ -326,8 +328,83 @@ bool Automaton::expand_literal(StateId id) {
   return true;
 }
 
+std::optional<Automaton::Excluding> Automaton::excluding(TermId id) const {
+  if (terms_[id].kind != Kind::kAnd) return std::nullopt;
+  const auto parts = terms_.list(terms_[id].a);
+  if (parts.size() != 2) return std::nullopt;
+  for (size_t i = 0; i < 2; ++i) {
+    if (terms_[parts[i]].kind != Kind::kNot) continue;
+    const TermId texts = terms_[parts[i]].a;
+    const auto is_text = [&](TermId term) { return terms_[term].kind == Kind::kLiteral || term == kEpsilonTerm; };
+    const bool are_texts =
+        terms_[texts].kind == Kind::kChoice ? std::ranges::all_of(terms_.list(terms_[texts].a), is_text) : is_text(texts);
+    if (are_texts) return Excluding{parts[1 - i], texts};
+  }
+  return std::nullopt;
+}
+
+std::vector<TermId> Automaton::alternatives(TermId term) const {
+  if (terms_[term].kind != Kind::kChoice) return {term};
+  const auto list = terms_.list(terms_[term].a);
+  return {list.begin(), list.end()};
+}
+
+// Within the name of a member that must be none of the declared ones: where no text begins, all is as without them.
+bool Automaton::expand_excluding(StateId id) {
+  const auto held = items(id);
+  if (held.size() != 1) return false;
+  const Term whole = terms_[held[0]];
+  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson || whole.b != terms_.literal("\"")) return false;
+  const TermId value = terms_[whole.a].a;
+  const auto found = excluding(value);
+  if (!found) return false;
+  const State& free = expanded(state_of(terms_.sequence(json(found->language), whole.b)));
+  const State& language = expanded(state_of(found->language));
+  std::map<uint8_t, std::vector<TermId>> begun;  // what is left of the texts by their first bytes
+  ByteSet differing;
+  differing.insert('\\');
+  for (TermId text : alternatives(found->texts)) {
+    if (text == kEpsilonTerm) {
+      differing.insert('"');
+      continue;
+    }
+    const Term literal = terms_[text];
+    const auto first = static_cast<uint8_t>(terms_.blob(literal.a)[literal.b]);
+    if (first == '"' || first == '\\' || !free.live.contains(first)) continue;  // only by an escape, or not at all
+    differing.insert(first);
+    begun[first].push_back(terms_.literal_rest(literal.a, literal.b + 1));
+  }
+  std::vector<std::pair<StateId, ByteSet>> edges;
+  free.next.for_each([&](const ByteSet& set, StateId target) {
+    if (const ByteSet same = set & ~differing; !same.empty()) edges.emplace_back(target, same);
+  });
+  const auto add_edge = [&](uint8_t byte, TermId rest) {
+    std::vector<TermId> items{terms_.sequence(rest, whole.b)};
+    const StateId target = intern(items);
+    if (target == kDead) return;
+    auto edge = std::find_if(edges.begin(), edges.end(), [&](const auto& known) { return known.first == target; });
+    if (edge == edges.end()) edge = edges.insert(edges.end(), {target, ByteSet{}});
+    edge->second.insert(byte);
+  };
+  for (auto& [byte, rests] : begun) {
+    const TermId rest = terms_.conjunction({as_term(language.next[byte]), terms_.negation(terms_.choice(std::move(rests)))});
+    settle(rest, Weight::kPlain);
+    if (terms_.distance(rest) != kInfinite) add_edge(byte, json(rest));
+  }
+  add_edge('\\', json_escape(value));
+  State& state = states_[id];
+  for (const auto& [target, set] : edges) {
+    state.next.assign(set, target);
+    state.live |= set;
+  }
+  state.next.seal();
+  state.expanded = true;
+  edge_bytes_ += state.next.bytes();
+  return true;
+}
+
 void Automaton::expand(StateId id) {
-  if (states_[id].expanded || expand_literal(id)) return;
+  if (states_[id].expanded || expand_literal(id) || expand_excluding(id)) return;
   Expansion found;
   {
     const auto held = items(id);
@@ -719,31 +796,66 @@ TermId Automaton::json(TermId value) {
 
 TermId Automaton::json_escape(TermId value) {
   const TermId term = terms_.json_escape(value);
-  if (terms_.distance(term) != kUnsolved) return term;
-  Distance best = kInfinite;
-  for (const Code& code : std::vector<Code>(first_codes(value))) {
-    if (code.low > kLastSurrogate || code.high < kFirstSurrogate || code.low < kFirstSurrogate || code.high > kLastSurrogate) {
-      const Distance rest = terms_.distance(json(code.rest));
-      if (code.low < kFirstAstral) best = std::min(best, add(rest, 5));
-      else best = std::min(best, add(rest, 11));
-      for (const SimpleEscape& escape : kSimpleEscapes)
-        if (code.low <= escape.value && escape.value <= code.high) best = std::min(best, add(rest, 1));
+  if (terms_.distance(term) == kUnsolved) terms_.set_distance(term, escape_distance(value));
+  return term;
+}
+
+Distance Automaton::escape_distance(TermId value) {
+  constexpr Distance kSimple = 1, kUnicode = 5, kPair = 11;
+  if (const auto found = excluding(value)) {  // hardly ever farther than without the texts
+    const Distance least = terms_.distance(json_escape(found->language));
+    const State& free = expanded(state_of(found->language));
+    ByteSet firsts;
+    for (TermId text : alternatives(found->texts))
+      if (text != kEpsilonTerm) firsts.insert(static_cast<uint8_t>(terms_.blob(terms_[text].a)[terms_[text].b]));
+    for (const SimpleEscape& escape : kSimpleEscapes) {
+      const StateId target = free.next[escape.value];
+      if (target == kDead || firsts.contains(escape.value)) continue;
+      if (add(terms_.distance(json(as_term(target))), kSimple) == least) return least;
     }
   }
-  terms_.set_distance(term, best);
-  return term;
+  Distance best = kInfinite;
+  const StateId start = state_of(value);
+  const auto is_simple = [](const ByteSet& set) {
+    return std::any_of(std::begin(kSimpleEscapes), std::end(kSimpleEscapes), [&](const SimpleEscape& one) { return set.contains(one.value); });
+  };
+  expanded(start).next.for_each([&](const ByteSet& set, StateId target) {
+    if (set.next(0) < 0x80) best = std::min(best, add(terms_.distance(json(as_term(target))), is_simple(set) ? kSimple : kUnicode));
+  });
+  // A longer way costs at least as much as an escape by hex digits, and no less than the shortest spelling without the
+  // character's own, which takes at most four bytes where they can be written.
+  static const ByteSet foreign = ByteSet::range(0x80, 0xBF) | ByteSet::range(0xC2, 0xF4);
+  if (best <= kUnicode) return best;
+  if ((foreign & ~terms_.spellable()).empty() && best <= add(settled_json_distance(value), kUnicode - 4)) return best;
+  for (const Code& code : foreign_codes(start)) {
+    if (code.low >= kFirstSurrogate && code.high <= kLastSurrogate) continue;
+    best = std::min(best, add(terms_.distance(json(code.rest)), code.low < kFirstAstral ? kUnicode : kPair));
+  }
+  return best;
 }
 
 // The first characters of a term, as ranges of code points in increasing order, with what remains after each.
 const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
   if (const auto found = first_codes_.find(term); found != first_codes_.end()) return found->second;
   std::vector<Code> codes;
-  const auto append = [](std::vector<Code>& to, uint32_t low, uint32_t high, TermId rest) {
-    if (!to.empty() && to.back().rest == rest && to.back().high + 1 == low) to.back().high = high;
-    else to.push_back({low, high, rest});
-  };
-  // Codes spelled by `count` continuation bytes from `state`; count is at most 3.
+  const StateId start = state_of(term);
+  expanded(start);
+  for (uint32_t byte = 0; byte < 0x80; ++byte)
+    if (const StateId target = states_[start].next[static_cast<uint8_t>(byte)]; target != kDead)
+      append(codes, {byte, byte, as_term(target)});
+  for (const Code& code : foreign_codes(start)) append(codes, code);
+  return first_codes_.emplace(term, std::move(codes)).first->second;
+}
+
+void Automaton::append(std::vector<Code>& codes, const Code& next) {
+  if (!codes.empty() && codes.back().rest == next.rest && codes.back().high + 1 == next.low) codes.back().high = next.high;
+  else codes.push_back(next);
+}
+
+// Those beyond ASCII.  In them few states differ, so they are kept by where the lead bytes go.
+const std::vector<Automaton::Code>& Automaton::foreign_codes(StateId start) {
   const auto tail = [&](auto&& self, StateId state, unsigned count) -> const std::vector<Code>& {
+    // Codes spelled by `count` continuation bytes from `state`; count is at most 3.
     const uint64_t key = uint64_t{state} << 2 | count;
     if (const auto found = code_tails_.find(key); found != code_tails_.end()) return found->second;
     meter_.work(kClassSteps, kDeriving);
@@ -753,38 +865,32 @@ const std::vector<Automaton::Code>& Automaton::first_codes(TermId term) {
       const StateId target = expanded(state).next[static_cast<uint8_t>(0x80 | digit)];
       if (target == kDead) continue;
       if (count == 1) {
-        append(result, digit, digit, as_term(target));
+        append(result, {digit, digit, as_term(target)});
       } else {
         for (const Code& code : self(self, target, count - 1))
-          append(result, digit * width + code.low, digit * width + code.high, code.rest);
+          append(result, {digit * width + code.low, digit * width + code.high, code.rest});
       }
     }
     return code_tails_.emplace(key, std::move(result)).first->second;
   };
   meter_.work(kClassSteps, kDeriving);
-  const StateId start = state_of(term);
-  expanded(start);
-  for (uint32_t byte = 0; byte < 0x80; ++byte)
-    if (const StateId target = states_[start].next[static_cast<uint8_t>(byte)]; target != kDead)
-      append(codes, byte, byte, as_term(target));
-  // Beyond ASCII few states differ, so the codes are kept by where the lead bytes go.
+  constexpr uint32_t kFirstLead = 0xC2, kLastLead = 0xF4;
   std::vector<uint32_t> leads;
-  for (uint32_t byte = 0xC2; byte <= 0xF4; ++byte) leads.push_back(states_[start].next[static_cast<uint8_t>(byte)]);
-  auto foreign = foreign_codes_.find(leads);
-  std::vector<Code> found;
-  for (uint32_t byte = 0xC2; foreign == foreign_codes_.end() && byte <= 0xF4; ++byte) {
-    const StateId target = leads[byte - 0xC2];
+  leads.reserve(kLastLead - kFirstLead + 1);
+  for (uint32_t byte = kFirstLead; byte <= kLastLead; ++byte) leads.push_back(states_[start].next[static_cast<uint8_t>(byte)]);
+  if (const auto found = foreign_codes_.find(leads); found != foreign_codes_.end()) return found->second;
+  std::vector<Code> codes;
+  for (uint32_t byte = kFirstLead; byte <= kLastLead; ++byte) {
+    const StateId target = leads[byte - kFirstLead];
     if (target == kDead) continue;
     const unsigned count = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
     const uint32_t base = (byte & (0x3Fu >> count)) << (6 * count);
     for (const Code& code : tail(tail, target, count)) {
       if (base + code.low < (count == 1 ? 0x80u : count == 2 ? 0x800u : kFirstAstral)) continue;  // overlong
-      append(found, base + code.low, base + code.high, code.rest);
+      append(codes, {base + code.low, base + code.high, code.rest});
     }
   }
-  if (foreign == foreign_codes_.end()) foreign = foreign_codes_.emplace(std::move(leads), std::move(found)).first;
-  for (const Code& code : foreign->second) append(codes, code.low, code.high, code.rest);
-  return first_codes_.emplace(term, std::move(codes)).first->second;
+  return foreign_codes_.emplace(std::move(leads), std::move(codes)).first->second;
 }
 
 std::optional<std::vector<CodePoints>> Automaton::as_char_class(TermId term) {

@@ -20,6 +20,13 @@ namespace structgen {
 
 constexpr StateId kDead = 0;  // the empty set of terms
 
+// The escapes of JSON strings by one letter.
+struct SimpleEscape {
+  uint8_t letter, value;
+};
+constexpr SimpleEscape kSimpleEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
+                                           {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
+
 // Edges by byte: groups of bytes, with an index by byte where there are many.
 class ByteMap {
  public:
@@ -100,6 +107,12 @@ class Automaton {
   StateId rule_start(RuleId rule);
   // Longest chain of rules that call each other before consuming anything; callers are higher than callees.
   uint32_t height(RuleId rule);
+  // A state that reads a literal and nothing else before `tail`.
+  struct LiteralState {
+    Term head;
+    TermId tail;
+  };
+  std::optional<LiteralState> literal(StateId id) const;
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   void trim();    // what can be derived anew, where it is much
@@ -116,6 +129,14 @@ class Automaton {
   // where it has longer members.
   std::optional<std::vector<CodePoints>> as_char_class(TermId term);
   bool is_char_class(TermId term);  // whether the members are those characters alone
+  // What a term is made of that is a language without finitely many texts.
+  struct Excluding {
+    TermId language;
+    TermId texts;  // a literal, the empty string, or a choice of those
+  };
+  std::optional<Excluding> excluding(TermId term) const;
+  // The alternatives of a choice; any other term by itself.
+  std::vector<TermId> alternatives(TermId term) const;
 
  private:
   struct Form {
@@ -130,12 +151,16 @@ class Automaton {
   StateId intern(std::vector<TermId>& items);
   void expand(StateId id);
   bool expand_literal(StateId id);
+  bool expand_excluding(StateId id);
   void collect(TermId root, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
   void merge_counted(std::vector<TermId>& items);
+  static void append(std::vector<Code>& codes, const Code& next);
   const std::vector<Code>& first_codes(TermId term);
+  const std::vector<Code>& foreign_codes(StateId start);
   TermId unicode_escape(TermId value);
+  Distance escape_distance(TermId value);
   void settle(TermId term, Weight weight);
   Distance settled_json_distance(TermId value);
   void solve_boolean(TermId term, Weight weight);

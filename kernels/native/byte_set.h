@@ -36,6 +36,14 @@ struct ByteSet {
       if (words[i]) return static_cast<uint8_t>(i * 64 + static_cast<unsigned>(std::countr_zero(words[i])));
     return 0;
   }
+  // The smallest member from `value` on; 256 if there is none.
+  unsigned next(unsigned value) const {
+    for (unsigned i = value >> 6; i < 4; ++i) {
+      const uint64_t word = i == value >> 6 ? words[i] >> (value & 63) << (value & 63) : words[i];
+      if (word) return i * 64 + static_cast<unsigned>(std::countr_zero(word));
+    }
+    return 256;
+  }
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (unsigned i = 0; i < 4; ++i)

@@ -32,7 +32,7 @@ Engine::CountTable& Engine::count_table(StateId star) {
   auto made = std::make_unique<CountTable>();
   const Trie& all = tokens_->trie();
   const NodeId start = machine_.local(star);
-  const Absorption absorbed = absorption(start);
+  const Absorption absorbed = absorption({star, kNone});
   const auto beyond = absorbed.groups ? tokens_->part(absorbed.groups, absorption_breaks(star, absorbed.groups)) : nullptr;
   const Trie& walked = beyond ? beyond->trie : all;
   for (uint32_t node = 1; beyond && node < all.size();) {

@@ -104,25 +104,51 @@ class Engine {
   };
   struct Near {
     StateId state = kNone;
-    uint32_t same = 0;       // texts of at most so many bytes, their completions counted, are in both or in neither
-    bool is_length = false;  // `same` bounds all characters of a JSON string, and is the only difference
+    uint32_t same = 0;  // texts of at most so many bytes, their completions counted, are in both or in neither
+    enum class Way : uint8_t {
+      kCompare,
+      kLength,    // `same` bounds all characters of a JSON string, and is the only difference
+      kExcluded,  // the state has none of `texts` as a JSON string, which is the only difference
+    } way = Way::kCompare;
+    std::vector<TermId> texts;  // literals
   };
-  Row make_row(StateId state, Near near);
+  Row make_row(StateId state, const Near& near);
   Row plain_row(TrieId trie, StateId state);
   Row class_row(StateId state, const TriePart& beyond);
-  Row near_row(StateId state, Near near);
+  Row near_row(StateId state, const Near& near);
   Near near_state(StateId state);
   StateId successor_alike(StateId state);
   Near unbounded(StateId state, uint32_t least);
   Near without_length(StateId state);
-  void cut(StateId state, Near near, uint32_t reach, Found& fewer);
+  void cut(StateId state, const Near& near, uint32_t reach, Found& fewer);
+  Near without_excluded(StateId state);
+  void exclude(const Near& near, Found& fewer);
+  uint32_t reach_without(const Near& near, uint32_t reach);
   std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least);
   Row pack(Found&& found, std::shared_ptr<const Words> mask);
+  // Where a walk of one configuration's own automaton stands: a state as long as nothing is called, for most walks
+  // need no nodes, and a node from there on.
+  struct Spot {
+    StateId state = kNone;  // kNone: at the node
+    NodeId node = kNone;
+    bool operator==(const Spot&) const = default;
+  };
+  Spot spot(StateId state);
+  Spot step(Spot from, uint8_t byte);
+  bool same_step(Spot one, Spot other, uint8_t byte) const;
+  Distance distance_after(Spot from, uint8_t byte) const;
+  const ByteSet& live(Spot at) const { return at.state == kNone ? machine_[at.node].live : machine_.automaton()[at.state].live; }
+  Distance distance(Spot at) const { return at.state == kNone ? machine_[at.node].distance : machine_.automaton()[at.state].distance; }
+  bool accepting(Spot at) const { return at.state == kNone ? machine_[at.node].accepting : machine_.automaton()[at.state].final; }
+  bool only_accepting(Spot at) const {
+    return at.state == kNone ? machine_[at.node].only_accepting : machine_.automaton()[at.state].only_final;
+  }
   static void add_tokens(const Trie& trie, uint32_t place, Found& found);
-  void add_leaf(const Trie& trie, uint32_t place, NodeId above, Found& found);
-  bool enter(const Trie& trie, uint32_t place, NodeId here, Found& found);
-  void walk(const Trie& trie, uint32_t top, NodeId node, Found& found);
-  void compare(NodeId one, NodeId other, uint32_t same, Found& more, Found& fewer);
+  void add_leaf(const Trie& trie, uint32_t place, Spot above, Found& found);
+  bool enter(const Trie& trie, uint32_t place, Spot here, Found& found);
+  void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
+  bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
+  void compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
@@ -175,13 +201,13 @@ class Engine {
     bool may_end = false;   // nothing more of the class is required: all such texts share one shortest completion
     bool known = false;
   };
-  Absorption absorption(NodeId node);
+  Absorption absorption(Spot at);
   Absorption compute_absorption(StateId state);
   Absorption item_absorption(TermId item);
   uint16_t absorption_breaks(StateId state, uint16_t groups);
-  bool absorbs(NodeId node, const Trie& trie, uint32_t place) {
+  bool absorbs(Spot at, const Trie& trie, uint32_t place) {
     const uint16_t groups = trie.groups[place];
-    const Absorption held = absorption(node);
+    const Absorption held = absorption(at);
     return (groups & ~held.groups) == 0 && trie.height[place] <= held.count;
   }
   uint16_t groups_of(const ByteSet& bytes) const;

@@ -39,30 +39,31 @@ const Row& Engine::row(TrieId trie, StateId state) {
   if (trie != kVocabularyTrie) return keep(trie, state, own(plain_row(trie, state)));
   if (const auto bounds = counted(state))
     if (auto made = counted_row(*bounds)) return keep(trie, state, std::move(made));
-  std::vector<Near> chain{{state, 0}};  // each with the one before it
+  std::vector<Near> chain(1);  // each with the one before it
+  chain[0].state = state;
   while (chain.size() < kLongestChain) {
-    const Near near = cheaply([&] { return near_state(chain.back().state); });
+    Near near = cheaply([&] { return near_state(chain.back().state); });
     const auto met = std::find_if(chain.begin(), chain.end(), [&](const Near& held) { return held.state == near.state; });
     if (near.state == kNone || met != chain.end()) break;
-    chain.push_back(near);
-    if (find_row(trie, near.state)) break;
+    chain.push_back(std::move(near));
+    if (find_row(trie, chain.back().state)) break;
   }
   for (Near near; !chain.empty(); chain.pop_back()) {
     const StateId next = chain.back().state;
     if (!find_row(trie, next)) keep(trie, next, own(make_row(next, near)));
-    near = chain.back();
+    near = std::move(chain.back());
   }
   return *find_row(trie, state);
 }
 
-Row Engine::make_row(StateId state, Near near) {
+Row Engine::make_row(StateId state, const Near& near) {
   if (near.state != kNone) {
     const Row& base = *find_row(kVocabularyTrie, near.state);
     const bool is_bound = near.same != 0;
     const bool helps = !is_bound || (base.reach != kNone && base.reach < near.same);
     if (base.mask && helps) return near_row(state, near);
   }
-  const Absorption absorbed = absorption(machine_.local(state));
+  const Absorption absorbed = absorption({state, kNone});
   if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
     if (const auto beyond = tokens_->part(absorbed.groups, absorption_breaks(state, absorbed.groups)))
       return class_row(state, *beyond);
@@ -73,9 +74,10 @@ Row Engine::make_row(StateId state, Near near) {
 Engine::Near Engine::near_state(StateId id) {
   const State& state = machine_.automaton().expanded(id);
   if (!state.calls.empty() || state.live.size() < kWideState) return {};
-  if (const Near near = without_length(id); near.state != kNone) return near;
-  if (const Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
-  if (const StateId near = successor_alike(id); near != kNone) return {near, 0};
+  if (Near near = without_excluded(id); near.state != kNone) return near;
+  if (Near near = without_length(id); near.state != kNone) return near;
+  if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
+  if (Near near; (near.state = successor_alike(id)) != kNone) return near;
   return unbounded(id, kLeastBound);
 }
 
@@ -111,102 +113,151 @@ void Engine::add_tokens(const Trie& trie, uint32_t place, Found& found) {
   found.tokens.insert(found.tokens.end(), tokens.begin(), tokens.end());
 }
 
-// The same of a token that no other begins with.  What comes after it need not exist, only how far it is.
-void Engine::add_leaf(const Trie& trie, uint32_t place, NodeId above, Found& found) {
-  add_tokens(trie, place, found);
+Engine::Spot Engine::spot(StateId state) {
+  if (machine_.automaton().expanded(state).calls.empty()) return {state, kNone};
+  return {kNone, machine_.local(state)};
+}
+
+Engine::Spot Engine::step(Spot from, uint8_t byte) {
+  if (from.state == kNone) return {kNone, machine_.step(from.node, byte)};
+  return spot(machine_.automaton()[from.state].next[byte]);
+}
+
+// Whether both go to the same place by `byte`, as far as that shows without making it.
+bool Engine::same_step(Spot one, Spot other, uint8_t byte) const {
+  const Automaton& automaton = machine_.automaton();
+  if (one.state != kNone && other.state != kNone) return automaton[one.state].next[byte] == automaton[other.state].next[byte];
+  return one.state == kNone && other.state == kNone && machine_.same_step(one.node, other.node, byte);
+}
+
+// How far completion is after a byte, without making what comes after it.
+Distance Engine::distance_after(Spot from, uint8_t byte) const {
+  const Automaton& automaton = machine_.automaton();
+  if (from.state != kNone) return automaton[automaton[from.state].next[byte]].distance;
   Distance nearest = kInfinite;
-  for (const auto& [state, frame] : machine_.closure(above)) {
-    const StateId target = machine_.automaton()[state].next[trie.byte[place]];
-    nearest = std::min(nearest, add(machine_.automaton()[target].distance, machine_.frame(frame).distance));
-  }
-  found.reach = std::max(found.reach, nearest);
+  for (const auto& [state, frame] : machine_.closure(from.node))
+    nearest = std::min(nearest, add(automaton[automaton[state].next[byte]].distance, machine_.frame(frame).distance));
+  return nearest;
+}
+
+// The same of a token that no other begins with.
+void Engine::add_leaf(const Trie& trie, uint32_t place, Spot above, Found& found) {
+  add_tokens(trie, place, found);
+  found.reach = std::max(found.reach, distance_after(above, trie.byte[place]));
 }
 
 // Files what a node of the trie with others below contributes, `here` being alive; whether the walk has to go on.
-bool Engine::enter(const Trie& trie, uint32_t place, NodeId here, Found& found) {
+bool Engine::enter(const Trie& trie, uint32_t place, Spot here, Found& found) {
   add_tokens(trie, place, found);
   const uint32_t end = trie.end[place];
-  const Node& reached = machine_[here];
-  found.reach = std::max(found.reach, reached.distance);
-  if (reached.accepting) found.exits.push_back(place);
-  if (reached.only_accepting) return false;
+  found.reach = std::max(found.reach, distance(here));
+  if (accepting(here)) found.exits.push_back(place);
+  if (only_accepting(here)) return false;
   if (!absorbs(here, trie, place)) return true;
   found.reach = std::max(found.reach, absorption(here).distance);
   found.tokens.insert(found.tokens.end(), trie.tokens.begin() + trie.token_begin[place + 1], trie.tokens.begin() + trie.token_begin[end]);
   return false;
 }
 
-// The tokens below `top` that `node` allows, `top` being its place in the trie.
-void Engine::walk(const Trie& trie, uint32_t top, NodeId node, Found& found) {
+// The tokens below `top` that may follow at `from`, `top` being its place in the trie.
+void Engine::walk(const Trie& trie, uint32_t top, Spot from, Found& found) {
   struct Level {
     uint32_t next, stop;  // children to visit
-    NodeId node;
+    Spot spot;
   };
-  std::vector<Level> path{{trie.child_begin[top], trie.child_begin[top + 1], node}};
+  std::vector<Level> path{{trie.child_begin[top], trie.child_begin[top + 1], from}};
   look_at(path[0].stop - path[0].next);
   while (!path.empty()) {
     Level& level = path.back();
-    if (level.next == level.stop) {
+    const uint32_t at = trie.next_child(level.next, level.stop, live(level.spot));
+    if (at == level.stop) {
       path.pop_back();
       continue;
     }
-    const uint32_t at = level.next++;
-    if (!machine_[level.node].live.contains(trie.child_byte[at])) continue;
-    const uint32_t place = trie.child_node[at];
+    level.next = at + 1;
+    uint32_t place = trie.child_node[at];
     if (trie.is_leaf(place)) {  // as most are
-      add_leaf(trie, place, level.node, found);
+      add_leaf(trie, place, level.spot, found);
       continue;
     }
-    const NodeId here = machine_.step(level.node, trie.child_byte[at]);
-    if (!enter(trie, place, here, found)) continue;
+    Spot here;
+    if (level.spot.state == kNone) {
+      here = step(level.spot, trie.child_byte[at]);
+      if (!enter(trie, place, here, found)) continue;
+    } else {
+      StateId state = machine_.automaton()[level.spot.state].next[trie.child_byte[at]];
+      if (!follow_literal(trie, place, state, found)) continue;
+      here = spot(state);
+      if (!enter(trie, place, here, found)) continue;
+    }
     path.push_back({trie.child_begin[place], trie.child_begin[place + 1], here});
     look_at(path.back().stop - path.back().next);
   }
 }
 
+// Goes down the trie as long as `state`, which stands at `place`, reads literals: their states need not be made.  False
+// where the tokens end within one; else the state is not filed yet.
+bool Engine::follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found) {
+  Automaton& automaton = machine_.automaton();
+  while (const auto literal = automaton.literal(state)) {
+    const std::string_view text = automaton.terms().blob(literal->head.a).substr(literal->head.b);
+    Distance distance = automaton[state].distance;
+    for (char byte : text) {
+      if (place != 0) {  // the root stands for no text
+        add_tokens(trie, place, found);
+        found.reach = std::max(found.reach, distance);
+      }
+      place = trie.child(place, static_cast<uint8_t>(byte));
+      if (place == 0) return false;
+      if (distance < kFar) --distance;
+    }
+    if (trie.is_leaf(place)) {
+      add_tokens(trie, place, found);
+      found.reach = std::max(found.reach, distance);
+      return false;
+    }
+    state = automaton.state_of(literal->tail);
+  }
+  return true;
+}
+
 // What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie.  Texts of at most
 // `same` bytes are known to be in both or in neither.
-void Engine::compare(NodeId one, NodeId other, uint32_t same, Found& more, Found& fewer) {
+void Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer) {
   const Trie& all = tokens_->trie();
   struct Level {
     uint32_t next, stop;
-    NodeId one, other;
+    Spot one, other;
   };
   std::vector<Level> path{{all.child_begin[0], all.child_begin[1], one, other}};
   while (!path.empty()) {
     Level& level = path.back();
-    if (level.next == level.stop) {
+    const uint32_t at = all.next_child(level.next, level.stop, live(level.one) | live(level.other));
+    if (at == level.stop) {
       path.pop_back();
       continue;
     }
-    const uint32_t at = level.next++;
+    level.next = at + 1;
     const uint8_t byte = all.child_byte[at];
-    if (uint32_t{all.depth[all.child_node[at]]} + all.height[all.child_node[at]] <= same) continue;
-    const bool in_one = machine_[level.one].live.contains(byte), in_other = machine_[level.other].live.contains(byte);
-    if (!in_one && !in_other) continue;
     const uint32_t place = all.child_node[at];
+    if (uint32_t{all.depth[place]} + all.height[place] <= same) continue;
+    const bool in_one = live(level.one).contains(byte), in_other = live(level.other).contains(byte);
     if (in_one != in_other) {
       Found& found = in_one ? more : fewer;
-      if (all.is_leaf(place)) {
-        add_leaf(all, place, in_one ? level.one : level.other, found);
-      } else {
-        const NodeId here = machine_.step(in_one ? level.one : level.other, byte);
-        if (enter(all, place, here, found)) walk(all, place, here, found);
-      }
+      const Spot from = in_one ? level.one : level.other;
+      if (all.is_leaf(place)) add_leaf(all, place, from, found);
+      else if (const Spot here = step(from, byte); enter(all, place, here, found)) walk(all, place, here, found);
       continue;
     }
     if (all.is_leaf(place)) {
-      Found nothing;
-      add_leaf(all, place, level.one, nothing);
-      more.reach = std::max(more.reach, nothing.reach);
+      more.reach = std::max(more.reach, distance_after(level.one, byte));
       continue;
     }
-    if (machine_.same_step(level.one, level.other, byte)) continue;
-    const NodeId first = machine_.step(level.one, byte), second = machine_.step(level.other, byte);
+    if (same_step(level.one, level.other, byte)) continue;
+    const Spot first = step(level.one, byte), second = step(level.other, byte);
     if (first == second) continue;
-    more.reach = std::max(more.reach, machine_[first].distance);
-    if (machine_[first].accepting != machine_[second].accepting)
-      (machine_[first].accepting ? more : fewer).exits.push_back(place);
+    more.reach = std::max(more.reach, distance(first));
+    if (accepting(first) != accepting(second)) (accepting(first) ? more : fewer).exits.push_back(place);
     if (absorbs(first, all, place) && absorbs(second, all, place)) {
       more.reach = std::max(more.reach, absorption(first).distance);
       continue;
@@ -221,18 +272,24 @@ Row Engine::plain_row(TrieId id, StateId state) {
   Found found;
   const State& own = machine_.automaton().expanded(state);
   if (id != kVocabularyTrie || own.calls.empty()) {
-    walk(walked, 0, machine_.local(state), found);
+    uint32_t place = 0;
+    StateId after = state;
+    if (follow_literal(walked, place, after, found)) {
+      const Spot here = spot(after);
+      if (place == 0 || enter(walked, place, here, found)) walk(walked, place, here, found);
+    }
   } else {  // along the state's own edges only
-    for (uint32_t at = walked.child_begin[0]; at < walked.child_begin[1]; ++at) {
-      const StateId target = own.next[walked.child_byte[at]];
-      if (target == kDead) continue;
-      const uint32_t place = walked.child_node[at];
+    const uint32_t stop = walked.child_begin[1];
+    for (uint32_t at = walked.next_child(0, stop, own.live); at < stop; at = walked.next_child(at + 1, stop, own.live)) {
+      uint32_t place = walked.child_node[at];
       if (walked.is_leaf(place)) {
         add_tokens(walked, place, found);
         found.reach = kNone;
-      } else if (const NodeId here = machine_.local(target); enter(walked, place, here, found)) {
-        walk(walked, place, here, found);
+        continue;
       }
+      StateId after = own.next[walked.child_byte[at]];
+      if (!follow_literal(walked, place, after, found)) continue;
+      if (const Spot here = spot(after); enter(walked, place, here, found)) walk(walked, place, here, found);
     }
   }
   if (id == kVocabularyTrie) {
@@ -254,10 +311,9 @@ Row Engine::plain_row(TrieId id, StateId state) {
 
 // Of a state that absorbs tokens of some groups whole: only those that leave the groups are walked.
 Row Engine::class_row(StateId state, const TriePart& beyond) {
-  const NodeId start = machine_.local(state);
-  const Absorption absorbed = absorption(start);
+  const Absorption absorbed = absorption({state, kNone});
   Found found;
-  walk(beyond.trie, 0, start, found);
+  walk(beyond.trie, 0, spot(state), found);
   for (const auto& [token, after] : machine_.automaton().expanded(state).specials) found.tokens.push_back(token);
   std::vector<uint32_t> exits = std::move(found.exits);
   for (uint32_t& exit : exits) exit = beyond.origin[exit];
@@ -268,12 +324,20 @@ Row Engine::class_row(StateId state, const TriePart& beyond) {
   return made;
 }
 
-Row Engine::near_row(StateId state, Near near) {
+Row Engine::near_row(StateId state, const Near& near) {
   const Row& base = *find_row(kVocabularyTrie, near.state);
   Found more, fewer;
-  if (near.is_length) cut(state, near, base.reach, fewer);
-  else compare(machine_.local(state), machine_.local(near.state), near.same ? near.same - base.reach : 0, more, fewer);
-  if (!near.is_length) fewer.reach = 0;  // of the other state
+  switch (near.way) {
+    case Near::Way::kCompare:
+      compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer);
+      fewer.reach = 0;  // of the other state
+      break;
+    case Near::Way::kLength: cut(state, near, base.reach, fewer); break;
+    case Near::Way::kExcluded:
+      exclude(near, fewer);
+      fewer.reach = reach_without(near, base.reach);
+      break;
+  }
   Row made;
   made.reach = base.reach == kNone ? kNone : std::max({base.reach, more.reach, fewer.reach});
   made.mask = base.mask;

@@ -226,7 +226,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
       // more tokens than eight.)
       const uint32_t tail = character_tail(all.groups[node]);
       const auto all_fit = [&] { return tail == 0 ? fits(here) : tail <= budget && within(here, budget - tail, fuel); };
-      if (absorption(here).may_end && absorbs(here, all, node) && all_fit()) {
+      if (absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && all_fit()) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -283,7 +283,7 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
     }
     path[walked.depth[node]] = here;
     const uint32_t tail = character_tail(walked.groups[node]);
-    const bool all = absorption(here).may_end && absorbs(here, walked, node) && (byte_complete_ || tail == 0);
+    const bool all = absorption({kNone, here}).may_end && absorbs({kNone, here}, walked, node) && (byte_complete_ || tail == 0);
     if (all || !walked.tokens_at(node).empty()) {
       const uint32_t rest = plan(here);
       farthest = std::max(farthest, all && rest != kNone ? rest + tail : rest);

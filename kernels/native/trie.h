@@ -1,6 +1,7 @@
 // Tries over token bytes: one of the whole vocabulary, and the residual tries of what is left of tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "byte_set.h"
 
 namespace structgen {
 
@@ -69,6 +72,20 @@ struct Trie {
   bool is_leaf(uint32_t node) const { return end[node] == node + 1; }
   std::span<const uint32_t> tokens_at(uint32_t node) const {
     return {tokens.data() + token_begin[node], token_begin[node + 1] - token_begin[node]};
+  }
+  // The first child from index `at` on, and before `stop`, with a byte of `bytes`; `stop` if there is none.
+  uint32_t next_child(uint32_t at, uint32_t stop, const ByteSet& bytes) const {
+    while (at < stop && !bytes.contains(child_byte[at])) {
+      const unsigned wanted = bytes.next(child_byte[at]);
+      at = static_cast<uint32_t>(std::lower_bound(child_byte.begin() + at + 1, child_byte.begin() + stop, wanted) - child_byte.begin());
+    }
+    return at;
+  }
+  // The child of a node by a byte; 0, the root, if there is none.
+  uint32_t child(uint32_t node, uint8_t wanted) const {
+    const auto first = child_byte.begin() + child_begin[node], last = child_byte.begin() + child_begin[node + 1];
+    const auto found = std::lower_bound(first, last, wanted);
+    return found == last || *found != wanted ? 0 : child_node[static_cast<size_t>(found - child_byte.begin())];
   }
   size_t bytes() const;
   bool operator==(const Trie&) const = default;

@@ -104,12 +104,12 @@ Engine::Near Engine::without_length(StateId state) {
     part = terms.repeat(term.a, term.b, kNone);
   }
   if (most == kNone || most == 0) return {};
-  return {automaton.state_of(terms.sequence(automaton.json(automaton.conjunction(std::move(parts))), whole.b)), most, true};
+  return {automaton.state_of(terms.sequence(automaton.json(automaton.conjunction(std::move(parts))), whole.b)), most, Near::Way::kLength, {}};
 }
 
 // The tokens and exits of the row of `near` that are too long for `state`.  Nearly all are settled by counting; only
 // where it is close, `state` itself is asked.
-void Engine::cut(StateId state, Near near, uint32_t reach, Found& fewer) {
+void Engine::cut(StateId state, const Near& near, uint32_t reach, Found& fewer) {
   const Trie& all = tokens_->trie();
   struct Level {
     uint32_t next, stop;
@@ -137,7 +137,7 @@ void Engine::cut(StateId state, Near near, uint32_t reach, Found& fewer) {
     const bool is_leaf = all.is_leaf(place), escaped = path.back().escaped || byte == '\\';
     Found leaf;
     NodeId here = kNone;
-    if (is_leaf) add_leaf(all, place, above, leaf);
+    if (is_leaf) add_leaf(all, place, {kNone, above}, leaf);
     else here = machine_.step(above, byte);
     const Distance missing = is_leaf ? leaf.reach : machine_[here].distance;
     const uint32_t chars = all.chars[place];

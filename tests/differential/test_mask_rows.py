@@ -9,11 +9,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from structgen.engine import Vocabulary, compile
+from structgen.engine import Constraint, Vocabulary, compile
 from structgen.grammar.json_schema import json_schema
-from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Repeat,
+    Sequence,
+)
 from structgen.grammar.regex import regex
 from structgen.testing.walks import allowed_tokens
 
@@ -88,3 +100,46 @@ def test_masks_of_json_schemas(name: str, deepseek_vocabulary: Vocabulary) -> No
 def test_masks_of_regexes(name: str, deepseek_vocabulary: Vocabulary) -> None:
     pattern, texts = REGEXES[name]
     compare(regex(pattern), texts, deepseek_vocabulary)
+
+
+NAMES = ("", "name", "names", "nap", "n", "né", "日本", "日", "a\U0001f600b", 'a"b', "back\\slash", "/", "\n", "a\tb")
+SPELLED = ("named", "nap", "né!", "日本語", "\U0001f600", "a\U0001f600b", "tab", "x")
+ESCAPED = (r"n\u0061p", r"\n", r"\u000a", r"\/", r"a\"b", r"back\\slash", r"a\ud83d\ude00b", r"\u65e5\u672c", r"a\tb")
+ALMOST_ANY = CharClass([(0, 0), (2, 0x10FFFF)])
+
+
+@pytest.fixture(scope="module")
+def excluding_names(deepseek_vocabulary: Vocabulary) -> tuple[Constraint, Constraint]:
+    """Strings without U+0001 that are none of NAMES: as texts that are left out, and as two complements at once."""
+    names = Complement(Choice([Literal(name.encode()) for name in NAMES]))
+    anything = Repeat(ANY_CHAR, 0, None)
+    marked = Sequence((anything, Literal(b"\x01"), anything))
+    looked_up = JsonString(Intersection((Repeat(ALMOST_ANY, 0, None), names)))
+    walked = JsonString(Intersection((names, Complement(marked))))
+    return compile(looked_up, deepseek_vocabulary), compile(walked, deepseek_vocabulary)
+
+
+@pytest.mark.parametrize("text", SPELLED + ESCAPED)
+def test_excluded_texts_are_looked_up_as_a_walk_finds_them(
+    text: str, excluding_names: tuple[Constraint, Constraint], deepseek_vocabulary: Vocabulary
+) -> None:
+    size = deepseek_vocabulary.size
+    looked_up, walked = (constraint.matcher() for constraint in excluding_names)
+    for byte in b'"' + text.encode():
+        for matcher in (looked_up, walked):
+            assert matcher.accept_bytes(bytes([byte])) == 1
+        assert allowed_tokens(looked_up, size) == allowed_tokens(walked, size)
+        assert looked_up.min_tokens() == walked.min_tokens()
+        masks = np.zeros((2, (size + 31) // 32), dtype=np.int32)
+        for budget in (1, 2, 3):
+            looked_up.fill_mask_within(masks, 0, budget)
+            walked.fill_mask_within(masks, 1, budget)
+            assert (masks[0] == masks[1]).all()
+
+
+def test_names_that_are_excluded_cannot_be_closed(excluding_names: tuple[Constraint, Constraint]) -> None:
+    for name in NAMES:
+        for text in (json.dumps(name), json.dumps(name, ensure_ascii=False)):
+            for constraint in excluding_names:
+                matcher = constraint.matcher()
+                assert matcher.accept_bytes(text.encode()) == len(text.encode()) - 1
