@@ -170,14 +170,17 @@ def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Sh
             remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
         )
     if distance is None:
-        raise UnsatisfiableGrammar(
-            "grammar",
-            "no string belongs to it",
-            evidence=f"the term is {grammar!r}",
-            remedy="look for an empty choice, contradicting intersections, or rules that never end",
-        )
+        raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
     native = _native.Constraint(engine.native, term, vocabulary.eos, bounds)
-    return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
+    constraint = Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance)
+    if native.is_searched and distance > 0 and not constraint.matcher().shortest_completion():
+        raise _unsatisfiable(grammar, "more items or names that must differ than there are")
+    return constraint, size
+
+
+def _unsatisfiable(grammar: Grammar, culprits: str) -> UnsatisfiableGrammar:
+    evidence, remedy = f"the term is {grammar!r}", f"look for {culprits}"
+    return UnsatisfiableGrammar("grammar", "no string belongs to it", evidence=evidence, remedy=remedy)
 
 
 def _check_spelling(constraint: Constraint) -> None:

@@ -72,13 +72,10 @@ def check(schema: Any, vocabulary: Vocabulary) -> str:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
-    """Twelve schemas a seed; nearly all of them are enforced.
-
-    A negated ``maxProperties`` asks for two names that may repeat, which is refused; it is drawn often.
-    """
+    """Twelve schemas a seed; nearly all of them are enforced."""
     universe = Universe(seed)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]
-    refused = [one for one in treated if one.startswith("refused") and one != "refused: minProperties"]
+    refused = [one for one in treated if one.startswith("refused")]
     assert len(refused) <= 2, refused
 
 

@@ -16,8 +16,8 @@ from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_alternatives import union_of_permutations
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
-from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
-from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.json_schema.object_terms import refuse_size
+from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
 if TYPE_CHECKING:
@@ -175,7 +175,6 @@ class ObjectChain:
         """The objects, given the terms of ``places``; ``EMPTY`` means that there are none.
 
         Raises:
-            UnsupportedFeature: the number of members matters, and a text may repeat undeclared names.
             LimitExceeded: there are too many states.
 
         Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
@@ -276,10 +275,13 @@ class _Builder:
         self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
         most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
         required = sum(entry.is_required for entry in layout.entries)
-        if self._others and most_needed - required > 1:
-            refuse_count(layout)
+        self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
 
     def term(self) -> Grammar:
+        term = self._chained()
+        return distinct(term, is_spare=False) if self._repeats_count else term
+
+    def _chained(self) -> Grammar:
         if self._syntax.policy.order == "any":
             return union_of_permutations(self._layout, self._members, self._others, self._values, self._syntax)
         count = len(self._members)

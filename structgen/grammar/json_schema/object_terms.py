@@ -7,7 +7,9 @@ Members are chained from the right.  After a member, with the names before ``i``
 
 so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
 be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
-beyond the required ones.  Where the policy asks for any order, the members are a permutation instead.
+beyond the required ones.  Where the policy asks for any order, the members are a permutation instead.  Where two or
+more undeclared names are required, a text could meet that by repeating one, so that names are checked as they are
+written (``Distinct``).
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded
-from structgen.grammar.json_schema.places import refused
-from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import (
     EMPTY,
     EPSILON,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["object_term", "permuted", "refuse_count", "refuse_size"]
+__all__ = ["object_term", "permuted", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
@@ -50,7 +51,6 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     ``EMPTY`` means that there is no such value.
 
     Raises:
-        UnsupportedFeature: ``minProperties`` counts names that may be repeated.
         LimitExceeded: names times bound on their number is too large.
 
     Complexity: O(names), times the bound on the number of members where there is one.
@@ -72,14 +72,14 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     optional = len(members) - required
     if (room is not None and room < need) or (other is EMPTY and need > optional):
         return EMPTY
-    if other is not EMPTY and need > 1:
-        refuse_count(layout)
+    repeats_count = other is not EMPTY and need > 1
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
-        return permuted(due, free, other, layout.fewest, layout.most, syntax)
+        term = permuted(due, free, other, layout.fewest, layout.most, syntax)
+        return distinct(term, is_spare=False) if repeats_count else term
     steps = need if room is None else room
     if (len(members) + 1) * (steps + 1) > _MOST_STATES:
         refuse_size(layout)
@@ -90,7 +90,8 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if first is EMPTY:
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
-    return Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    return distinct(term, is_spare=False) if repeats_count else term
 
 
 def permuted(
@@ -180,21 +181,6 @@ class _Row:
         if other is not EMPTY and not is_capped and start is not None:
             first = chain(other, *start)
             self.first = first if following is EMPTY else Choice((first, following))
-
-
-def refuse_count(layout: ObjectLayout) -> None:
-    """Refuse to count names that may be repeated.
-
-    Raises:
-        UnsupportedFeature: always.
-    """
-    facet = max(layout.held + layout.watched, key=lambda facet: facet.fewest)
-    refused(
-        facet.place,
-        "minProperties",
-        f"a text may repeat undeclared names, so {layout.fewest} distinct ones cannot be counted by the automaton",
-        remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
-    )
 
 
 def refuse_size(layout: ObjectLayout) -> None:

@@ -9,7 +9,7 @@ than once becomes a rule; the rest stands where it is used.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +47,7 @@ from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unique_items import UniqueItems
 from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.json_schema.values import values_term
-from structgen.grammar.nodes import EMPTY, Grammar, Rules
+from structgen.grammar.nodes import EMPTY, Distinct, Grammar, Rules
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
@@ -95,7 +95,8 @@ class Planner:
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
         self._are_proofs = False  # what is planned now only serves to find it empty
         self._builder = Builder()
-        self.checked: set[int] = set()  # identities of the schemas whose `uniqueItems` is checked, not enforced
+        # By keyword the identities of the schemas where it is checked as the text is written, not enforced.
+        self.checked: dict[str, set[int]] = {"uniqueItems": set(), "minProperties": set()}
         self._plain: dict[int, Grammar] = {}  # the terms of unconstrained types
         self._reasons: list[tuple[tuple[Place, ...], str]] = []
         self._depth = 0
@@ -350,9 +351,7 @@ class Planner:
             unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
             if unique.is_settled:
                 return self._unique_array(plan, unique, place)
-            if not layout.is_spare:
-                refused(layout.unique, "uniqueItems")
-            self.checked.update(id(facet.place.schema) for facet in layout.held if facet.refusals)
+            self._check("uniqueItems", (facet.place for facet in layout.held if facet.refusals))
         if layout.is_watched:
             return self._watched_array(plan, layout, place)
         plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
@@ -362,7 +361,7 @@ class Planner:
             term = array_term(layout, terms[:-1], terms[-1], self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": 'minItems' asks for more items than are possible"))
-            return term if layout.unique is None else distinct(term)
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
 
         plan.build = build
         return plan
@@ -393,7 +392,7 @@ class Planner:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no array is left by 'contains', 'not' and the number of items"))
-            return term if layout.unique is None else distinct(term)
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
 
         plan.build = build
         return plan
@@ -417,7 +416,7 @@ class Planner:
             term = object_term(layout, terms[:count], terms[count:], self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), _impossible(layout, terms)))
-            return term
+            return self._counted(term, layout)
 
         plan.build = build
         return plan
@@ -436,10 +435,20 @@ class Planner:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no object is left by 'not', 'required' and the like"))
-            return term
+            return self._counted(term, layout)
 
         plan.build = build
         return plan
+
+    def _check(self, keyword: str, places: Iterable[Place]) -> None:
+        """Note schemas of which ``keyword`` is checked."""
+        self.checked[keyword].update(id(place.schema) for place in places)
+
+    def _counted(self, term: Grammar, layout: ObjectLayout) -> Grammar:
+        """The objects of a layout; where their names are compared, it is noted who asks for the number."""
+        if isinstance(term, Distinct):
+            self._check("minProperties", (facet.place for facet in layout.held if facet.fewest))
+        return term
 
     def _overlapping(self, local: Local) -> Pairs:
         """The pairs of alternatives of a ``oneOf`` that may have a value in common."""
