@@ -43,12 +43,14 @@ class State(NamedTuple):
         violated: the watched facets that are known to be violated, as bits.
         due: the entries that must still come, and ``barred`` those that must not, as bits.
         size: how many members were written, as far as that matters.
+        others: how many of them have undeclared names, where that is bounded.
     """
 
     violated: int = 0
     due: int = 0
     barred: int = 0
     size: int = 0
+    others: int = 0
 
 
 class Reading(NamedTuple):
@@ -218,6 +220,13 @@ class ObjectChain:
 
     def begin(self, reading: Reading, state: State) -> State | None:
         """The state after a member with an undeclared name."""
+        after = self._counted(reading, state)
+        if after is None or self._layout.most_others is None:
+            return after
+        return None if after.others == self._layout.most_others else after._replace(others=after.others + 1)
+
+    def _counted(self, reading: Reading, state: State) -> State | None:
+        """The state after a member."""
         size = min(state.size + 1, self._cap)
         if self._layout.most is not None and size > self._layout.most:
             return None
@@ -225,7 +234,7 @@ class ObjectChain:
 
     def take(self, index: int, reading: Reading, state: State) -> State | None:
         """The state after the entry at ``index``, if it may come."""
-        after = self.begin(reading, state)
+        after = self._counted(reading, state)
         if after is None or state.barred >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
@@ -417,6 +426,6 @@ class _Builder:
         return member
 
 
-def _progress(state: State) -> tuple[int, int]:
+def _progress(state: State) -> tuple[int, int, int]:
     """Undeclared members only ever lead to states of a higher rank, or nowhere."""
-    return state.violated.bit_count(), state.size
+    return state.violated.bit_count(), state.size, state.others
