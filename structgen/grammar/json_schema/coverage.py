@@ -100,7 +100,7 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "minProperties": Keyword(
         "objects",
         "enforced where no name can repeat, or at most one name beyond `required` is asked for; else names are "
-        "compared as they are written",
+        "compared as they are written, and those that patterns or `propertyNames` leave are refused",
     ),
     "maxProperties": Keyword("objects", "enforced; a repeated undeclared name counts each time"),
     "dependentRequired": Keyword("objects", _ENFORCED),

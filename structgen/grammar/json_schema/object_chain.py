@@ -16,7 +16,7 @@ from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_alternatives import union_of_permutations
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
-from structgen.grammar.json_schema.object_terms import refuse_size
+from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
 from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
@@ -177,6 +177,7 @@ class ObjectChain:
         """The objects, given the terms of ``places``; ``EMPTY`` means that there are none.
 
         Raises:
+            UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
             LimitExceeded: there are too many states.
 
         Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
@@ -285,6 +286,8 @@ class _Builder:
         most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
         required = sum(entry.is_required for entry in layout.entries)
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
+        if self._repeats_count and not all(region.is_open for region in layout.others):
+            refuse_count(layout)
 
     def term(self) -> Grammar:
         term = self._chained()

@@ -83,9 +83,10 @@ class OtherNames:
         key: their texts.
         matched: the patterns that they match.
         places: the schemas of their values.
+        is_open: whether all names belong to it but the declared ones, so that they never run out.
     """
 
-    __slots__ = ("_excluded", "_parts", "key", "matched", "places")
+    __slots__ = ("_excluded", "_parts", "is_open", "key", "matched", "places")
 
     def __init__(
         self, matched: tuple[str, ...], places: tuple[Place, ...], parts: list[Grammar], excluded: list[Grammar]
@@ -95,6 +96,7 @@ class OtherNames:
         self._parts = parts
         self._excluded = excluded
         self.key = _key(parts, excluded)
+        self.is_open = False
 
     def within(self, languages: tuple[Grammar, ...]) -> Grammar:
         """The texts of those names that belong to all of ``languages`` as well."""
@@ -230,7 +232,9 @@ class ObjectLayout:
                 inside, excluded = [], declared
                 outside = [language for language, _ in patterns.values()]
             literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
-            yield OtherNames(matched, places, [*inside, *allowed], [*literals, *outside])
+            region = OtherNames(matched, places, [*inside, *allowed], [*literals, *outside])
+            region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
+            yield region
 
 
 def names_place(facet: ObjectFacet) -> Place:

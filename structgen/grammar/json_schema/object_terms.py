@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded
+from structgen.grammar.json_schema.places import refused
 from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import (
     EMPTY,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["object_term", "permuted", "refuse_size"]
+__all__ = ["object_term", "permuted", "refuse_count", "refuse_size"]
 
 _Member = tuple[Grammar, Grammar, bool]
 _Tail = tuple[Grammar, ...]
@@ -51,6 +52,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     ``EMPTY`` means that there is no such value.
 
     Raises:
+        UnsupportedFeature: ``minProperties`` counts undeclared names of which there may be few.
         LimitExceeded: names times bound on their number is too large.
 
     Complexity: O(names), times the bound on the number of members where there is one.
@@ -74,6 +76,10 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if (room is not None and room < need) or (bound is not None and need > optional + bound):
         return EMPTY
     repeats_count = other is not EMPTY and need > 1
+    if repeats_count and not any(
+        r.is_open and value is not EMPTY for r, value in zip(layout.others, others, strict=True)
+    ):
+        refuse_count(layout)
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
     if syntax.policy.order == "any":
@@ -205,6 +211,21 @@ class _Row:
         if other is not EMPTY and not is_capped and start is not None:
             first = chain(other, *start)
             self.first = first if following is EMPTY else Choice((first, following))
+
+
+def refuse_count(layout: ObjectLayout) -> None:
+    """Refuse to count names that may be repeated and may run out: a completion would be searched for in vain.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    facet = max(layout.held + layout.watched, key=lambda facet: facet.fewest)
+    refused(
+        facet.place,
+        "minProperties",
+        f"a text may repeat names that patterns leave, so {layout.fewest} distinct ones cannot be counted",
+        remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
+    )
 
 
 def refuse_size(layout: ObjectLayout) -> None:
