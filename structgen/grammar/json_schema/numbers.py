@@ -248,23 +248,15 @@ def number_term(
                 return EMPTY
         step, not_steps = None, ()
         digits = max(digits, WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
-    are_few = step is not None and _few_multiples(lower, upper, step, integral=integral)
-    if step is not None and (not_steps or not are_few):
-        count = remainders(step, integral=integral)
-        if count * WHOLE_DIGITS > MOST_STATES:
-            if integral and not not_steps:
-                lower, upper = _nearest(lower, upper, step.numerator)
-            interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
-            values = _multiples_in(interval, step, integral=integral)
-            if values is not None:
-                left = [value for value in values if all(value % not_step for not_step in not_steps)]
-                return _listed_forms(left, digits, has_fraction=has_all_forms or not integral)
-        if not are_few:
-            digits = _bounded_digits(count, lower, upper, digits, step, origins)
+    if step is not None:
+        interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+        listed = _few_listed(interval, step, not_steps, integral=integral, has_all_forms=has_all_forms)
+        if listed is not None:
+            return listed
+        if not _few_multiples(lower, upper, step, integral=integral):
+            digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
     for not_step in not_steps:
-        for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
-            if isinstance(bound, Decimal) and -_exponent(bound) > digits:
-                refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
+        _refuse_fine_bounds(lower, upper, digits, origins)
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
     interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
     steps = not_steps if step is None else (step, *not_steps)
@@ -280,6 +272,15 @@ def number_term(
 _INTERVAL_BYTES: Final = 1 << 15
 """What the term of an interval takes in memory, about."""
 _known_terms: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+
+
+def _refuse_fine_bounds(
+    lower: int | Decimal | None, upper: int | Decimal | None, digits: int, origins: tuple[Place, ...]
+) -> None:
+    """Refuse bounds with more digits after the point than are written."""
+    for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
+        if isinstance(bound, Decimal) and -_exponent(bound) > digits:
+            refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
 
 
 def _bounded_digits(
@@ -355,6 +356,23 @@ def _nearest(
         return far if lower is None else max(lower, far), upper
     reach = step * (_FEW // 2 - 1)
     return -reach if lower is None else max(lower, -reach), reach if upper is None else min(upper, reach)
+
+
+def _few_listed(
+    interval: _Interval, step: Fraction, not_steps: tuple[Fraction, ...], *, integral: bool, has_all_forms: bool
+) -> Grammar | None:
+    """The multiples of a step that no automaton holds, if they are few; of integers at least those next to zero."""
+    are_listed = not not_steps and _few_multiples(interval.lower, interval.upper, step, integral=integral)
+    if are_listed or remainders(step, integral=integral) * WHOLE_DIGITS <= MOST_STATES:
+        return None
+    if integral and not not_steps:
+        lower, upper = _nearest(interval.lower, interval.upper, step.numerator)
+        interval = interval._replace(lower=lower, upper=upper)
+    values = _multiples_in(interval, step, integral=integral)
+    if values is None:
+        return None
+    left = [value for value in values if all(value % not_step for not_step in not_steps)]
+    return _listed_forms(left, interval.digits, has_fraction=has_all_forms or not integral)
 
 
 def _multiples_in(interval: _Interval, step: Fraction, *, integral: bool) -> list[Fraction] | None:
