@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["spellings", "strings_of"]
+__all__ = ["all_spellings", "spellings", "strings_of"]
 
 STYLES: tuple[dict[str, Any], ...] = ({"separators": (",", ":")}, {}, {"indent": 2})
 """Compact, as ``json.dumps`` writes by default, and indented."""
+_SHORT = 10**8
+"""Numbers below are written in other forms too."""
 
 
 def spellings(value: Any, fixed: frozenset[str] | None) -> Iterator[bytes]:
@@ -32,6 +34,60 @@ def spellings(value: Any, fixed: frozenset[str] | None) -> Iterator[bytes]:
             yield text.encode()
         except UnicodeEncodeError:
             continue
+
+
+def all_spellings(value: Any, *, exponents: bool) -> Iterator[bytes]:
+    """Yield distinct texts of ``value`` for a policy that allows every one.
+
+    They are those of :func:`spellings` with members as they stand and turned round, and the compact text with each
+    integral number in other forms: with a fraction of zeros and, with ``exponents``, with an exponent, and the point
+    one place to the left.
+    """
+    turned = _turned(value)
+    texts = [text for data in (value, turned) for text in spellings(data, None)]
+    for form in _FORMS if exponents else _FORMS[:1]:
+        written = _written(turned, form)
+        try:
+            texts.append(written.encode())
+        except UnicodeEncodeError:
+            continue
+    yield from dict.fromkeys(texts)
+
+
+def _turned(value: Any) -> Any:
+    """``value`` with the members of all objects in the opposite order."""
+    if isinstance(value, list):
+        return [_turned(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _turned(value[name]) for name in reversed(value)}
+    return value
+
+
+def _shifted(number: int) -> str:
+    """The number with the point one place to the left, and an exponent that makes up for it."""
+    digits = str(abs(number))
+    return f"{'-' * (number < 0)}{digits[:-1] or '0'}.{digits[-1]}e1"
+
+
+_FORMS: tuple[Callable[[int], str], ...] = (
+    lambda number: f"{number}.0",
+    lambda number: f"{number}e0",
+    lambda number: f"{number}.000E+00",
+    _shifted,
+)
+
+
+def _written(value: Any, form: Callable[[int], str]) -> str:
+    """The compact text of ``value`` with its integral numbers, as far as they are short, in another form."""
+    if isinstance(value, list):
+        return f"[{','.join(_written(item, form) for item in value)}]"
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name, ensure_ascii=False)}:{_written(item, form)}" for name, item in value.items())
+        return "{" + ",".join(members) + "}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and value == int(value) and abs(value) < _SHORT:
+        return form(int(value))
+    return json.dumps(value, ensure_ascii=False)
 
 
 def strings_of(value: Any) -> frozenset[str]:

@@ -3,6 +3,9 @@
 An instance is written in several ways (``json_spellings``), with its members in the order in which the schema
 declares them and as it stands.  Every text of a valid instance must be a member of the language in one of these orders,
 no text of an invalid one may be in any.
+
+The suite speaks of values, so it is judged a second time (``ANYHOW``) under the policy that allows every spelling of a
+value: each text of a valid instance must be a member, whatever the order of its members, its numbers and escapes.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from json_spellings import spellings, strings_of
+from json_spellings import all_spellings, spellings, strings_of
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import (
@@ -33,14 +36,29 @@ from structgen.errors import (
     UnsatisfiableGrammar,
     UnsupportedFeature,
 )
-from structgen.grammar.json_schema import json_schema
+from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.grammar.json_schema.policy import Formats
 from structgen.grammar.report import Described
 from structgen.testing.instance_order import declared_orders
 
-__all__ = ["REAL", "SUITE", "Judged", "Kind", "Outcome", "judge_all", "judge_real", "judge_suite", "keywords_of"]
+__all__ = [
+    "ANYHOW",
+    "REAL",
+    "SUITE",
+    "Judged",
+    "Kind",
+    "Outcome",
+    "data_file",
+    "judge_all",
+    "judge_anyhow",
+    "judge_real",
+    "judge_suite",
+    "keywords_of",
+]
 
 REAL = "maskbench_dev.jsonl.gz"
 SUITE = "json-schema-test-suite.tar.gz"
+ANYHOW = f"{SUITE}, every spelling"
 DRAFTS = {
     "draft4": "http://json-schema.org/draft-04/schema#",
     "draft6": "http://json-schema.org/draft-06/schema#",
@@ -96,12 +114,18 @@ class Judged:
     keywords: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
+def data_file(source: str) -> str:
+    """The name of the file that holds the data of ``REAL``, ``SUITE`` or ``ANYHOW``."""
+    return source.partition(",")[0]
+
+
 def judge_all(source: str, folder: Path) -> list[Judged]:
-    """Judge all of ``REAL`` or ``SUITE`` in ``folder``, on all processors; in the order of the data."""
+    """Judge all of ``REAL``, ``SUITE`` or ``ANYHOW`` in ``folder``, on all processors; in the order of the data."""
     context = multiprocessing.get_context("spawn")
+    judge = {REAL: judge_real, SUITE: judge_suite, ANYHOW: judge_anyhow}[source]
+    path = folder / data_file(source)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        judge = judge_real if source == REAL else judge_suite
-        parts = list(pool.map(judge, itertools.repeat(folder / source), range(_CHUNKS), itertools.repeat(_CHUNKS)))
+        parts = list(pool.map(judge, itertools.repeat(path), range(_CHUNKS), itertools.repeat(_CHUNKS)))
     turns = itertools.zip_longest(*parts)
     return [judged for turn in turns for group in turn if group is not None for judged in group]
 
@@ -117,6 +141,22 @@ def judge_suite(path: Path, first: int = 0, step: int = 1) -> list[list[Judged]]
     return [_judge_group(path, *group) for group in itertools.islice(_groups(path), first, None, step)]
 
 
+def judge_anyhow(path: Path, first: int = 0, step: int = 1) -> list[list[Judged]]:
+    """The same for every spelling of a value, each group under the policy in which its question makes sense."""
+    groups = itertools.islice(_groups(path), first, None, step)
+    return [_judge_group(path, *group, policy_of(group[0])) for group in groups]
+
+
+def policy_of(file: str) -> JsonPolicy:
+    """The policy under which a file of the suite is to be read: its tests look at values, not at spellings.
+
+    ``format.json`` asks whether ``format`` is an annotation, as it is by default; the folder ``optional/format`` and
+    ``optional/content.json`` ask for assertions.
+    """
+    formats: Formats = "annotation" if file.endswith("/format.json") else "asserted"
+    return JsonPolicy(order="any", numbers="all", escapes="all", formats=formats)
+
+
 def _judge_schema(case: dict[str, Any]) -> Judged:
     schema = case["schema"]
     compiled = _compiled(schema)
@@ -130,17 +170,22 @@ def _judge_schema(case: dict[str, Any]) -> Judged:
     return Judged(case["name"], outcome, _keywords(compiled, schema))
 
 
-def _judge_group(path: Path, file: str, draft: str, group: dict[str, Any]) -> list[Judged]:
+def _judge_group(
+    path: Path, file: str, draft: str, group: dict[str, Any], policy: JsonPolicy | None = None
+) -> list[Judged]:
+    """Judge the tests of a group; ``policy`` is one that allows every spelling, none is the default policy."""
     schema, registry = group["schema"], _remotes(path)
     if isinstance(schema, dict):
         schema.setdefault("$schema", DRAFTS[draft])
-    compiled = _compiled(schema, registry)
+    compiled = _compiled(schema, registry, policy)
     fixed = strings_of(schema) | strings_of(list(registry.values()))
     if "://json-schema.org/" in json.dumps(schema):  # the names of a metaschema may be meant, written as they are
         fixed |= strings_of([test["data"] for test in group["tests"]])
     judged = []
     for test in group["tests"]:
-        if isinstance(compiled, Constraint):
+        if isinstance(compiled, Constraint) and policy is not None:
+            outcome = _judge_anyhow(compiled, test, exponents="multipleOf" not in keywords_of(schema))
+        elif isinstance(compiled, Constraint):
             outcome = _judge(compiled, schema, test, fixed)
         elif isinstance(compiled, UnsatisfiableGrammar):
             outcome = Outcome(Kind.REJECTS_VALID, _reason(compiled)) if test["valid"] else PASS
@@ -159,14 +204,23 @@ def _judge(constraint: Constraint, schema: Any, test: dict[str, Any], fixed: fro
     return Outcome(Kind.ACCEPTS_INVALID) if any(map(partial(_accepts, constraint), dict.fromkeys(texts))) else PASS
 
 
+def _judge_anyhow(constraint: Constraint, test: dict[str, Any], *, exponents: bool) -> Outcome:
+    accepted = [_accepts(constraint, text) for text in all_spellings(test["data"], exponents=exponents)]
+    if test["valid"]:
+        return PASS if all(accepted) else Outcome(Kind.REJECTS_VALID)
+    return Outcome(Kind.ACCEPTS_INVALID) if any(accepted) else PASS
+
+
 def _accepts(constraint: Constraint, text: bytes) -> bool:
     matcher = constraint.matcher()
     return matcher.accept_bytes(text) == len(text) and matcher.is_accepting
 
 
-def _compiled(schema: Any, registry: dict[str, Any] | None = None) -> Constraint | StructgenError:
+def _compiled(
+    schema: Any, registry: dict[str, Any] | None = None, policy: JsonPolicy | None = None
+) -> Constraint | StructgenError:
     try:
-        return compile(json_schema(schema, registry=registry), _bytes())
+        return compile(json_schema(schema, registry=registry, policy=policy), _bytes())
     except (GrammarError, LimitExceeded) as error:
         return error
 

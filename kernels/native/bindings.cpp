@@ -233,6 +233,7 @@ NB_MODULE(_native, m) {
              new (self) Constraint(std::move(engine), start, std::move(eos), limits);
            },
            "engine"_a, "start"_a, "eos"_a, "limits"_a)
+      .def_prop_ro("is_searched", &Constraint::is_searched)
       .def_prop_ro("states_used", &Constraint::states_used);
 
   nb::class_<Matcher>(m, "Matcher")

@@ -25,7 +25,9 @@ class Constraint {
   // What is known of the rules without repetition that the grammar has.
   Scope scope() const { return scope_; }
   bool has_scope() const { return scope_ != Scope::kNone; }
-  Distinct::Effort effort() const { return {scope_ == Scope::kUnknown, limits_.distance_steps}; }
+  // Whether a completion must be searched for anywhere, since nothing is promised of what must differ.
+  bool is_searched() const { return scope_ == Scope::kUnknown; }
+  Distinct::Effort effort() const { return {is_searched(), limits_.distance_steps}; }
 
   // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
   // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore

@@ -53,6 +53,7 @@ class SourceOptions:
         start: the rule that a Lark grammar begins with.
         whitespace: what may stand between the tokens of JSON.
         order: in which order the members of a JSON object may come.
+        bounds: the bounds of ``JsonPolicy`` by name.
     """
 
     regex: str | None
@@ -61,6 +62,7 @@ class SourceOptions:
     start: str
     whitespace: Whitespace
     order: Order
+    bounds: dict[str, int | None]
 
     def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
         """Distribute the positional arguments over ``names``, of which ``--regex`` replaces the first.
@@ -105,7 +107,8 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
         def wrapper(
             *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, order: Any, **rest: Any
         ) -> Any:
-            source = SourceOptions(regex, dialect, lark, start, whitespace, order)
+            bounds = {name: rest.pop(name) for name in _BOUNDS}
+            source = SourceOptions(regex, dialect, lark, start, whitespace, order, bounds)
             return command(*arguments, source=source, **rest)
 
         decorated: Any = wrapper
@@ -145,7 +148,19 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
             show_default=True,
             help="Order of the members of a JSON object: as the schema declares them, or any.",
         ),
+        *(
+            click.option(f"--{name.replace('_', '-')}", metavar="N", type=click.IntRange(0, most), help=text)
+            for name, (most, text) in _BOUNDS.items()
+        ),
     ]
+
+
+_BOUNDS: Final = {
+    "max_depth": (500, "How deeply arrays and objects may nest."),
+    "max_length": (1_000_000, "Most characters of a string where the schema has no smaller bound."),
+    "max_items": (1_000_000, "Most items of an array, likewise."),
+    "max_members": (1_000, "Most members of an object with undeclared names."),
+}
 
 
 def read_source(path: str | None, options: SourceOptions) -> Source:
@@ -174,9 +189,17 @@ def read_source(path: str | None, options: SourceOptions) -> Source:
 
             folder = None if path == STANDARD_INPUT else path  # where relative imports are looked for
             return Source(lark(text, start=options.start, path=folder), label)
-        from structgen.grammar.json_schema import json_schema
+        from structgen.grammar.json_schema import JsonPolicy, json_schema
 
-        return Source(json_schema(text, whitespace=options.whitespace, order=options.order), label)
+        policy = JsonPolicy(
+            whitespace=options.whitespace,
+            order=options.order,
+            max_depth=options.bounds["max_depth"],
+            max_length=options.bounds["max_length"],
+            max_items=options.bounds["max_items"],
+            max_members=options.bounds["max_members"],
+        )
+        return Source(json_schema(text, policy=policy), label)
 
 
 def compile_source(source: Source, vocabulary: Vocabulary | None = None) -> Constraint:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Constraint", "compile"]
 
 _DEFAULT_LIMITS: Final = Limits()
+_MOST_SEARCHED: Final = 20_000
+"""Steps of the search for some member where nothing is promised of what must differ; it decides or gives up soon."""
 _BYTES_PER_BYTE: Final = 8
 """What a constraint with its grammar takes in memory, for a byte of the program that the grammar is flattened to."""
 
@@ -170,14 +172,18 @@ def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Sh
             remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
         )
     if distance is None:
-        raise UnsatisfiableGrammar(
-            "grammar",
-            "no string belongs to it",
-            evidence=f"the term is {grammar!r}",
-            remedy="look for an empty choice, contradicting intersections, or rules that never end",
-        )
+        raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
     native = _native.Constraint(engine.native, term, vocabulary.eos, bounds)
+    if native.is_searched and distance > 0:
+        few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MOST_SEARCHED)))
+        if not _native.Matcher(_native.Constraint(engine.native, term, vocabulary.eos, few)).shortest_completion():
+            raise _unsatisfiable(grammar, "more items or names that must differ than there are")
     return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
+
+
+def _unsatisfiable(grammar: Grammar, culprits: str) -> UnsatisfiableGrammar:
+    evidence, remedy = f"the term is {grammar!r}", f"look for {culprits}"
+    return UnsatisfiableGrammar("grammar", "no string belongs to it", evidence=evidence, remedy=remedy)
 
 
 def _check_spelling(constraint: Constraint) -> None:

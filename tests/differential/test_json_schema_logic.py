@@ -74,7 +74,7 @@ def check(schema: Any, vocabulary: Vocabulary) -> str:
 def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
     """Twelve schemas a seed; nearly all of them are enforced.
 
-    A negated ``maxProperties`` asks for two names that may repeat, which is refused; it is drawn often.
+    A negated ``maxProperties`` asks for two names that may repeat, refused beside patterns; it is drawn often.
     """
     universe = Universe(seed)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]

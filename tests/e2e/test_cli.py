@@ -146,6 +146,16 @@ def test_order(structgen: Command, model: Callable[..., None], person: str, tmp_
     assert "any" in structgen("check", person, "--order", "any")[1]
 
 
+def test_bounds(structgen: Command, person: str, tmp_path: Path) -> None:
+    """Bounds on what a schema leaves open hold in all commands, and are lines of the report."""
+    document = tmp_path / "document.json"
+    document.write_text('{"name": "Ada", "age": 36}')
+    for bound, is_member in (("2", False), ("3", True)):
+        assert (structgen("match", person, str(document), "--max-length", bound)[0] == 0) == is_member
+    assert "at most 3 code points" in structgen("check", person, "--max-length", "3")[1]
+    _fails(structgen("check", person, "--max-depth", "0"), 2, "max_depth=0")
+
+
 def test_run_a_regex_and_a_lark_grammar(structgen: Command, model: Callable[..., None], tmp_path: Path) -> None:
     """All three kinds of description work."""
     model("yes")

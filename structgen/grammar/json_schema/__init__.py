@@ -193,8 +193,8 @@ def _grammar(documents: Documents, python_type: object | None, setting: Setting,
     dialect = documents.root.resource.dialect
 
     def entries() -> tuple[ReportEntry, ...]:
-        both = (references.originals(with_twins(schemas, twins)) for schemas in (reached, checked))
-        return describe(sources, *both)
+        by_keyword = {keyword: references.originals(with_twins(known, twins)) for keyword, known in checked.items()}
+        return describe(sources, references.originals(with_twins(reached, twins)), by_keyword)
 
     return Described(term, LazyDescription(entries, setting.policy, dialect, python_type))
 

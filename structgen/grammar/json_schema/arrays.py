@@ -179,12 +179,14 @@ class ArrayLayout:
 
     __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "unique", "watched")
 
-    def __init__(self, facets: tuple[ArrayFacet, ...]) -> None:
+    def __init__(self, facets: tuple[ArrayFacet, ...], most: int | None = None) -> None:
+        """Meet the facets; ``most`` is a bound on the number of items beside theirs."""
         self.held = tuple(facet for facet in facets if not facet.is_negated)
         self.watched = tuple(facet for facet in facets if facet.is_negated)
         self.counted = tuple(facet for facet in self.held if facet.contained is not None)
         self.fewest = max((facet.fewest for facet in self.held), default=0)
-        self.most = min((facet.most for facet in self.held if facet.most is not None), default=None)
+        bounds = [facet.most for facet in self.held if facet.most is not None]
+        self.most = min(bounds if most is None else [*bounds, most], default=None)
         prefix = max(len(facet.prefix) for facet in facets)
         if self.most is not None:
             prefix = min(prefix, self.most)

@@ -70,8 +70,8 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "exclusiveMaximum": Keyword("numbers", "enforced; a boolean in draft 4"),
     "multipleOf": Keyword(
         "numbers",
-        "enforced, also on decimals, while digits times remainders stay below 5,000; powers of ten, and intervals with "
-        "at most 256 multiples, always; else refused",
+        "enforced, also on decimals, while digits times remainders stay below 50,000; powers of ten, and intervals "
+        "with at most 256 multiples, always; else of integers the 255 multiples next to zero, of other numbers refused",
     ),
     "items": Keyword("arrays", "enforced; an array of schemas up to draft 2019-09"),
     "prefixItems": Keyword("arrays", _ENFORCED),
@@ -82,8 +82,7 @@ KEYWORDS: Final[dict[str, Keyword]] = {
         "arrays",
         "enforced where the values are few, each at most once by value: `enum`, `const`, booleans, null, intervals of "
         "integers, unions of these; after a prefix too, where its items are such or provably different from all "
-        "others; and where at most one item is possible; else checked at the end of each item, and refused where "
-        "more than one is required",
+        "others; and where at most one item is possible; else checked at the end of each item",
     ),
     "contains": Keyword("arrays", _ENFORCED),
     "minContains": Keyword("arrays", "enforced; no effect without `contains`"),
@@ -100,7 +99,8 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "propertyNames": Keyword("objects", _ENFORCED),
     "minProperties": Keyword(
         "objects",
-        "enforced where no name can repeat, or at most one name beyond `required` is asked for; else refused",
+        "enforced where no name can repeat, or at most one name beyond `required` is asked for; else names are "
+        "compared as they are written, and those that patterns or `propertyNames` leave are refused",
     ),
     "maxProperties": Keyword("objects", "enforced; a repeated undeclared name counts each time"),
     "dependentRequired": Keyword("objects", _ENFORCED),

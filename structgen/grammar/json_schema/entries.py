@@ -5,7 +5,7 @@ It is made when somebody asks for it, so that compiling does not pay for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.formats import ASSERTED
@@ -107,21 +107,21 @@ def with_twins(schemas: Iterable[int], twins: Iterable[tuple[Json, Json]]) -> se
 
 
 def describe(
-    documents: Iterable[Document], reached: Container[int], checked: Container[int] = ()
+    documents: Iterable[Document], reached: Container[int], checked: Mapping[str, Container[int]]
 ) -> tuple[ReportEntry, ...]:
     """List every keyword of the documents.
 
     Args:
         documents: the documents, in order.
         reached: the identities of the schema objects that the grammar was made from.
-        checked: those of them whose ``uniqueItems`` is checked at the end of each item.
+        checked: by keyword those of them where it is checked as the text is written.
 
     Complexity: linear in the documents; a schema that occurs twice as one object is listed once.
     """
     return tuple(entry for document in documents for entry in _walk(document, reached, checked))
 
 
-def _walk(document: Document, reached: Container[int], checked: Container[int]) -> Iterator[ReportEntry]:
+def _walk(document: Document, reached: Container[int], checked: Mapping[str, Container[int]]) -> Iterator[ReportEntry]:
     seen: set[int] = set()
     start = document.resource
     stack: list[Iterator[tuple[Json, str, Resource] | ReportEntry]] = [iter([(start.root, "", start)])]
@@ -137,12 +137,15 @@ def _walk(document: Document, reached: Container[int], checked: Container[int]) 
                 seen.add(id(schema))
                 if schema is not resource.root and (found := document.inner(schema, resource, pointer)):
                     resource = resource.inner(schema, *found, ())
-                status = Status.CHECKED if id(schema) in checked else Status.ENFORCED
-                stack.append(_schema(schema, pointer, resource, status, is_reached=id(schema) in reached))
+                known = frozenset(keyword for keyword, schemas in checked.items() if id(schema) in schemas)
+                stack.append(_schema(schema, pointer, resource, known, is_reached=id(schema) in reached))
+
+
+_CHECKS: Final = {"uniqueItems": "at the end of each item", "minProperties": "names are compared as they are written"}
 
 
 def _schema(
-    schema: dict[str, Json], pointer: str, resource: Resource, unique: Status, *, is_reached: bool
+    schema: dict[str, Json], pointer: str, resource: Resource, checked: frozenset[str], *, is_reached: bool
 ) -> Iterator[tuple[Json, str, Resource] | ReportEntry]:
     dialect, prefix = resource.dialect, f"{resource.document.name}#"
     is_hidden = "$ref" in schema and dialect.reference_stands_alone
@@ -153,8 +156,8 @@ def _schema(
             yield ReportEntry(keyword, where, Status.ANNOTATION, hidden)
         else:
             entry = _entry(keyword, value, where, schema, resource, is_reached=is_reached)
-            if keyword == "uniqueItems" and entry.status is Status.ENFORCED and unique is Status.CHECKED:
-                entry = ReportEntry(keyword, where, unique, "at the end of each item")
+            if keyword in checked and entry.status is Status.ENFORCED:
+                entry = ReportEntry(keyword, where, Status.CHECKED, _CHECKS[keyword])
             yield entry
         for inner, steps in inner_schemas(keyword, value):
             yield inner, pointer + "".join(f"/{escape(step)}" for step in steps), resource

@@ -20,7 +20,7 @@ from structgen.grammar.nodes import (
     sequence,
 )
 
-__all__ = ["email", "hostname", "idn_email", "plain_hostname"]
+__all__ = ["any_email", "email", "hostname", "idn_email", "plain_hostname"]
 
 _BEYOND_ASCII: Final = (0x80, 0x10FFFF)
 
@@ -47,13 +47,24 @@ def hostname() -> Grammar:
 @cache
 def email() -> Grammar:
     """RFC 5321 ``Mailbox``, with the lengths of its section 4.5.3.1; no general address literals."""
-    return _mailbox((), plain_hostname())
+    return _mailbox((), choice(plain_hostname(), _bracketed(choice(IPV4, sequence("IPv6:", IPV6)))))
+
+
+@cache
+def any_email() -> Grammar:
+    """The same with every address literal, those of a form that is registered nowhere too."""
+    return _mailbox((), choice(plain_hostname(), _bracketed(repeat(CharClass([(33, 90), (94, 126)]), 1))))
 
 
 @cache
 def idn_email() -> Grammar:
     """RFC 6531 ``Mailbox``: the same with characters beyond ASCII; lengths count octets of UTF-8."""
-    return _mailbox((_BEYOND_ASCII,), choice(plain_hostname(), Intersection((mail_domain(), _octets(253)))))
+    domain = choice(plain_hostname(), Intersection((mail_domain(), _octets(253))))
+    return _mailbox((_BEYOND_ASCII,), choice(domain, _bracketed(choice(IPV4, sequence("IPv6:", IPV6)))))
+
+
+def _bracketed(address: Grammar) -> Grammar:
+    return sequence("[", address, "]")
 
 
 def _mailbox(more: tuple[tuple[int, int], ...], domain: Grammar) -> Grammar:
@@ -62,8 +73,7 @@ def _mailbox(more: tuple[tuple[int, int], ...], domain: Grammar) -> Grammar:
     quoted_text = CharClass([(32, 33), (35, 91), (93, 126), *more])
     quoted = sequence('"', repeat(choice(quoted_text, sequence("\\", CharClass([(32, 126)])))), '"')
     local = Intersection((choice(dotted, quoted), _octets(64)))
-    address = sequence("[", choice(IPV4, sequence("IPv6:", IPV6)), "]")
-    return sequence(local, "@", choice(domain, address))
+    return sequence(local, "@", domain)
 
 
 def _octets(most: int) -> Grammar:

@@ -86,7 +86,7 @@ def _is_regex(text: str) -> bool | None:
 
 
 def _is_email(text: str) -> bool | None:
-    return belongs(text, format_language("email")) or (None if text.endswith("]") else False)
+    return belongs(text, format_language("email")) or (None if belongs(text, outer_language("email")) else False)
 
 
 def _is_idn_email(text: str) -> bool | None:
@@ -100,7 +100,7 @@ ASSERTED: Final[dict[str, _Format]] = {
     "time": _Format(format_dates.time),
     "date-time": _Format(format_dates.date_time),
     "duration": _Format(format_dates.duration),
-    "email": _Format(format_names.email, _ADDRESS_LITERALS, _anything, _is_email),
+    "email": _Format(format_names.email, _ADDRESS_LITERALS, format_names.any_email, _is_email),
     "idn-email": _Format(
         format_names.idn_email,
         f"{_ADDRESS_LITERALS}, nor long labels and some with marks or contextual characters",

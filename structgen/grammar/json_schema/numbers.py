@@ -9,7 +9,7 @@ from math import ceil, floor, lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.grammar.content_cache import ContentCache
-from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes
+from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes, run
 from structgen.grammar.json_schema.integral import integral_magnitudes, with_zero_fraction, zero_with_exponent
 from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, multiples_bytes, remainders
 from structgen.grammar.json_schema.places import malformed, refused
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["READERS", "NumberFacet", "equal_numbers", "exact", "number_term"]
 
 _MINUS: Final = Literal(b"-")
+_ZERO: Final = Literal(b"0")
 _MOST_DIGITS: Final = 400
 """Digits of a bound on either side of the point; the largest double has 309."""
 _SHIFTS: Final = 8
@@ -247,12 +248,15 @@ def number_term(
                 return EMPTY
         step, not_steps = None, ()
         digits = max(digits, WHOLE_DIGITS, _least_digits(lower, 1), _least_digits(upper, -1))
-    if step is not None and not _few_multiples(lower, upper, step, integral=integral):
-        digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
+    if step is not None:
+        interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+        listed = _few_listed(interval, step, not_steps, integral=integral, has_all_forms=has_all_forms)
+        if listed is not None:
+            return listed
+        if not _few_multiples(lower, upper, step, integral=integral):
+            digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
     for not_step in not_steps:
-        for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
-            if isinstance(bound, Decimal) and -_exponent(bound) > digits:
-                refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
+        _refuse_fine_bounds(lower, upper, digits, origins)
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
     interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
     steps = not_steps if step is None else (step, *not_steps)
@@ -268,6 +272,15 @@ def number_term(
 _INTERVAL_BYTES: Final = 1 << 15
 """What the term of an interval takes in memory, about."""
 _known_terms: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+
+
+def _refuse_fine_bounds(
+    lower: int | Decimal | None, upper: int | Decimal | None, digits: int, origins: tuple[Place, ...]
+) -> None:
+    """Refuse bounds with more digits after the point than are written."""
+    for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
+        if isinstance(bound, Decimal) and -_exponent(bound) > digits:
+            refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
 
 
 def _bounded_digits(
@@ -329,6 +342,79 @@ def _culprit(origins: tuple[Place, ...], keywords: tuple[str, ...]) -> tuple[Pla
             if isinstance(place.schema, dict) and keyword in place.schema:
                 return place, keyword
     return origins[0], keywords[0]
+
+
+def _nearest(
+    lower: int | Decimal | None, upper: int | Decimal | None, step: int
+) -> tuple[int | Decimal, int | Decimal]:
+    """Bounds within these that leave so few multiples that they are listed: those next to zero."""
+    if lower is not None and lower > 0:
+        far = ceil(lower) + step * (_FEW - 2)
+        return lower, far if upper is None else min(upper, far)
+    if upper is not None and upper < 0:
+        far = floor(upper) - step * (_FEW - 2)
+        return far if lower is None else max(lower, far), upper
+    reach = step * (_FEW // 2 - 1)
+    return -reach if lower is None else max(lower, -reach), reach if upper is None else min(upper, reach)
+
+
+def _few_listed(
+    interval: _Interval, step: Fraction, not_steps: tuple[Fraction, ...], *, integral: bool, has_all_forms: bool
+) -> Grammar | None:
+    """The multiples of a step that no automaton holds, if they are few; of integers at least those next to zero."""
+    are_listed = not not_steps and _few_multiples(interval.lower, interval.upper, step, integral=integral)
+    if are_listed or remainders(step, integral=integral) * WHOLE_DIGITS <= MOST_STATES:
+        return None
+    if integral and not not_steps:
+        lower, upper = _nearest(interval.lower, interval.upper, step.numerator)
+        interval = interval._replace(lower=lower, upper=upper)
+    values = _multiples_in(interval, step, integral=integral)
+    if values is None:
+        return None
+    left = [value for value in values if all(value % not_step for not_step in not_steps)]
+    return _listed_forms(left, interval.digits, has_fraction=has_all_forms or not integral)
+
+
+def _multiples_in(interval: _Interval, step: Fraction, *, integral: bool) -> list[Fraction] | None:
+    """The multiples of an interval, if they are few."""
+    if interval.lower is None or interval.upper is None:
+        return None
+    unit = Fraction(step.numerator) if integral else step
+    lower, upper = Fraction(interval.lower), Fraction(interval.upper)
+    first, last = ceil(lower / unit), floor(upper / unit)
+    if last - first >= _FEW:
+        return None
+    found = [number * unit for number in range(first, last + 1)]
+    is_outside = {lower: interval.lower_open, upper: interval.upper_open}
+    return [value for value in found if not is_outside.get(value, False)]
+
+
+def _listed_forms(values: list[Fraction], digits: int, *, has_fraction: bool) -> Grammar:
+    """Numbers without exponents; with ``has_fraction`` with zeros at the end, to ``digits`` after the point."""
+    found = []
+    for value in values:
+        text = _decimal_text(abs(value))
+        written: Grammar = Literal(text.encode())
+        if has_fraction and "." in text:
+            written = chain(written, run(_ZERO, 0, max(digits - len(text.partition(".")[2]), 0)))
+        elif has_fraction:
+            written = with_zero_fraction(written, digits)
+        found += [] if value < 0 else [written]
+        found += [] if value > 0 else [chain(_MINUS, written)]
+    return alternatives(*found)
+
+
+def _decimal_text(value: Fraction) -> str:
+    """A number that has a finite expansion and no sign, without zeros at the end.
+
+    >>> _decimal_text(Fraction(27, 4))
+    '6.75'
+    """
+    places = 0
+    while value.denominator > 1:
+        value, places = value * 10, places + 1
+    digits = str(value.numerator).rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
 
 
 def _few_multiples(lower: int | Decimal | None, upper: int | Decimal | None, step: Fraction, *, integral: bool) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from structgen.errors import UnsupportedFeature
 from structgen.grammar.json_schema.object_terms import permuted
 from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.nodes import EMPTY
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_chain import Reading
@@ -101,7 +102,10 @@ def union_of_permutations(
         required = [read(entries[index], violates) for index, violates in choice.present]
         required += [read(others, violates) for violates in choice.others]
         optional = [plain[i] for i in range(len(entries)) if i not in present and not choice.absent >> i & 1]
-        return permuted(required, optional, rest, choice.fewest, choice.most, syntax)
+        left = None if layout.most_others is None else layout.most_others - len(choice.others)
+        if left is not None and left < 0:
+            return EMPTY
+        return permuted(required, optional, rest, choice.fewest, choice.most, syntax, most_others=left)
 
     plain = [read(readings, 0) for readings in entries]
     rest = read(others, 0)

@@ -17,7 +17,7 @@ from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_alternatives import union_of_permutations
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
 from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
-from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
 
 if TYPE_CHECKING:
@@ -43,12 +43,14 @@ class State(NamedTuple):
         violated: the watched facets that are known to be violated, as bits.
         due: the entries that must still come, and ``barred`` those that must not, as bits.
         size: how many members were written, as far as that matters.
+        others: how many of them have undeclared names, where that is bounded.
     """
 
     violated: int = 0
     due: int = 0
     barred: int = 0
     size: int = 0
+    others: int = 0
 
 
 class Reading(NamedTuple):
@@ -175,7 +177,7 @@ class ObjectChain:
         """The objects, given the terms of ``places``; ``EMPTY`` means that there are none.
 
         Raises:
-            UnsupportedFeature: the number of members matters, and a text may repeat undeclared names.
+            UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
             LimitExceeded: there are too many states.
 
         Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
@@ -219,6 +221,13 @@ class ObjectChain:
 
     def begin(self, reading: Reading, state: State) -> State | None:
         """The state after a member with an undeclared name."""
+        after = self._counted(reading, state)
+        if after is None or self._layout.most_others is None:
+            return after
+        return None if after.others == self._layout.most_others else after._replace(others=after.others + 1)
+
+    def _counted(self, reading: Reading, state: State) -> State | None:
+        """The state after a member."""
         size = min(state.size + 1, self._cap)
         if self._layout.most is not None and size > self._layout.most:
             return None
@@ -226,7 +235,7 @@ class ObjectChain:
 
     def take(self, index: int, reading: Reading, state: State) -> State | None:
         """The state after the entry at ``index``, if it may come."""
-        after = self.begin(reading, state)
+        after = self._counted(reading, state)
         if after is None or state.barred >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
@@ -276,10 +285,15 @@ class _Builder:
         self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
         most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
         required = sum(entry.is_required for entry in layout.entries)
-        if self._others and most_needed - required > 1:
+        self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
+        if self._repeats_count and not all(region.is_open for region in layout.others):
             refuse_count(layout)
 
     def term(self) -> Grammar:
+        term = self._chained()
+        return distinct(term, is_spare=False) if self._repeats_count else term
+
+    def _chained(self) -> Grammar:
         if self._syntax.policy.order == "any":
             return union_of_permutations(self._layout, self._members, self._others, self._values, self._syntax)
         count = len(self._members)
@@ -415,6 +429,6 @@ class _Builder:
         return member
 
 
-def _progress(state: State) -> tuple[int, int]:
+def _progress(state: State) -> tuple[int, int, int]:
     """Undeclared members only ever lead to states of a higher rank, or nowhere."""
-    return state.violated.bit_count(), state.size
+    return state.violated.bit_count(), state.size, state.others

@@ -15,10 +15,21 @@ from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
 from structgen.grammar.json_schema.values import quoted
-from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, JsonString, Literal
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Repeat,
+)
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.objects import ObjectFacet
+    from structgen.grammar.json_schema.policy import JsonPolicy
 
 __all__ = [
     "Entry",
@@ -72,9 +83,10 @@ class OtherNames:
         key: their texts.
         matched: the patterns that they match.
         places: the schemas of their values.
+        is_open: whether all names belong to it but the declared ones, so that they never run out.
     """
 
-    __slots__ = ("_excluded", "_parts", "key", "matched", "places")
+    __slots__ = ("_excluded", "_parts", "is_open", "key", "matched", "places")
 
     def __init__(
         self, matched: tuple[str, ...], places: tuple[Place, ...], parts: list[Grammar], excluded: list[Grammar]
@@ -84,6 +96,7 @@ class OtherNames:
         self._parts = parts
         self._excluded = excluded
         self.key = _key(parts, excluded)
+        self.is_open = False
 
     def within(self, languages: tuple[Grammar, ...]) -> Grammar:
         """The texts of those names that belong to all of ``languages`` as well."""
@@ -102,12 +115,24 @@ class ObjectLayout:
         others: the regions of all other names.
         fewest, most: the bounds on the number of members.
         dependents: for a name those that must occur beside it.
+        most_others: the bound of the policy on the number of members with undeclared names.
         name_rules: what is left of the names by schemas of names.
     """
 
-    __slots__ = ("dependents", "entries", "fewest", "held", "most", "name_rules", "others", "watched")
+    __slots__ = (
+        "_longest_name",
+        "dependents",
+        "entries",
+        "fewest",
+        "held",
+        "most",
+        "most_others",
+        "name_rules",
+        "others",
+        "watched",
+    )
 
-    def __init__(self, facets: tuple[ObjectFacet, ...], name_rules: NameRules, *, all_escapes: bool = False) -> None:
+    def __init__(self, facets: tuple[ObjectFacet, ...], name_rules: NameRules, policy: JsonPolicy) -> None:
         self.held = tuple(facet for facet in facets if not facet.is_negated)
         self.watched = tuple(facet for facet in facets if facet.is_negated)
         self.name_rules = name_rules
@@ -116,7 +141,8 @@ class ObjectLayout:
             self._of_one(facets[0])
         else:
             self._of_several(facets)
-        if all_escapes:
+        self.most_others, self._longest_name = policy.max_members, policy.max_length
+        if policy.escapes == "all":
             for entry in self.entries:
                 entry.key = JsonString(Literal(entry.name.encode()))
         rules = tuple(names_place(facet) for facet in self.held if facet.names is not True)
@@ -125,7 +151,8 @@ class ObjectLayout:
             for entry in self.entries:
                 entry.is_forbidden = not names.admits(entry.name)
         self.others: list[OtherNames] = []
-        if not any(facet.additional is False and not facet.patterns for facet in self.held):
+        is_closed = any(facet.additional is False and not facet.patterns for facet in self.held)
+        if not is_closed and self.most_others != 0:
             self.others = list(self._regions(facets, [entry.name for entry in self.entries], names))
 
     @property
@@ -183,6 +210,8 @@ class ObjectLayout:
         if permitted is EMPTY:
             return
         allowed = [] if permitted is None else [permitted]
+        if self._longest_name is not None:
+            allowed.append(Repeat(ANY_CHAR, 0, self._longest_name))
         patterns: dict[str, tuple[Grammar, list[str]]] = {}
         for facet in facets:
             for text, language in facet.patterns:
@@ -203,7 +232,9 @@ class ObjectLayout:
                 inside, excluded = [], declared
                 outside = [language for language, _ in patterns.values()]
             literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
-            yield OtherNames(matched, places, [*inside, *allowed], [*literals, *outside])
+            region = OtherNames(matched, places, [*inside, *allowed], [*literals, *outside])
+            region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
+            yield region
 
 
 def names_place(facet: ObjectFacet) -> Place:

@@ -7,7 +7,9 @@ Members are chained from the right.  After a member, with the names before ``i``
 
 so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
 be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
-beyond the required ones.  Where the policy asks for any order, the members are a permutation instead.
+beyond the required ones, and where the policy bounds the number of undeclared ones, once for each number of those.
+Where the policy asks for any order, the members are a permutation instead.  Where two or more undeclared names are
+required, a text could meet that by repeating one, so that names are checked as they are written (``Distinct``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.places import refused
-from structgen.grammar.json_schema.terms import alternatives, chain
+from structgen.grammar.json_schema.terms import alternatives, chain, distinct
 from structgen.grammar.nodes import (
     EMPTY,
     EPSILON,
@@ -50,7 +52,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     ``EMPTY`` means that there is no such value.
 
     Raises:
-        UnsupportedFeature: ``minProperties`` counts names that may be repeated.
+        UnsupportedFeature: ``minProperties`` counts undeclared names of which there may be few.
         LimitExceeded: names times bound on their number is too large.
 
     Complexity: O(names), times the bound on the number of members where there is one.
@@ -70,27 +72,48 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     need = max(layout.fewest - required, 0)
     room = None if layout.most is None else layout.most - required
     optional = len(members) - required
-    if (room is not None and room < need) or (other is EMPTY and need > optional):
+    bound = layout.most_others if other is not EMPTY else 0
+    if (room is not None and room < need) or (bound is not None and need > optional + bound):
         return EMPTY
-    if other is not EMPTY and need > 1:
+    repeats_count = other is not EMPTY and need > 1
+    if repeats_count and not any(
+        r.is_open and value is not EMPTY for r, value in zip(layout.others, others, strict=True)
+    ):
         refuse_count(layout)
     if other is EMPTY and room is not None and room >= optional:
         room = None  # the names run out first
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
-        return permuted(due, free, other, layout.fewest, layout.most, syntax)
+        term = permuted(due, free, other, layout.fewest, layout.most, syntax, most_others=bound)
+        return distinct(term, is_spare=False) if repeats_count else term
     steps = need if room is None else room
-    if (len(members) + 1) * (steps + 1) > _MOST_STATES:
+    counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
+    if (len(members) + 1) * (steps + 1) * len(counts) > _MOST_STATES:
         refuse_size(layout)
-    row: _Row | None = None
+    rows: list[_Row] = []  # for one member more, by the number of others
     for extra in range(steps, -1, -1):
-        row = _Row(members, other, syntax, ahead=row, is_capped=room == extra, may_end=extra >= need)
-    first = row.first if row else EMPTY
+        above, rows = rows, []
+        for count in reversed(counts):
+            declared = above[count] if above else None
+            is_full = len(counts) > 1 and count == counts[-1]
+            next_row = None if len(counts) == 1 or is_full else above[count + 1] if above else rows[0]
+            row = _Row(
+                members,
+                EMPTY if is_full else other,
+                syntax,
+                declared=declared,
+                others=declared if len(counts) == 1 else next_row,
+                is_capped=room == extra,
+                may_end=extra >= need,
+            )
+            rows.insert(0, row)
+    first = rows[0].first
     if first is EMPTY:
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
-    return Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    return distinct(term, is_spare=False) if repeats_count else term
 
 
 def permuted(
@@ -100,9 +123,14 @@ def permuted(
     fewest: int,
     most: int | None,
     syntax: Syntax,
+    *,
+    most_others: int | None,
 ) -> Grammar:
     """The objects with these members in any order, from ``fewest`` to ``most`` of them."""
     optional = [member for member in optional if member is not EMPTY]
+    if other is not EMPTY and most_others is not None:
+        optional += [other] * most_others
+        other = EMPTY
     if any(member is EMPTY for member in required) or (most is not None and most < max(fewest, len(required))):
         return EMPTY
     if other is EMPTY and fewest > len(required) + len(optional):
@@ -132,7 +160,8 @@ class _Row:
         other: Grammar,
         syntax: Syntax,
         *,
-        ahead: _Row | None,
+        declared: _Row | None,
+        others: _Row | None,
         is_capped: bool,
         may_end: bool,
     ) -> None:
@@ -142,21 +171,23 @@ class _Row:
             members: the declared members: name, value, whether it is required.
             other: any other member.
             syntax: the punctuation.
-            ahead: the row for one member more; ``None``: a further member leaves the number as it is.
+            declared: the row after an optional member; ``None``: it leaves the numbers as they are.
+            others: the same after any other member.
             is_capped: only required members may follow.
             may_end: enough members were written.
         """
         comma, colon = syntax.comma, syntax.colon
-        loops = ahead is None and not is_capped and other is not EMPTY
+        loops = others is None and not is_capped and other is not EMPTY
         loop = (Repeat(Sequence((comma, other))),) if loops else ()
         tails: list[_Tail | None] = [None] * (len(members) + 1)
-        tails_ahead = tails if ahead is None else ahead.tails
+        tails_declared = tails if declared is None else declared.tails
+        tails_others = tails if others is None else others.tails
         following = EMPTY  # next(i)
         can_end = may_end
         for index in range(len(members), -1, -1):
             if index < len(members):
                 key, value, is_required = members[index]
-                tail = tails[index + 1] if is_required else tails_ahead[index + 1]
+                tail = tails[index + 1] if is_required else tails_declared[index + 1]
                 is_possible = tail is not None and (is_required or not is_capped)
                 member = sequence_of((key, colon, value, *(tail or ()))) if is_possible else EMPTY
                 if is_required:
@@ -165,8 +196,8 @@ class _Row:
                 elif is_possible:
                     following = member if following is EMPTY else choice_of((member, following))
             more = following
-            counted = tails_ahead[index]
-            if ahead is not None and other is not EMPTY and counted is not None:
+            counted = tails_others[index]
+            if others is not None and not is_capped and other is not EMPTY and counted is not None:
                 begun = Sequence((other, *counted))
                 more = begun if more is EMPTY else Choice((begun, more))
             if more is not EMPTY:
@@ -176,14 +207,14 @@ class _Row:
                 tails[index] = loop
         self.tails = tails
         self.first = following
-        start = tails_ahead[0]
+        start = tails_others[0]
         if other is not EMPTY and not is_capped and start is not None:
             first = chain(other, *start)
             self.first = first if following is EMPTY else Choice((first, following))
 
 
 def refuse_count(layout: ObjectLayout) -> None:
-    """Refuse to count names that may be repeated.
+    """Refuse to count names that may be repeated and may run out: a completion would be searched for in vain.
 
     Raises:
         UnsupportedFeature: always.
@@ -192,7 +223,7 @@ def refuse_count(layout: ObjectLayout) -> None:
     refused(
         facet.place,
         "minProperties",
-        f"a text may repeat undeclared names, so {layout.fewest} distinct ones cannot be counted by the automaton",
+        f"a text may repeat names that patterns leave, so {layout.fewest} distinct ones cannot be counted",
         remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
     )
 

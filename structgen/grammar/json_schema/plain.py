@@ -58,7 +58,8 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
 
 def is_plain(policy: JsonPolicy) -> bool:
     """Whether the native planner knows the spellings of a policy."""
-    return policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
+    is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
+    return is_canonical and not policy.has_bounds
 
 
 class PlainSchemas:
@@ -113,7 +114,7 @@ class PlainSchemas:
             syntax.close_array,
             syntax.comma,
             syntax.colon,
-            syntax.any_value,
+            syntax.levels[0].value,
             ANY_STRING,
         )
         return _native.PlainPlanner(

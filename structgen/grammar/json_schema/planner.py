@@ -9,7 +9,7 @@ than once becomes a rule; the rest stands where it is used.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +47,7 @@ from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unique_items import UniqueItems
 from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.json_schema.values import values_term
-from structgen.grammar.nodes import EMPTY, Grammar, Rules
+from structgen.grammar.nodes import EMPTY, Distinct, Grammar, Rules
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
@@ -90,16 +90,20 @@ class Planner:
         self._syntax = syntax = setting.syntax
         self._limits = limits
         self._validity = Validity(forms)
-        self._plans: dict[int | frozenset[int], Plan] = {}
+        # By what must hold, and the level where that matters.
+        self._plans: dict[tuple[int | frozenset[int], int], Plan] = {}
+        self._counts_levels = setting.policy.max_depth is not None
         self._pending: deque[Plan] = deque()
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
         self._are_proofs = False  # what is planned now only serves to find it empty
         self._builder = Builder()
-        self.checked: set[int] = set()  # identities of the schemas whose `uniqueItems` is checked, not enforced
-        self._plain: dict[int, Grammar] = {}  # the terms of unconstrained types
+        # By keyword the identities of the schemas where it is checked as the text is written, not enforced.
+        self.checked: dict[str, set[int]] = {"uniqueItems": set(), "minProperties": set()}
+        self._plain: dict[tuple[int, int], Grammar] = {}  # the terms of unconstrained types, by level
         self._reasons: list[tuple[tuple[Place, ...], str]] = []
         self._depth = 0
-        self._anything = Plan((), 0, syntax.any_value)
+        self._level = 0  # how many arrays and objects stand around what is asked for
+        self._anything = [Plan((), 0, level.value) for level in syntax.levels]
         self._nothing = Plan((), 0, EMPTY)
 
     def grammar(self, place: Place) -> Grammar:
@@ -150,18 +154,19 @@ class Planner:
         place = places[0]
         schema = place.schema
         if schema is True:
-            return self._anything
+            return self._open_value()
         if schema is False:
             self._reasons.append((places, " is false"))
             return self._nothing
         if place.is_negated:
             return self._request_conjunction(places)
-        plan = self._plans.get(id(schema))
+        known = id(schema), self._level if self._counts_levels else 0
+        plan = self._plans.get(known)
         if plan is not None:
             plan.uses += not self._are_proofs
             return plan
         leaves = self._leaves_of(place)
-        key = leaves.key(schema)
+        key = None if self._counts_levels else leaves.key(schema)
         if key is not None:
             plan = leaves.get(key)
             if plan is not None:
@@ -176,7 +181,7 @@ class Planner:
                 leaves.keep(key, plan.term)
         else:
             plan = self._new(places)
-        self._plans[id(schema)] = plan
+        self._plans[known] = plan
         return plan
 
     def _leaves_of(self, place: Place) -> Leaves:
@@ -186,20 +191,24 @@ class Planner:
             self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
         return self._leaves
 
+    def _open_value(self) -> Plan:
+        """The plan of what nothing is asked of."""
+        return self._anything[min(self._level, len(self._anything) - 1)]
+
     def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
         distinct: dict[int, Place] = {}
         for place in places:
             if place.schema is not True and not _is_free(place):
                 distinct.setdefault(self._forms.key(place), place)
         if len(distinct) <= 1 and not any(place.is_negated for place in distinct.values()):
-            return self._request(tuple(distinct.values())) if distinct else self._anything
+            return self._request(tuple(distinct.values())) if distinct else self._open_value()
         if any(place.schema is False for place in distinct.values()):
             self._reasons.append((tuple(place for place in places if place.schema is False), " is false"))
             return self._nothing
         if len(distinct) > 1 and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return self._nothing
-        key = frozenset(distinct)
+        key = frozenset(distinct), self._level if self._counts_levels else 0
         plan = self._plans.get(key)
         if plan is not None:
             plan.uses += not self._are_proofs
@@ -210,7 +219,7 @@ class Planner:
     def _new(self, places: tuple[Place, ...]) -> Plan:
         if self._depth > self._limits.nesting:
             raise LimitExceeded(places[0].subject(), limit="nesting", maximum=self._limits.nesting)
-        plan = Plan(places, self._depth)
+        plan = Plan(places, self._depth, level=self._level)
         if self._are_proofs:
             plan.is_waiting = True
         else:
@@ -220,7 +229,7 @@ class Planner:
     def _explore(self) -> None:
         while self._pending:
             plan = self._pending.popleft()
-            self._depth = plan.depth + 1
+            self._depth, self._level = plan.depth + 1, plan.level
             self._expand(plan)
 
     def _expand(self, plan: Plan) -> None:
@@ -261,7 +270,8 @@ class Planner:
         self._separate(shapes)
         if not shapes:
             self._reasons.append((plan.places, ": no alternative is left"))
-        if len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values:
+        is_object = len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values
+        if is_object and not self._is_deepest:
             self._refuse(shapes[0])
             self._object(plan, shapes[0])
             return
@@ -286,21 +296,40 @@ class Planner:
         if shape.values:
             return [Plan((), 0, self._constants(shape))]
         parts = [Plan((), 0, self._scalars(shape))]
+        if self._is_deepest and shape.types & (ARRAY | OBJECT):
+            self._reasons.append((shape.origins, self._too_deep()))
+            return parts
         if shape.types & ARRAY and shape.arrays:
             parts.append(self._array(Plan((), 0), shape))
         if shape.types & OBJECT and shape.objects:
             parts.append(self._object(Plan((), 0), shape))
         return parts
 
+    def _too_deep(self) -> str:
+        return f": it nests deeper than max_depth={self._setting.policy.max_depth} of the policy"
+
+    @property
+    def _is_deepest(self) -> bool:
+        """Whether no array and object may stand here."""
+        return self._counts_levels and self._level >= len(self._syntax.levels) - 1
+
+    def _inside(self, conjunctions: Iterable[tuple[Place, ...]]) -> list[Plan]:
+        """The plans of what an array or object holds."""
+        self._level += 1
+        plans = list(map(self._request, conjunctions))
+        self._level -= 1
+        return plans
+
     def _scalars(self, shape: Shape) -> Grammar:
         """All values of a shape but the arrays and objects that it constrains."""
         types = shape.types
         if shape.string or shape.number or shape.arrays or shape.objects:
             return alternatives(*self._scalar_terms(shape))
-        term = self._plain.get(types)
+        key = types, self._level if self._counts_levels else 0
+        term = self._plain.get(key)
         if term is None:
-            whole = self._syntax.any_value
-            term = self._plain[types] = whole if types == ANY else alternatives(*self._scalar_terms(shape))
+            whole = self._syntax.at(self._level).value
+            term = self._plain[key] = whole if types == ANY else alternatives(*self._scalar_terms(shape))
         return term
 
     def _scalar_terms(self, shape: Shape) -> list[Grammar]:
@@ -309,10 +338,13 @@ class Planner:
         terms: list[Grammar] = []
         if types & STRING:
             is_empty = self._are_proofs and _is_empty(shape.string)
-            term = EMPTY if is_empty else string_term(shape.string, is_proof=self._are_proofs)
+            longest = self._setting.policy.max_length
+            term = EMPTY if is_empty else string_term(shape.string, longest, is_proof=self._are_proofs)
             terms.append(term)
             if term is EMPTY:
-                self._reasons.append((shape.origins, ": 'minLength' exceeds 'maxLength'"))
+                is_too_short = shape.string is not None and longest is not None and shape.string.shortest > longest
+                most = f"max_length={longest} of the policy" if is_too_short else "'maxLength'"
+                self._reasons.append((shape.origins, f": 'minLength' exceeds {most}"))
         if types & NUMBER:
             facet = shape.number
             if not types & INTEGER:
@@ -326,10 +358,12 @@ class Planner:
             terms.append(BOOLEAN_TERM)
         if types & NULL:
             terms.append(NULL_TERM)
+        if types & (ARRAY | OBJECT) and self._is_deepest:
+            self._reasons.append((shape.origins, self._too_deep()))
         if types & ARRAY and not shape.arrays:
-            terms.append(syntax.any_array)
+            terms.append(syntax.at(self._level).array)
         if types & OBJECT and not shape.objects:
-            terms.append(syntax.any_object)
+            terms.append(syntax.at(self._level).object)
         return terms
 
     def _constants(self, shape: Shape) -> Grammar:
@@ -343,26 +377,28 @@ class Planner:
 
     def _array(self, plan: Plan, shape: Shape) -> Plan:
         """Note what the arrays of a shape need."""
-        layout = ArrayLayout(shape.arrays)
+        longest = self._setting.policy.max_items
+        layout = ArrayLayout(shape.arrays, longest)
         place = shape.arrays[0].place
         self._forms.spend(_ITEM_COST * (1 + len(layout.items)), place)
         if layout.unique is not None:
             unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
             if unique.is_settled:
                 return self._unique_array(plan, unique, place)
-            if not layout.is_spare:
-                refused(layout.unique, "uniqueItems")
-            self.checked.update(id(facet.place.schema) for facet in layout.held if facet.refusals)
+            self._check("uniqueItems", (facet.place for facet in layout.held if facet.refusals))
         if layout.is_watched:
             return self._watched_array(plan, layout, place)
-        plan.children = [*map(self._request, layout.items), self._request(layout.rest)]
+        plan.children = self._inside((*layout.items, layout.rest))
         plan.prove = lambda parts, ask: array_is_empty(layout, parts[:-1], parts[-1], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
             term = array_term(layout, terms[:-1], terms[-1], self._syntax)
             if term is EMPTY:
-                self._reasons.append(((place,), ": 'minItems' asks for more items than are possible"))
-            return term if layout.unique is None else distinct(term)
+                of_policy = (
+                    "" if longest is None or layout.fewest <= longest else f" by max_items={longest} of the policy"
+                )
+                self._reasons.append(((place,), f": 'minItems' asks for more items than are possible{of_policy}"))
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
 
         plan.build = build
         return plan
@@ -371,7 +407,7 @@ class Planner:
         for shapes in unique.shapes:
             self._separate(shapes)
         self._forms.spend(_ITEM_COST * unique.size, place)
-        plan.children = [self._request(places) for places in unique.places]
+        plan.children = self._inside(unique.places)
 
         def build(terms: list[Grammar]) -> Grammar:
             term = unique.term(terms)
@@ -386,14 +422,14 @@ class Planner:
     def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
         chain = ArrayChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
-        plan.children = [self._request(places) for places in chain.places]
+        plan.children = self._inside(chain.places)
         plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no array is left by 'contains', 'not' and the number of items"))
-            return term if layout.unique is None else distinct(term)
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
 
         plan.build = build
         return plan
@@ -401,23 +437,21 @@ class Planner:
     def _object(self, plan: Plan, shape: Shape) -> Plan:
         """Note what the objects of a shape need."""
         facets = shape.objects
-        layout = ObjectLayout(facets, self._names, all_escapes=self._syntax.policy.escapes == "all")
+        layout = ObjectLayout(facets, self._names, self._syntax.policy)
         place = facets[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
         if layout.is_watched:
             return self._watched_object(plan, layout, place)
         count = len(layout.entries)
-        plan.children = [
-            *(self._request(entry.places) for entry in layout.entries),
-            *(self._request(region.places) for region in layout.others),
-        ]
+        entries, others = (entry.places for entry in layout.entries), (region.places for region in layout.others)
+        plan.children = self._inside((*entries, *others))
         plan.prove = lambda parts, ask: object_is_empty(layout, parts[:count], parts[count:], ask)
 
         def build(terms: list[Grammar]) -> Grammar:
             term = object_term(layout, terms[:count], terms[count:], self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), _impossible(layout, terms)))
-            return term
+            return self._counted(term, layout)
 
         plan.build = build
         return plan
@@ -429,17 +463,27 @@ class Planner:
     def _watched_object(self, plan: Plan, layout: ObjectLayout, place: Place) -> Plan:
         chain = ObjectChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
-        plan.children = [self._request(places) for places in chain.places]
+        plan.children = self._inside(chain.places)
         plan.prove = chain.is_empty
 
         def build(terms: list[Grammar]) -> Grammar:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no object is left by 'not', 'required' and the like"))
-            return term
+            return self._counted(term, layout)
 
         plan.build = build
         return plan
+
+    def _check(self, keyword: str, places: Iterable[Place]) -> None:
+        """Note schemas of which ``keyword`` is checked."""
+        self.checked[keyword].update(id(place.schema) for place in places)
+
+    def _counted(self, term: Grammar, layout: ObjectLayout) -> Grammar:
+        """The objects of a layout; where their names are compared, it is noted who asks for the number."""
+        if isinstance(term, Distinct):
+            self._check("minProperties", (facet.place for facet in layout.held if facet.fewest))
+        return term
 
     def _overlapping(self, local: Local) -> Pairs:
         """The pairs of alternatives of a ``oneOf`` that may have a value in common."""
@@ -459,7 +503,7 @@ class Planner:
         Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
         """
         plan = Plan((), 0)
-        self._depth = 0
+        self._depth = self._level = 0
         self._forms.spend(_SHAPE_COST, one.place)
         noted = len(self._reasons)
         self._fill(plan, [meet(one.first, one.second)])
@@ -473,6 +517,7 @@ class Planner:
             plan.is_empty = False
             if plan.is_waiting:
                 plan.is_waiting = False
+                self._level = plan.level
                 self._expand(plan)
             plan.is_empty = yield plan.prove(plan.children, self._prove)
         return plan.is_empty
@@ -497,4 +542,6 @@ def _impossible(layout: ObjectLayout, terms: list[Grammar]) -> str:
     for entry, term in zip(layout.entries, terms, strict=False):
         if entry.is_required and (term is EMPTY or entry.is_forbidden):
             return f": required property {entry.name!r} can have no value"
-    return ": 'minProperties' or 'maxProperties' cannot be met"
+    most = layout.most_others
+    of_policy = "" if most is None else f" with max_members={most} of the policy"
+    return f": 'minProperties' or 'maxProperties' cannot be met{of_policy}"

@@ -44,6 +44,7 @@ class Plan:
         prove: finds out from ``children`` whether it is empty.
         is_empty: what ``prove`` found; ``None`` if it was not asked.
         is_waiting: its children are not there yet.
+        level: how many arrays and objects stand around it, where that is counted.
         uses: how often it is asked for.
         is_rule: it is recursive and so needs a name; ``rule_name`` is that, once it is given.
         state: not yet met, on the way down, or done.
@@ -56,6 +57,7 @@ class Plan:
         "is_empty",
         "is_rule",
         "is_waiting",
+        "level",
         "places",
         "prove",
         "rule_name",
@@ -64,9 +66,10 @@ class Plan:
         "uses",
     )
 
-    def __init__(self, places: tuple[Place, ...], depth: int, term: Grammar | None = None) -> None:
+    def __init__(self, places: tuple[Place, ...], depth: int, term: Grammar | None = None, *, level: int = 0) -> None:
         self.places = places
         self.depth = depth
+        self.level = level
         self.children: list[Plan] = []
         self.build: Build = union
         self.prove: Prove = union_is_empty

@@ -13,6 +13,7 @@ Forms: TypeAlias = Literal["canonical", "all"]
 Formats: TypeAlias = Literal["asserted", "annotation"]
 
 
+_MANY: Final = 1_000_000
 _ORDERS: Final[dict[Order, str]] = {
     "declared": "declared; undeclared and pattern names anywhere between",
     "any": "any",
@@ -42,6 +43,12 @@ class JsonPolicy:
             ``"all"``: in every way that RFC 8259 allows, as other strings are.
         formats: whether ``format`` restricts strings.  ``"asserted"``: it does, in every draft.  ``"annotation"``:
             it does not, as the drafts from 2019-09 on have it by default.
+        max_depth: how deeply arrays and objects may nest, ``[]`` being one deep; ``None``: without a bound.
+        max_length: the most code points of a string and of an undeclared name, where the schema has no smaller bound.
+        max_items: the most items of an array, likewise.
+        max_members: the most members of an object with undeclared names.
+
+    The last four narrow what is open in a schema.  Constants are written as they are, whatever the bounds.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -54,6 +61,10 @@ class JsonPolicy:
     numbers: Forms = "canonical"
     escapes: Forms = "canonical"
     formats: Formats = "asserted"
+    max_depth: int | None = None
+    max_length: int | None = None
+    max_items: int | None = None
+    max_members: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -70,6 +81,17 @@ class JsonPolicy:
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise ValueError(f"JsonPolicy: {name} is {value!r}; give an integer from {least} to {most}")
 
+        for name, most in (("max_depth", 500), ("max_length", _MANY), ("max_items", _MANY), ("max_members", 1_000)):
+            bound = getattr(self, name)
+            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= most):
+                raise ValueError(f"JsonPolicy: {name} is {bound!r}; give an integer from 0 to {most}, or None")
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether something is bounded that a schema leaves open."""
+        bounds = (self.max_depth, self.max_length, self.max_items, self.max_members)
+        return any(bound is not None for bound in bounds)
+
     def lines(self) -> tuple[tuple[str, str], ...]:
         """State each choice as (name, value), for the report."""
         around = {
@@ -80,14 +102,22 @@ class JsonPolicy:
         return (
             ("whitespace", f"{self.whitespace}: {around[self.whitespace]}; none before or after the document"),
             ("property order", _ORDERS[self.order]),
-            ("repeated names", "never for a declared name; not prevented for undeclared ones"),
+            ("repeated names", "never for a declared name; for undeclared ones where 'minProperties' counts them"),
             ("escapes", _ESCAPES[self.escapes]),
             ("integers", _INTEGERS[self.numbers].format(self.digits)),
             ("numbers", _NUMBERS[self.numbers].format(self.digits)),
             ("constants", _CONSTANTS[self.numbers]),
             ("format", _FORMATS[self.formats]),
             ("nullable", "'nullable': true adds null to 'type', as in OpenAPI 3.0"),
+            ("nesting", _bound(self.max_depth, "arrays and objects around each other")),
+            ("length of strings", _bound(self.max_length, "code points, of undeclared names too")),
+            ("items", _bound(self.max_items, "in an array")),
+            ("undeclared members", _bound(self.max_members, "in an object")),
         )
+
+
+def _bound(most: int | None, what: str) -> str:
+    return "as the schema says" if most is None else f"at most {most} {what}"
 
 
 _FORMATS: Final = {

@@ -191,10 +191,14 @@ def _located(
     return type(error)(subject, error.problem, evidence=error.evidence, remedy=error.remedy)
 
 
-def string_term(facet: StringFacet | None, *, is_proof: bool = False) -> Grammar:
-    """The JSON strings that ``facet`` leaves; for a proof of emptiness perhaps more."""
+def string_term(facet: StringFacet | None, longest: int | None = None, *, is_proof: bool = False) -> Grammar:
+    """The JSON strings that ``facet`` leaves, up to ``longest``; for a proof of emptiness perhaps more."""
     if facet is None:
-        return ANY_STRING
+        return _of_length(0, longest)
+    if longest is not None:
+        bound = StringFacet()
+        bound.longest = longest
+        facet = facet.meet(bound)
     if facet.is_contradictory:
         return EMPTY
     is_bounded = facet.shortest > 0 or facet.longest is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from structgen.grammar.json_schema.integral import integral_magnitudes
 from structgen.grammar.json_schema.policy import JsonPolicy
@@ -30,7 +30,7 @@ from structgen.grammar.nodes import (
     Shared,
 )
 
-__all__ = ["ANY_STRING", "BOOLEAN", "NULL", "Syntax", "syntax_of"]
+__all__ = ["ANY_STRING", "BOOLEAN", "NULL", "Level", "Syntax", "syntax_of"]
 
 ANY_STRING: Final = Shared(JsonString(Repeat(ANY_CHAR)))
 NULL: Final = Literal(b"null")
@@ -40,6 +40,14 @@ _OPEN_BRACE: Final = Literal(b"{")
 _CLOSE_BRACE: Final = Literal(b"}")
 _OPEN_BRACKET: Final = Literal(b"[")
 _CLOSE_BRACKET: Final = Literal(b"]")
+
+
+class Level(NamedTuple):
+    """Every JSON value, array and object, as deep as may stand there; ``EMPTY`` where no container may."""
+
+    value: Grammar
+    array: Grammar
+    object: Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,9 @@ class Syntax:
         comma: ``,`` between members, with the whitespace around it.
         colon: ``:`` after a name, with the whitespace around it.
         any_integral: every number whose value is an integer, in all its forms.
-        any_value: every JSON value; likewise ``any_array``, ``any_object``, ``any_number``, ``any_integer``.
+        any_number: every number; likewise ``any_integer``.
+        any_string: every string.
+        levels: what is open inside no container, inside one and so on; the last holds for all that is deeper.
     """
 
     policy: JsonPolicy
@@ -68,9 +78,12 @@ class Syntax:
     any_integer: Grammar
     any_integral: Grammar
     any_number: Grammar
-    any_value: Grammar
-    any_array: Grammar
-    any_object: Grammar
+    any_string: Grammar
+    levels: tuple[Level, ...]
+
+    def at(self, depth: int) -> Level:
+        """What is open inside ``depth`` arrays and objects."""
+        return self.levels[min(depth, len(self.levels) - 1)]
 
 
 @lru_cache(maxsize=64)
@@ -90,24 +103,38 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
     integer = Shared(Sequence((sign, natural)))
     number = Shared(Sequence((sign, _magnitude(policy))))
 
-    def members(member: Grammar, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
-        some = Sequence((member, Repeat(Sequence((comma, member))), close))
+    length = policy.max_length
+    string = ANY_STRING if length is None else Shared(JsonString(Repeat(ANY_CHAR, 0, length)))
+
+    def members(member: Grammar, most: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
+        if most == 0:
+            return Sequence((begin, end))
+        some = Sequence((member, Repeat(Sequence((comma, member)), 0, None if most is None else most - 1), close))
         return Sequence((begin, Choice((end, some))))
 
     def array(item: Grammar) -> Grammar:
-        return members(item, open_array, close_array, _CLOSE_BRACKET)
+        return members(item, policy.max_items, open_array, close_array, _CLOSE_BRACKET)
 
     def obj(item: Grammar) -> Grammar:
-        return members(Sequence((ANY_STRING, colon, item)), open_object, close_object, _CLOSE_BRACE)
+        member = Sequence((string, colon, item))
+        return members(member, policy.max_members, open_object, close_object, _CLOSE_BRACE)
 
-    inner = Reference("value")
-    scalars = (ANY_STRING, number, BOOLEAN, NULL)
-    rules = {
-        "value": Choice((*scalars, Reference("array"), Reference("object"))),
-        "array": array(inner),
-        "object": obj(inner),
-    }
-    any_value = Shared(Rules(rules, inner))
+    scalars = (string, number, BOOLEAN, NULL)
+    levels: list[Level] = []
+    if policy.max_depth is None:
+        inner = Reference("value")
+        rules = {
+            "value": Choice((*scalars, Reference("array"), Reference("object"))),
+            "array": array(inner),
+            "object": obj(inner),
+        }
+        any_value = Shared(Rules(rules, inner))
+        levels.append(Level(any_value, Shared(array(any_value)), Shared(obj(any_value))))
+    else:
+        levels.append(Level(Shared(Choice(scalars)), EMPTY, EMPTY))
+        for _ in range(policy.max_depth):
+            containers = Shared(array(levels[-1].value)), Shared(obj(levels[-1].value))
+            levels.append(Level(Shared(Choice((*scalars, *containers))), *containers))
     return Syntax(
         policy=policy,
         open_object=open_object,
@@ -121,9 +148,8 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
         any_integer=integer,
         any_integral=_any_integral(policy, number.item) if policy.numbers == "all" else integer,
         any_number=number,
-        any_value=any_value,
-        any_array=Shared(array(any_value)),
-        any_object=Shared(obj(any_value)),
+        any_string=string,
+        levels=tuple(reversed(levels)),
     )
 
 

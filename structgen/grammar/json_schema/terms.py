@@ -47,9 +47,9 @@ def chain(*terms: Grammar) -> Grammar:
     return terms[0] if len(terms) == 1 else sequence_of(terms) if terms else EPSILON
 
 
-def distinct(term: Grammar) -> Grammar:
+def distinct(term: Grammar, *, is_spare: bool) -> Grammar:
     """The arrays of ``term`` without equal items, or its objects without repeated names.
 
-    At most one item, or one name that is not declared, may be required.
+    With ``is_spare`` at most one item, or one name that is not declared, may be required; then masks are cheaper.
     """
-    return term if term is EMPTY else Distinct(term, is_spare=True)
+    return term if term is EMPTY else Distinct(term, is_spare)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from structgen.grammar.json_schema.equality import value_key
 from structgen.grammar.json_schema.json_types import ANY, BOOLEAN, FRACTION, INTEGER, NULL
 from structgen.grammar.json_schema.numbers import NumberFacet, number_term
-from structgen.grammar.json_schema.places import refused
 from structgen.grammar.json_schema.syntax import NULL as NULL_TERM
 from structgen.grammar.json_schema.terms import alternatives, chain
 from structgen.grammar.json_schema.values import values_term
@@ -81,7 +80,7 @@ class UniqueItems:
         shapes: those of the items that are spelled out, position by position.
         size: how many values that are.
         is_settled: whether the values tell which arrays are valid; else some items are not finitely many, and not
-            provably different from all others, and ``term`` must not be called.
+            provably different from all others, or the prefix has too many states, and ``term`` must not be called.
     """
 
     def __init__(self, layout: ArrayLayout, forms: NormalForm, validity: Validity, syntax: Syntax) -> None:
@@ -106,7 +105,12 @@ class UniqueItems:
                 self.size += len(position.values)
         repeats = self._has_rest and (layout.most is None or layout.most > length + 1)
         is_finite = not repeats or self._positions[-1].values is not None
-        self.is_settled = not layout.is_watched and is_finite and all(map(self._are_apart, self._pairs()))
+        self.is_settled = (
+            not layout.is_watched
+            and is_finite
+            and all(map(self._are_apart, self._pairs()))
+            and _has_few_states(layout, self._positions, self._has_rest, syntax)
+        )
 
     def _pairs(self) -> Iterator[tuple[_Position, _Position]]:
         """The pairs of which not both are finite; what is finite is told apart value by value."""
@@ -177,9 +181,6 @@ class UniqueItems:
     def term(self, terms: Items[Grammar]) -> Grammar:
         """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
 
-        Raises:
-            UnsupportedFeature: the positions of the prefix have too many values in common.
-
         Complexity: O(values), times the states of a prefix whose positions have values in common.
         """
         return _Builder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
@@ -204,6 +205,12 @@ def _integers(facet: NumberFacet) -> list[int] | None:
     return [number for number in range(floor(facet.lower), ceil(facet.upper) + 1) if facet.admits(number)]
 
 
+def _has_few_states(layout: ArrayLayout, positions: list[_Position], has_rest: bool, syntax: Syntax) -> bool:
+    """Whether the values that the positions of the prefix have in common leave few states."""
+    builder = _Builder(layout, positions, has_rest, [EMPTY] * len(positions), syntax)
+    return not layout.items or len(builder.states()) <= _MOST_STATES
+
+
 class _Builder:
     """Chains the items of a prefix; a state is a position with the values that were taken and may come again."""
 
@@ -222,15 +229,15 @@ class _Builder:
 
     def term(self) -> Grammar:
         syntax = self._syntax
-        for key in reversed(list(self._states())):
+        for key in reversed(list(self.states())):
             self._made[key] = self._items(*key)
         some = chain(self._made[0, frozenset()], syntax.close_array)
         if self._layout.fewest:
             return chain(syntax.open_array, some)
         return Sequence((syntax.open_array, alternatives(syntax.end_array, some)))
 
-    def _states(self) -> dict[tuple[int, frozenset[object]], None]:
-        """All states, each before those that follow it."""
+    def states(self) -> dict[tuple[int, frozenset[object]], None]:
+        """All states, each before those that follow it; or a few more than may be made."""
         found: dict[tuple[int, frozenset[object]], None] = {(0, frozenset()): None}
         waiting = list(found)
         for index, used in waiting:
@@ -238,8 +245,8 @@ class _Builder:
                 if after not in found:
                     found[after] = None
                     waiting.append(after)
-            if len(waiting) > _MOST_STATES and self._layout.unique is not None:
-                refused(self._layout.unique, "uniqueItems", "the first items have too many values in common")
+            if len(waiting) > _MOST_STATES:
+                break
         return found
 
     def _steps(self, index: int, used: frozenset[object]) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:

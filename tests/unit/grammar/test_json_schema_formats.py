@@ -226,3 +226,32 @@ def test_bad_labels_fit(low: int, high: int, longest: int) -> None:
         rng.shuffle(label)
         worst = max(worst, len("xn--" + "".join(label).encode("punycode").decode()))
     assert worst <= 63
+
+
+def test_what_is_certainly_no_mail_address() -> None:
+    """``not`` over ``email`` leaves what no address literal makes an address; the doubtful ones are in neither."""
+    inside, outside = (
+        compile(json_schema({"type": "string", **schema}), VOCABULARY)
+        for schema in ({"format": "email"}, {"not": {"format": "email"}})
+    )
+    addresses = ["a@b", "a.b@c-d.example", '"a b"@c', "a@[1.2.3.4]", "a@[IPv6:::1]", f"{'a' * 64}@b"]
+    others = [
+        "",
+        "a",
+        "a@",
+        "@b",
+        "a b@c",
+        "a.@b",
+        "a@b@c",
+        "a@-b",
+        "a@[]",
+        "a@[ ]",
+        "a@[x",
+        "a@x]",
+        f"{'a' * 65}@b",
+        "é@b",
+    ]
+    assert [(accepts(inside, text), accepts(outside, text)) for text in addresses] == [(True, False)] * len(addresses)
+    assert [(accepts(inside, text), accepts(outside, text)) for text in others] == [(False, True)] * len(others)
+    doubtful = ["a@[tag:any_thing]", "a@[1.2.3]"]
+    assert [(accepts(inside, text), accepts(outside, text)) for text in doubtful] == [(False, False)] * len(doubtful)

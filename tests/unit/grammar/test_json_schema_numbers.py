@@ -177,7 +177,7 @@ def test_bounds_beyond_all_numbers_exclude_nothing() -> None:
         ('{"type": "integer", "minimum": 1e400}', "minimum"),
         ('{"exclusiveMaximum": -1e400}', "exclusiveMaximum"),
         ('{"minimum": 1e-500}', "minimum"),
-        ('{"type": "integer", "multipleOf": 10007}', "multipleOf"),
+        ('{"type": "number", "multipleOf": 10007}', "multipleOf"),
         ('{"type": "number", "multipleOf": 1e-3000}', "multipleOf"),
     ],
 )
@@ -329,3 +329,50 @@ def test_multiples_of_larger_steps(step: str) -> None:
             matcher = constraint.matcher()
             is_member = matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting
             assert is_member == (extra == 0), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "probes"),
+    [
+        ({"type": "number", "multipleOf": 10007, "minimum": -30021, "exclusiveMaximum": 20014}, ["-20014.00", "0.0"]),
+        ({"type": "number", "multipleOf": 1.2347, "minimum": -3, "maximum": 5}, ["-2.4694", "2.46940", "2.4695"]),
+        (
+            {"type": "number", "multipleOf": 1.2347, "not": {"multipleOf": 2.4694}, "minimum": 0, "maximum": 5},
+            ["2.4694"],
+        ),
+        (
+            {"type": "integer", "multipleOf": 10007, "not": {"multipleOf": 3}, "minimum": 0, "maximum": 90000},
+            ["10007.0"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("numbers", ["canonical", "all"])
+def test_multiples_of_steps_with_many_remainders(schema: dict[str, Any], probes: list[str], numbers: Any) -> None:
+    """In an interval with few multiples they are listed, without those that must not be."""
+    constraint = compile(json_schema(schema, policy=JsonPolicy(numbers=numbers)), VOCABULARY)
+    step, excluded = Fraction(str(schema["multipleOf"])), schema.get("not", {}).get("multipleOf")
+    places = len(str(schema["multipleOf"]).partition(".")[2])
+    texts = probes + [f"{Decimal(str(schema['multipleOf'])) * number:.{places}f}" for number in range(-4, 10)]
+    for text in texts:
+        value = Fraction(text)
+        is_valid = value % step == 0 and schema["minimum"] <= value
+        is_valid &= value <= schema["maximum"] if "maximum" in schema else value < schema["exclusiveMaximum"]
+        is_valid &= excluded is None or value % Fraction(str(excluded)) != 0
+        is_valid &= schema["type"] == "number" or numbers == "all" or "." not in text
+        matcher = constraint.matcher()
+        assert (matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting) == is_valid, text
+
+
+@pytest.mark.parametrize(("bounds", "first"), [({}, -127), ({"minimum": 5}, 1), ({"exclusiveMaximum": -7}, -254)])
+def test_multiples_next_to_zero(bounds: dict[str, int], first: int) -> None:
+    """Of a step that no automaton holds, the integers that are written are multiples next to zero, and all valid."""
+    step = 123_456_789
+    constraint = compile(json_schema({"type": "integer", "multipleOf": step, **bounds}), VOCABULARY)
+    found = []
+    for number in range(-400, 400):
+        for extra in (0, 1):
+            matcher, text = constraint.matcher(), str(number * step + extra).encode()
+            if matcher.accept_bytes(text) == len(text) and matcher.is_accepting:
+                found.append((number, extra))
+    assert found == [(first + index, 0) for index in range(len(found))]
+    assert 200 < len(found) <= 256

@@ -219,7 +219,7 @@ def test_common_terms_are_shared_objects() -> None:
     syntax = syntax_of(JsonPolicy())
     grammar = json_schema({"type": "object", "properties": {"a": {}, "b": {"type": "integer"}, "c": {"type": "array"}}})
     shared = [node for node in postorder(grammar) if isinstance(node, Shared)]
-    for term in (syntax.any_value, syntax.any_integer, syntax.any_array, syntax.comma, syntax.colon):
+    for term in (syntax.levels[0].value, syntax.any_integer, syntax.levels[0].array, syntax.comma, syntax.colon):
         assert any(node is term for node in shared)
 
 

@@ -152,11 +152,21 @@ def test_a_name_that_repeats_is_no_item() -> None:
         {"items": {"type": "string"}, "not": {"maxItems": 3}},
     ],
 )
-def test_several_required_items_are_refused(schema: dict[str, Any]) -> None:
-    """Where the values are not few and more than one is required, the keyword is named."""
-    with pytest.raises(UnsupportedFeature) as caught:
-        json_schema({"type": "array", "uniqueItems": True, **schema})
-    assert caught.value.feature == "uniqueItems"
+def test_several_required_items_are_compared_too(schema: dict[str, Any]) -> None:
+    """Where the values are not few and more than one is required, a completion is searched for."""
+    assert check({"type": "array", "uniqueItems": True, **schema})
+
+
+def test_prefixes_with_many_values_in_common() -> None:
+    """Positions whose values would make too many states are compared as they are written."""
+    schema = {"prefixItems": [{"enum": list(range(40))}] * 8, "items": False, "minItems": 3, "uniqueItems": True}
+    constraint = compile(json_schema({"type": "array", **schema}), BYTES)
+    assert accepts(constraint, "[0, 39, 1, 38, 2]")
+    assert not accepts(constraint, "[0, 39, 1, 38, 0]")
+    assert not accepts(constraint, "[0, 39]")
+    few = {"prefixItems": [{"enum": [0, 1]}] * 3, "items": {"pattern": "^a$"}, "minItems": 6, "uniqueItems": True}
+    with pytest.raises(UnsatisfiableGrammar):
+        compile(json_schema({"type": "array", **few}), BYTES)
 
 
 def test_two_spellings_are_one_item() -> None:
