@@ -290,8 +290,10 @@ class Flattening {
         return emit({.kind = Kind::kShare}, std::span(&instruction, 1));
       }
       case NodeClass::kDistinct: {
-        const bool spare = nb::cast<bool>(nb::handle(attribute(frame.node, of_.is_spare_)));
-        return emit({.kind = Kind::kDistinct, .low = spare}, parts);
+        const auto holds = [&](const nb::object& name) { return nb::cast<bool>(nb::handle(attribute(frame.node, name))); };
+        using Known = structgen::Scope;
+        const Known known = holds(of_.is_spare_) ? Known::kSpare : holds(of_.is_endless_) ? Known::kEndless : Known::kUnknown;
+        return emit({.kind = Kind::kDistinct, .low = static_cast<uint32_t>(known)}, parts);
       }
       case NodeClass::kShared: {
         if (frame.mode != kText) return parts[0];
@@ -458,6 +460,7 @@ Flattener::Flattener(nb::handle classes)
       rest_(interned("rest")),
       separator_(interned("separator")),
       is_spare_(interned("is_spare")),
+      is_endless_(interned("is_endless")),
       plain_(interned("plain")) {
   if (nb::len(classes) != kNodeClasses) throw nb::value_error("flattener: one class for each kind of node");
   for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];

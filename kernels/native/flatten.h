@@ -42,7 +42,7 @@ class Flattener {
   std::array<nanobind::object, kNodeClasses> classes_;
   // Names of attributes, made once.
   nanobind::object data_, ranges_, items_, item_, min_, max_, name_, rules_, body_, value_, required_, optional_,
-      rest_, separator_, is_spare_, plain_;
+      rest_, separator_, is_spare_, is_endless_, plain_;
 };
 
 }  // namespace structgen

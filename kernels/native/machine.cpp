@@ -280,9 +280,10 @@ void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
 }
 
 size_t Machine::bytes_used() const {
+  size_t ids = node_of_list_.capacity();
+  for (const auto& frames : frame_of_list_) ids += frames.capacity();
   return automaton_.bytes_used() + lists_.bytes() + frames_.size() * sizeof(Frame) + nodes_.size() * sizeof(Node) +
-         (frame_of_list_[0].capacity() + frame_of_list_[1].capacity() + frame_of_list_[2].capacity() + node_of_list_.capacity()) * 4 +
-         edge_bytes_;
+         ids * sizeof(uint32_t) + edge_bytes_;
 }
 
 }  // namespace structgen

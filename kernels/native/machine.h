@@ -92,7 +92,7 @@ class Machine {
   ListPool<Config> lists_;
   std::deque<Frame> frames_;
   std::deque<Node> nodes_;
-  std::vector<FrameId> frame_of_list_[3];  // by scope: the same returns from within a scope and from without differ
+  std::vector<FrameId> frame_of_list_[kScopes];  // by scope: the same returns from within a scope and from without differ
   std::vector<NodeId> node_of_list_;
   size_t edge_bytes_ = 0;
 };

@@ -110,7 +110,8 @@ void Matcher::fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t bu
 }
 
 bool Matcher::needs_budget_in_scopes(Engine& engine, uint32_t budget) {
-  if (constraint_->is_searched() || engine.reach(node_) > budget) return true;
+  // The distances of the machine are those of texts that may repeat what is required.
+  if (constraint_->scope() != Scope::kSpare || engine.reach(node_) > budget) return true;
   std::vector<uint32_t> words(engine.words());
   engine.fill(node_, words.data(), constraint_->limits().distance_steps);
   return engine.distinct().correct(position(), words.data(), constraint_->effort(), true) > budget;

@@ -54,7 +54,7 @@ class Run {
       case Kind::kCall: return terms_.call(first_rule + one.low);
       case Kind::kSetRule: terms_.set_rule(first_rule + one.low, made_[operands[0]]); return kEmptyTerm;
       case Kind::kShare: return terms_.call(shared_rule(shared_.plain, made_[operands[0]]).first);
-      case Kind::kDistinct: return distinct(made_[operands[0]], one.low != 0);
+      case Kind::kDistinct: return distinct(made_[operands[0]], static_cast<Scope>(one.low));
       case Kind::kTerm: return one.low;
     }
     return kEmptyTerm;
@@ -95,10 +95,10 @@ class Run {
     }
     return {place->second, is_new};
   }
-  TermId distinct(TermId item, bool spare) {
+  TermId distinct(TermId item, Scope scope) {
     if (terms_.distance(item) == 0) throw std::domain_error("the item of a distinct term may be empty");
-    const auto [rule, is_new] = shared_rule(shared_.distinct[spare], item);
-    if (is_new) terms_.set_scope(rule, spare ? Scope::kSpare : Scope::kUnknown);
+    const auto [rule, is_new] = shared_rule(shared_.distinct[static_cast<size_t>(scope)], item);
+    if (is_new) terms_.set_scope(rule, scope);
     return terms_.call(rule);
   }
 

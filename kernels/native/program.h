@@ -29,7 +29,7 @@ struct Instruction {
     kCall,        // low: rule
     kSetRule,     // the operand becomes the body of rule low; makes no term
     kShare,       // the operand as a rule that is one for all grammars of an engine
-    kDistinct,    // members of the operand without repetition, as a shared rule; low: whether one can always be spared
+    kDistinct,    // members of the operand without repetition, as a shared rule; low: what is known of its Scope
     kTerm,        // low: a term that the engine has already
   };
   Kind kind;
@@ -55,7 +55,7 @@ struct Program {
 // Rules that are one for all grammars of an engine, by the term of their body.
 struct SharedRules {
   std::unordered_map<TermId, RuleId> plain;
-  std::unordered_map<TermId, RuleId> distinct[2];  // without and with `spare`
+  std::unordered_map<TermId, RuleId> distinct[kScopes];  // by what is known of the scope
 };
 
 // Runs a program: the term of each instruction (kEmptyTerm for kSetRule).  O(instructions + operands), and what

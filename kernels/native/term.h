@@ -84,8 +84,10 @@ using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
 enum class Scope : uint8_t {
   kNone,     // any rule else
   kSpare,    // at most one of its members is required that another could repeat
-  kUnknown,  // any number
+  kEndless,  // any number, but they never run out
+  kUnknown,
 };
+constexpr size_t kScopes = 4;
 
 class TermStore {
  public:

@@ -111,7 +111,7 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
         case nodes.Capture():
             return nodes.Capture(node.name, children[0])
         case nodes.Distinct():
-            return nodes.Distinct(children[0], node.is_spare)
+            return nodes.Distinct(children[0], node.is_spare, node.is_endless)
         case Described():
             return Described(children[0], node.description)
         case nodes.Rules():

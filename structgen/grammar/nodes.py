@@ -500,25 +500,28 @@ class Distinct(Grammar):
     inside, nor the object itself, has one name twice.  Every member of ``item`` must be one JSON array or object,
     without white space around it, and the text must tell where it begins.
 
+    With ``is_endless``, the maker promises that the items and names that are required after a complete one can always
+    be ones that are not there yet.  Masks then need no search where nothing can be repeated.
     With ``is_spare``, the maker promises that at most one item, or one name that may stand elsewhere in its object, is
-    ever required: closing the container is possible from its first item on.  Masks then need no search where nothing
-    can be repeated.
+    ever required: closing the container is possible from its first item on.  Then masks within a budget need no search
+    either, and it is endless too.
     """
 
-    __slots__ = ("is_spare", "item")
-    _fields = ("item", "is_spare")
+    __slots__ = ("is_endless", "is_spare", "item")
+    _fields = ("item", "is_spare", "is_endless")
     item: Grammar
     is_spare: bool
+    is_endless: bool
 
-    def __init__(self, item: Grammar, is_spare: bool = False) -> None:
-        _set(self, item=_term(item, "Distinct"), is_spare=is_spare)
+    def __init__(self, item: Grammar, is_spare: bool = False, is_endless: bool = False) -> None:
+        _set(self, item=_term(item, "Distinct"), is_spare=is_spare, is_endless=is_endless or is_spare)
 
     @property
     def children(self) -> tuple[Grammar, ...]:
         return (self.item,)
 
     def _own(self) -> object:
-        return self.is_spare
+        return self.is_spare, self.is_endless
 
 
 def literal(text: str | bytes) -> Grammar:

@@ -245,7 +245,7 @@ class _Writer:
         return _call("shared", node.item)
 
     def _distinct(self, node: Distinct) -> _Pieces:
-        return _call("distinct?" if node.is_spare else "distinct", node.item)
+        return _call("distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item)
 
     def _special_token(self, node: SpecialToken) -> _Pieces:
         yield f"token({node.token if isinstance(node.token, int) else write_text(node.token)})"

@@ -259,11 +259,11 @@ class _Parser:
             else:
                 self._operand(SpecialToken(self._spelled(read_text, value.start + 1, value.end - 1)))
         elif name == "distinct":
-            is_spare = self._at("mark", "?")
-            if is_spare:
+            is_spare, is_endless = self._at("mark", "?"), self._at("mark", "*")
+            if is_spare or is_endless:
                 self._take()
             begin = self._expect("mark", "(", "'(' after 'distinct'")
-            self._open(begin, lambda term: Distinct(term, is_spare))
+            self._open(begin, lambda term: Distinct(term, is_spare, is_endless))
         elif name in {"json", "shared"}:
             wrap = JsonString if name == "json" else Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
@@ -12,9 +13,11 @@ from structgen.errors import GrammarError, UnsatisfiableGrammar
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     EPSILON,
+    CharClass,
     Choice,
     Distinct,
     Grammar,
+    JsonString,
     Literal,
     Reference,
     Repeat,
@@ -272,3 +275,62 @@ def test_positions_survive_the_engine_forgetting(byte_vocabulary: Vocabulary) ->
         assert fork.accept_bytes(b",0,") == len(b",")  # nothing but 0 begins with 0, and it stands there already
     matcher.rollback(100)
     assert matcher.accept_bytes(b",250]") == len(b",250]")
+
+
+ENDLESS = {
+    "letters": array(JsonString(repeat(literal("a"))), 2, 4),
+    "two letters": array(sequence('"', repeat(CharClass([(0x61, 0x62)])), '"'), 2, 3),
+    "numbers": array(sequence(CharClass([(0x31, 0x39)]), repeat(CharClass([(0x30, 0x39)]))), 3, 3),
+    "names": members_of_objects(JsonString(repeat(literal("a"))), choice("0", "1"), 2, 3),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_endless_supply_needs_no_search(name: str) -> None:
+    """Where values never run out, the promise leaves all masks as a search for every token finds them."""
+    term = ENDLESS[name]
+    texts = [
+        b'"a',
+        b'":1,"',
+        b'","',
+        b'",',
+        b"aa",
+        b'"":',
+        b'[""',
+        b'{"a":1',
+        b"1,1",
+        b"2,",
+        b'a"',
+        b'":0}',
+        b"\\u0061",
+    ]
+    tokens = [b"", *texts, *EVERY_BYTE]
+    vocabulary = Vocabulary(tokens, eos=[0])
+    searched, promised = (compile(Distinct(term, is_endless=flag), vocabulary) for flag in (False, True))
+    rng = random.Random(name)
+    states = 0
+    for _ in range(5):
+        one, other = searched.matcher(), promised.matcher()
+        for step in range(16):
+            allowed = allowed_tokens(one, len(tokens))
+            assert allowed == allowed_tokens(other, len(tokens)), one
+            states += 1
+            if step % 8 == 0:
+                budget = (one.min_tokens() or 0) + rng.randint(0, 3)
+                assert other.min_tokens() == one.min_tokens()
+                assert tokens_within(one, len(tokens), budget) == tokens_within(other, len(tokens), budget)
+                assert other.needs_budget_mask(budget)
+            usual = [token for token in allowed if 0 < token <= len(texts)] or sorted(allowed - {0})
+            if not usual:
+                break
+            token = rng.choice(usual if rng.random() < 0.7 else sorted(allowed - {0}) or usual)
+            assert one.accept(token)
+            assert other.accept(token)
+    assert states > 30
+
+
+def tokens_within(matcher: Matcher, size: int, budget: int) -> set[int]:
+    """The tokens of the mask within a budget."""
+    words = np.zeros((1, (size + 31) // 32), dtype=np.int32)
+    matcher.fill_mask_within(words, 0, budget)
+    return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())

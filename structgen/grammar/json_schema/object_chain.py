@@ -291,7 +291,7 @@ class _Builder:
 
     def term(self) -> Grammar:
         term = self._chained()
-        return distinct(term, is_spare=False) if self._repeats_count else term
+        return distinct(term, is_endless=True) if self._repeats_count else term
 
     def _chained(self) -> Grammar:
         if self._syntax.policy.order == "any":

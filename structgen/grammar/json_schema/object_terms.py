@@ -86,7 +86,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
         term = permuted(due, free, other, layout.fewest, layout.most, syntax, most_others=bound)
-        return distinct(term, is_spare=False) if repeats_count else term
+        return distinct(term, is_endless=True) if repeats_count else term
     steps = need if room is None else room
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
     if (len(members) + 1) * (steps + 1) * len(counts) > _MOST_STATES:
@@ -113,7 +113,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         return Sequence((syntax.open_object, syntax.end_object))
     some = Sequence((first, syntax.close_object))
     term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
-    return distinct(term, is_spare=False) if repeats_count else term
+    return distinct(term, is_endless=True) if repeats_count else term
 
 
 def permuted(

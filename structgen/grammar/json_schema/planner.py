@@ -18,6 +18,7 @@ from structgen.grammar.disjointness import are_disjoint
 from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
+from structgen.grammar.json_schema.endless import is_endless
 from structgen.grammar.json_schema.json_types import (
     ANY,
     ARRAY,
@@ -386,8 +387,9 @@ class Planner:
             if unique.is_settled:
                 return self._unique_array(plan, unique, place)
             self._check("uniqueItems", (facet.place for facet in layout.held if facet.refusals))
+        never_ends = layout.unique is not None and self._never_runs_out(layout)
         if layout.is_watched:
-            return self._watched_array(plan, layout, place)
+            return self._watched_array(plan, layout, place, never_ends=never_ends)
         plan.children = self._inside((*layout.items, layout.rest))
         plan.prove = lambda parts, ask: array_is_empty(layout, parts[:-1], parts[-1], ask)
 
@@ -398,10 +400,19 @@ class Planner:
                     "" if longest is None or layout.fewest <= longest else f" by max_items={longest} of the policy"
                 )
                 self._reasons.append(((place,), f": 'minItems' asks for more items than are possible{of_policy}"))
-            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare, is_endless=never_ends)
 
         plan.build = build
         return plan
+
+    def _never_runs_out(self, layout: ArrayLayout) -> bool:
+        """Whether every item that is required can be one that is not there yet, as far as a look at schemas tells."""
+        if layout.watched or any(facet.fewest_contained > 1 for facet in layout.counted):
+            return False
+        required = layout.items[: layout.fewest]
+        if layout.fewest > len(layout.items):
+            required = [*required, layout.rest]
+        return not self._setting.policy.has_bounds and all(is_endless(places, self._forms) for places in required)
 
     def _unique_array(self, plan: Plan, unique: UniqueItems, place: Place) -> Plan:
         for shapes in unique.shapes:
@@ -419,7 +430,7 @@ class Planner:
         plan.prove = unique.is_empty
         return plan
 
-    def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place) -> Plan:
+    def _watched_array(self, plan: Plan, layout: ArrayLayout, place: Place, *, never_ends: bool) -> Plan:
         chain = ArrayChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = self._inside(chain.places)
@@ -429,7 +440,7 @@ class Planner:
             term = chain.term(terms, self._syntax)
             if term is EMPTY:
                 self._reasons.append(((place,), ": no array is left by 'contains', 'not' and the number of items"))
-            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare)
+            return term if layout.unique is None else distinct(term, is_spare=layout.is_spare, is_endless=never_ends)
 
         plan.build = build
         return plan

@@ -47,9 +47,10 @@ def chain(*terms: Grammar) -> Grammar:
     return terms[0] if len(terms) == 1 else sequence_of(terms) if terms else EPSILON
 
 
-def distinct(term: Grammar, *, is_spare: bool) -> Grammar:
+def distinct(term: Grammar, *, is_spare: bool = False, is_endless: bool = False) -> Grammar:
     """The arrays of ``term`` without equal items, or its objects without repeated names.
 
-    With ``is_spare`` at most one item, or one name that is not declared, may be required; then masks are cheaper.
+    With ``is_spare`` at most one item, or one name that is not declared, may be required; with ``is_endless`` those
+    that are required never run out.  Then masks are cheaper.
     """
-    return term if term is EMPTY else Distinct(term, is_spare)
+    return term if term is EMPTY else Distinct(term, is_spare, is_endless)
