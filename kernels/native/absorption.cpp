@@ -42,7 +42,7 @@ Engine::Absorption Engine::compute_absorption(StateId state) {
     if (items.size() > 1 && automaton.terms()[whole.a].kind != Kind::kJson) return {};
     Absorption one = item_absorption(whole.a);
     if (items.size() == 1 && one.groups == 0) return {};
-    one.distance = add(automaton.terms().distance(item), kCharacterTail);
+    one.distance = add(add(automaton.terms().distance(item), kCharacterTail), one.distance);
     if (std::pair(one.count, std::popcount(one.groups)) > std::pair(best.count, std::popcount(best.groups))) best = one;
     // The same bytes must not also begin what follows, or they could end the automaton.
     followed |= groups_of(machine_[machine_.start(whole.b)].live);
@@ -123,6 +123,11 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
         other = part;
       }
     }
+    if (const std::optional<uint8_t> escape = is_json ? way_out(choice) : std::nullopt; escape && choices.size() == 1) {
+      // `C* & ~x` where no member of x has some character of C: by that, every text goes on to a member.
+      best = {.groups = within, .count = kNone, .distance = terms.json_weight(*escape), .is_outside = true};
+      return best;
+    }
     if (!simple || other == kNone || stars.empty()) continue;
     std::vector<TermId> alternatives{other};
     if (terms[other].kind == Kind::kChoice) {
@@ -137,6 +142,77 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
     }
   }
   return best;
+}
+
+// A character by which every text of `stars & complements` stays outside of what is excluded; nothing if the term is
+// anything else, or none is known.
+std::optional<uint8_t> Engine::way_out(TermId conjunction) {
+  const TermStore& terms = machine_.automaton().terms();
+  if (terms[conjunction].kind != Kind::kAnd) return std::nullopt;
+  uint16_t groups = kEveryGroup;
+  ByteSet used;
+  const auto list = terms.list(terms[conjunction].a);
+  for (TermId part : std::vector<TermId>(list.begin(), list.end())) {
+    const Term term = terms[part];
+    if (term.kind == Kind::kNot) used |= used_bytes(term.a);
+    else if (term.kind == Kind::kRepeat && term.b == 0 && term.c == kNone) groups &= char_groups(term.a);
+    else return std::nullopt;
+  }
+  std::optional<uint8_t> best;
+  for (unsigned byte = 0; byte < 0x80; ++byte) {
+    const auto one = static_cast<uint8_t>(byte);
+    if (used.contains(one) || !(group_of(one) & groups)) continue;
+    if (!best || terms.json_weight(one) < terms.json_weight(*best)) best = one;
+  }
+  return best;
+}
+
+// Whether a state is the rest of a JSON string whose value may be anything but the members of a language that avoid
+// some character.
+bool Engine::is_outside(StateId state) {
+  Automaton& automaton = machine_.automaton();
+  const TermStore& terms = automaton.terms();
+  const auto items = automaton.items(state);
+  if (items.size() != 1 || terms[items[0]].kind != Kind::kSequence) return false;
+  const Term head = terms[terms[items[0]].a];
+  return head.kind == Kind::kJson && terms[head.a].kind == Kind::kAnd && absorption({state, kNone}).is_outside;
+}
+
+// The bytes that members of a regular term may have, or more.  O(terms below it that were not asked for before).
+const ByteSet& Engine::used_bytes(TermId root) {
+  constexpr size_t kMostKept = 100'000;
+  if (used_bytes_.size() > kMostKept) used_bytes_.clear();
+  const TermStore& terms = machine_.automaton().terms();
+  std::vector<TermId> work{root}, parts;
+  while (!work.empty()) {
+    const TermId id = work.back();
+    const Term term = terms[id];
+    parts.clear();
+    ByteSet used;
+    switch (term.kind) {
+      case Kind::kEmpty:
+      case Kind::kEpsilon: break;
+      case Kind::kLiteral:
+        for (char byte : terms.blob(term.a).substr(term.b)) used.insert(static_cast<uint8_t>(byte));
+        break;
+      case Kind::kBytes: used = terms.byte_set(term.a); break;
+      case Kind::kSequence: parts = {term.a, term.b}; break;
+      case Kind::kRepeat: parts = {term.a}; break;
+      case Kind::kChoice: parts.assign(terms.list(term.a).begin(), terms.list(term.a).end()); break;
+      case Kind::kAnd: parts = {terms.list(term.a)[0]}; break;  // one of them bounds all
+      default: used = ~ByteSet{};
+    }
+    if (!used_bytes_.contains(id)) {
+      const size_t before = work.size();
+      for (TermId part : parts)
+        if (!used_bytes_.contains(part)) work.push_back(part);
+      if (work.size() > before) continue;
+      for (TermId part : parts) used |= used_bytes_.at(part);
+      used_bytes_.emplace(id, used);
+    }
+    work.pop_back();
+  }
+  return used_bytes_.at(root);
 }
 
 uint16_t Engine::groups_of(const ByteSet& bytes) const {

@@ -198,12 +198,16 @@ class Engine {
     uint16_t groups = 0;
     uint32_t count = 0;
     Distance distance = 0;  // what completes such a text, in bytes, at most
+    bool is_outside = false;  // see Engine::is_outside
     bool may_end = false;   // nothing more of the class is required: all such texts share one shortest completion
     bool known = false;
   };
   Absorption absorption(Spot at);
   Absorption compute_absorption(StateId state);
   Absorption item_absorption(TermId item);
+  std::optional<uint8_t> way_out(TermId conjunction);
+  bool is_outside(StateId state);
+  const ByteSet& used_bytes(TermId root);
   uint16_t absorption_breaks(StateId state, uint16_t groups);
   bool absorbs(Spot at, const Trie& trie, uint32_t place) {
     const uint16_t groups = trie.groups[place];
@@ -254,6 +258,7 @@ class Engine {
   std::vector<Absorption> absorptions_;  // by state
   std::unordered_map<uint64_t, std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
   std::unordered_map<TermId, uint16_t> char_groups_;
+  std::unordered_map<TermId, ByteSet> used_bytes_;
   SharedRules shared_rules_;
   uint64_t epoch_ = 0;
   std::shared_mutex mutex_;

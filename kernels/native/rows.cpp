@@ -65,7 +65,8 @@ Row Engine::make_row(StateId state, const Near& near) {
   }
   const Absorption absorbed = absorption({state, kNone});
   if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
-    if (const auto beyond = tokens_->part(absorbed.groups, absorption_breaks(state, absorbed.groups)))
+    // A JSON string goes on by itself, or ends.
+    if (const auto beyond = tokens_->part(absorbed.groups, absorbed.is_outside ? kEveryGroup & ~kControl : absorption_breaks(state, absorbed.groups)))
       return class_row(state, *beyond);
   return plain_row(kVocabularyTrie, state);
 }
@@ -73,7 +74,7 @@ Row Engine::make_row(StateId state, const Near& near) {
 // A state of which the row is likely to tell most of this one's.
 Engine::Near Engine::near_state(StateId id) {
   const State& state = machine_.automaton().expanded(id);
-  if (!state.calls.empty() || state.live.size() < kWideState) return {};
+  if (!state.calls.empty() || state.live.size() < kWideState || is_outside(id)) return {};
   if (Near near = without_excluded(id); near.state != kNone) return near;
   if (Near near = without_length(id); near.state != kNone) return near;
   if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;

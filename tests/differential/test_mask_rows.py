@@ -62,6 +62,28 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
     "address": ({"type": "string", "format": "email", "maxLength": 24}, ['"', '"ada', '"ada@', '"ada@example.org']),
     "identifier": ({"type": "string", "format": "uuid"}, ['"', '"0123', '"01234567-']),
+    "no counted class": (
+        {"type": "string", "not": pattern("^[a-z]{2,8}$")},
+        ['"', '"a', '"ab', '"abcdefgh', '"abcdefghi'],
+    ),
+    "no path": (
+        {"type": "string", "not": pattern(r"^[/][/.\w-]{0,4}$")},
+        ['"', '"/', '"/a/.', '"/a/b/c', '"é', '"\\u002f'],
+    ),
+    "more than a line": ({"type": "string", "not": pattern("^.*$")}, ['"', '"a', '"é', '"a\\n', '"\\']),
+    "nowhere": ({"type": "string", "not": pattern("ab")}, ['"', '"a', '"ba', '"\\u0061']),
+    "neither": (
+        {"type": "string", "allOf": [{"not": pattern("^[0-9]+$")}, {"not": pattern("^[a-f-]{3,}$")}]},
+        ['"', '"1', '"a', '"abc', '"12a', '"a-'],
+    ),
+    "pattern and other names": (
+        {
+            "patternProperties": {"^[a-z]{1,6}$": {"type": "null"}},
+            "additionalProperties": {"const": 1},
+            "type": "object",
+        },
+        ['{"', '{"abc', '{"abcdef', '{"abcdefg', '{"abc": null, "A'],
+    ),
     "integer": ({"type": "integer", "minimum": 10, "maximum": 5000}, ["", "1", "12", "500"]),
 }
 
@@ -135,6 +157,38 @@ def test_excluded_texts_are_looked_up_as_a_walk_finds_them(
             looked_up.fill_mask_within(masks, 0, budget)
             walked.fill_mask_within(masks, 1, budget)
             assert (masks[0] == masks[1]).all()
+
+
+OUTSIDE = {
+    "counted class": ("[a-z]{2,8}", ("abcdefghi", "a", "é", r"\u0061b", r"a\"")),
+    "counted words": (r"[a-z]{1,3}(?:\.[a-z]{1,3}){1,2}", ("a.b.c", "abc.a", "ab..", r"ab\n")),
+    "all but a dot": (r"[^.]*", ("ab.", "日本", "a b.c")),
+    "everything": (r"(?s:.*)|a", ()),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_outside_of_a_language_rows_are_as_a_walk_finds_them(name: str, deepseek_vocabulary: Vocabulary) -> None:
+    text, words = OUTSIDE[name]
+    outside = Complement(regex(text))
+    anything = Repeat(ANY_CHAR, 0, None)
+    marked = Sequence((anything, Literal(b"\x01"), anything))  # of which all characters are used
+    at_once = Choice((Literal(b"0"), JsonString(Intersection((Repeat(ALMOST_ANY, 0, None), outside)))))
+    walked = Choice((Literal(b"0"), JsonString(Intersection((outside, Complement(marked))))))
+    size = deepseek_vocabulary.size
+    for word in ("", *words):
+        one, other = (compile(grammar, deepseek_vocabulary).matcher() for grammar in (at_once, walked))
+        for byte in b'"' * bool(words) + word.encode():
+            for matcher in (one, other):
+                assert matcher.accept_bytes(bytes([byte])) == 1
+            assert allowed_tokens(one, size) == allowed_tokens(other, size)
+            assert one.min_tokens() == other.min_tokens()
+            masks = np.zeros((2, (size + 31) // 32), dtype=np.int32)
+            for budget in (1, 2, 4):
+                one.fill_mask_within(masks, 0, budget)
+                other.fill_mask_within(masks, 1, budget)
+                assert (masks[0] == masks[1]).all()
+            assert one.needs_budget_mask(40) == other.needs_budget_mask(40)
 
 
 def test_names_that_are_excluded_cannot_be_closed(excluding_names: tuple[Constraint, Constraint]) -> None:

@@ -71,7 +71,7 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "multipleOf": Keyword(
         "numbers",
         "enforced, also on decimals, while digits times remainders stay below 50,000; powers of ten, and intervals "
-        "with at most 256 multiples, always; else of integers the 255 multiples next to zero, of other numbers refused",
+        "with at most 256 multiples, always; else refused",
     ),
     "items": Keyword("arrays", "enforced; an array of schemas up to draft 2019-09"),
     "prefixItems": Keyword("arrays", _ENFORCED),

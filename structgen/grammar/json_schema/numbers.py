@@ -344,30 +344,13 @@ def _culprit(origins: tuple[Place, ...], keywords: tuple[str, ...]) -> tuple[Pla
     return origins[0], keywords[0]
 
 
-def _nearest(
-    lower: int | Decimal | None, upper: int | Decimal | None, step: int
-) -> tuple[int | Decimal, int | Decimal]:
-    """Bounds within these that leave so few multiples that they are listed: those next to zero."""
-    if lower is not None and lower > 0:
-        far = ceil(lower) + step * (_FEW - 2)
-        return lower, far if upper is None else min(upper, far)
-    if upper is not None and upper < 0:
-        far = floor(upper) - step * (_FEW - 2)
-        return far if lower is None else max(lower, far), upper
-    reach = step * (_FEW // 2 - 1)
-    return -reach if lower is None else max(lower, -reach), reach if upper is None else min(upper, reach)
-
-
 def _few_listed(
     interval: _Interval, step: Fraction, not_steps: tuple[Fraction, ...], *, integral: bool, has_all_forms: bool
 ) -> Grammar | None:
-    """The multiples of a step that no automaton holds, if they are few; of integers at least those next to zero."""
+    """The multiples of a step that no automaton holds, if they are few."""
     are_listed = not not_steps and _few_multiples(interval.lower, interval.upper, step, integral=integral)
     if are_listed or remainders(step, integral=integral) * WHOLE_DIGITS <= MOST_STATES:
         return None
-    if integral and not not_steps:
-        lower, upper = _nearest(interval.lower, interval.upper, step.numerator)
-        interval = interval._replace(lower=lower, upper=upper)
     values = _multiples_in(interval, step, integral=integral)
     if values is None:
         return None

@@ -23,7 +23,6 @@ ERRORS = {
     "product of patterns": ("LimitExceeded", "engine", "steps"),
     "reference loop": ("UnsupportedFeature", "json schema #/$defs/d999/$ref", None),
     "reference loop of choices": ("UnsupportedFeature", "json schema #/$defs/", None),
-    "recursive product": ("UnsupportedFeature", "json schema #/$defs/t2/minProperties", None),
     "conflicting drafts": ("GrammarError", "json schema #/items", None),
 }
 """Class, place and limit of the error, for the schemas that have no result."""

@@ -363,16 +363,8 @@ def test_multiples_of_steps_with_many_remainders(schema: dict[str, Any], probes:
         assert (matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting) == is_valid, text
 
 
-@pytest.mark.parametrize(("bounds", "first"), [({}, -127), ({"minimum": 5}, 1), ({"exclusiveMaximum": -7}, -254)])
-def test_multiples_next_to_zero(bounds: dict[str, int], first: int) -> None:
-    """Of a step that no automaton holds, the integers that are written are multiples next to zero, and all valid."""
-    step = 123_456_789
-    constraint = compile(json_schema({"type": "integer", "multipleOf": step, **bounds}), VOCABULARY)
-    found = []
-    for number in range(-400, 400):
-        for extra in (0, 1):
-            matcher, text = constraint.matcher(), str(number * step + extra).encode()
-            if matcher.accept_bytes(text) == len(text) and matcher.is_accepting:
-                found.append((number, extra))
-    assert found == [(first + index, 0) for index in range(len(found))]
-    assert 200 < len(found) <= 256
+@pytest.mark.parametrize("bounds", [{}, {"minimum": 5}, {"exclusiveMaximum": -7}])
+def test_multiples_that_no_automaton_holds(bounds: dict[str, int]) -> None:
+    """They are refused rather than cut short where no interval leaves few of them."""
+    with pytest.raises(UnsupportedFeature, match="multiples of 123456789"):
+        json_schema({"type": "integer", "multipleOf": 123_456_789, **bounds})
