@@ -50,6 +50,7 @@ NOT_ANSWERED = {
         "labels that begin with xn-- are not written"
     ),
     "optional/format/idn-hostname.json | validation of separators": "labels that may be too long are not written",
+    "multipleOf.json | float division = inf": "multiples of 123456789 need too large an automaton",
     **NOT_ASSERTED,
 }
 
