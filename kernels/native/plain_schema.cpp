@@ -32,6 +32,7 @@ constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCo
 constexpr size_t kFewChoices = 8;
 constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
 constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
+constexpr size_t kUsualPlans = 64;
 constexpr uint32_t kMostSteps = 64;  // from reference to reference
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMostLeaves = 4'096;
@@ -76,8 +77,7 @@ class PlainPlanning {
   PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf)
       : of_(planner), document_(document), make_leaf_(make_leaf), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone) {
     shared_.fill(kNone);
-    plans_.reserve(document.size());
-    pending_.reserve(document.size());
+    plans_.reserve(std::min(document.size(), kUsualPlans));  // of a large document little may be reached
   }
 
   std::unique_ptr<PlainTerms> all() {
@@ -107,7 +107,7 @@ class PlainPlanning {
   struct Origin {
     PlanId parent = kNone;
     std::string_view keyword = {}, name = {};
-    uint32_t index = kNone;   // in place of a name
+    uint32_t index = kNone;  // in place of a name
     std::string label = {};  // as a reference says it
   };
   struct Plan {
@@ -116,10 +116,10 @@ class PlainPlanning {
     uint32_t uses = 1;
     Form form = Form::kUnion;
     State state = State::kNew;
-    bool is_open = true;      // of an object: other names may occur
+    bool is_open = true;       // of an object: other names may occur
+    bool is_in_place = false;  // its children apply to the same value
     uint32_t rule = kNone;
     PlainNode term = kNone;
-    bool is_in_place = false;  // its children apply to the same value
     uint32_t fewest = 0, most = kNone;  // items
     std::vector<PlanId> children;
     std::vector<Entry> entries;
