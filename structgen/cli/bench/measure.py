@@ -43,8 +43,8 @@ class Tally:
         refused: first line of what was said, by schema.
         valid: number of valid instances of compiled schemas.
         valid_rejected: those of them that were rejected as they stand in the data.
-        reordered: valid instances that have another text in declared order.
-        ordered_rejected: valid instances that were rejected in declared order.
+        reordered: valid instances that were rejected, and have another text in declared order.
+        ordered_rejected: valid instances that were rejected in declared order too.
         invalid: number of invalid instances of compiled schemas.
         invalid_accepted: those of them that were accepted.
         undecided: instances that were cut and not rejected before.
@@ -92,7 +92,7 @@ def run_case(engine: Engine, tally: Tally, case: Case, tokenize: Tokenize, most:
         tally.valid += 1
         if verdict is Verdict.REJECTED:
             tally.valid_rejected.append(name)
-        if instance.ordered is not None:
+        if verdict is Verdict.REJECTED and instance.ordered is not None:
             tally.reordered += 1
             verdict = judge(engine.start(compiled), tokenize(instance.ordered), most, [])
         if verdict is Verdict.REJECTED:
