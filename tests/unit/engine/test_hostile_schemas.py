@@ -43,6 +43,7 @@ def outcome(name: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer maps more than the bound on memory")
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_hostile_schemas_end_soon(name: str) -> None:
     """Reading, compiling, each mask and each token take at most two seconds, and all together one gigabyte."""
