@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,8 +13,14 @@ from structgen.engine import Constraint, Vocabulary
 __all__ = ["drawn", "walk"]
 
 
-def walk(constraint: Constraint, rng: random.Random, spare: int) -> bytes:
-    """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest member; return the text."""
+Pick: TypeAlias = Callable[[np.ndarray, Vocabulary, random.Random], int]
+
+
+def walk(constraint: Constraint, rng: random.Random, spare: int, pick: Pick | None = None) -> bytes:
+    """Take random allowed tokens until EOS, within ``spare`` tokens over the shortest member; return the text.
+
+    Which of the allowed tokens is taken, ``pick`` says; without it, :func:`drawn` does.
+    """
     vocabulary = constraint.vocabulary
     words = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
     matcher = constraint.matcher()
@@ -25,7 +33,7 @@ def walk(constraint: Constraint, rng: random.Random, spare: int) -> bytes:
             matcher.fill_mask(words)
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
         assert allowed.size, f"dead end after {vocabulary.decode(taken)!r}"
-        token = drawn(allowed, vocabulary, rng)
+        token = (pick or drawn)(allowed, vocabulary, rng)
         assert matcher.accept(token)
         if matcher.is_terminated:
             return vocabulary.decode(taken)
