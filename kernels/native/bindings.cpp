@@ -64,6 +64,48 @@ Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) 
   return result;
 }
 
+// Makes the terms of a grammar and a constraint of them.  Gives that, or None where the grammar is left-recursive or has
+// no members; the terms of FlatGrammar::shared; whether it is left-recursive; the last two of `Lowered`; bytes of the engine.
+nb::tuple couple(std::shared_ptr<Engine> engine, const FlatGrammar& grammar, std::vector<uint32_t> eos, const Limits& limits) {
+  Lowered lowered;
+  std::shared_ptr<Constraint> constraint;
+  size_t bytes = 0;
+  {
+    nb::gil_scoped_release release;
+    lowered = lower(*engine, grammar, limits);
+    if (lowered.shortest) constraint = std::make_shared<Constraint>(engine, lowered.term, std::move(eos), limits);
+    const std::shared_lock lock(engine->mutex());
+    bytes = engine->bytes_used();
+  }
+  return nb::make_tuple(std::move(constraint), std::move(lowered.shared), lowered.left_recursive, lowered.shortest, lowered.unspellable, bytes);
+}
+
+// The terms of a plain schema, and the dialect of its planner; None where it is not plain.
+//   planners: by what `$schema` declares or None: a planner, what makes its leaves, and the dialect; or None for no draft.
+//   add_planner: called with what `$schema` declares where that is not among the planners, gives one and keeps it.
+nb::object plan_plain(nb::str text, size_t max_depth, nb::dict planners, nb::handle add_planner) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) {
+    PyErr_Clear();  // a lone surrogate
+    return nb::none();
+  }
+  const std::unique_ptr<const JsonDocument> document = JsonDocument::parse(std::string(data, static_cast<size_t>(size)), max_depth);
+  if (document == nullptr || document->kind(document->root()) != JsonKind::kObject) return nb::none();
+  const JsonDocument::Member* member = document->find(document->root(), "$schema");
+  nb::object declared = nb::none();
+  if (member != nullptr && document->kind(member->value) == JsonKind::kString) declared = nb::cast(document->string(member->value));
+  nb::object known = nb::borrow(PyDict_GetItemWithError(planners.ptr(), declared.ptr()));
+  if (!known.is_valid()) {
+    if (PyErr_Occurred()) throw nb::python_error();
+    known = add_planner(declared);
+  }
+  if (known.is_none()) return nb::none();
+  std::unique_ptr<PlainTerms> terms = nb::cast<PlainPlanner&>(known[0]).plan(*document, known[1]);
+  if (terms == nullptr) return nb::none();
+  return nb::make_tuple(std::move(terms), known[2]);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -178,28 +220,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Flattener>(m, "Flattener")
       .def(nb::init<nb::handle>(), "classes"_a)
-      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "max_nodes"_a);
-
-  nb::class_<const JsonDocument>(m, "JsonDocument", "A JSON text as a tree of its own.")
-      .def_static("parse",
-                  [](nb::str text, size_t max_depth) -> std::unique_ptr<const JsonDocument> {
-                    Py_ssize_t size = 0;
-                    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-                    if (data == nullptr) {
-                      PyErr_Clear();  // a lone surrogate
-                      return nullptr;
-                    }
-                    return JsonDocument::parse(std::string(data, static_cast<size_t>(size)), max_depth);
-                  },
-                  "text"_a, "max_depth"_a, nb::sig("def parse(text: str, max_depth: int) -> JsonDocument | None"))
-      .def("root_string",
-           [](const JsonDocument& self, std::string_view name) -> std::optional<std::string_view> {
-             if (self.kind(self.root()) != JsonKind::kObject) return std::nullopt;
-             const JsonDocument::Member* member = self.find(self.root(), name);
-             if (member == nullptr || self.kind(member->value) != JsonKind::kString) return std::nullopt;
-             return self.string(member->value);
-           },
-           "name"_a);
+      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "vocabulary"_a, "max_nodes"_a, "rewrite"_a.none());
 
   nb::class_<PlainTerms>(m, "PlainTerms", "The grammar of a plain JSON Schema, as a list of nodes.")
       .def("__len__", [](const PlainTerms& self) { return self.nodes.size(); });
@@ -212,27 +233,18 @@ NB_MODULE(_native, m) {
              for (size_t i = 0; i < PlainSyntax::kTerms; ++i) terms.terms[i] = syntax[i];
              new (self) PlainPlanner(std::move(keywords), reference_stands_alone, std::move(terms), {max_cost, max_depth});
            },
-           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a)
-      .def("plan", &PlainPlanner::plan, "document"_a, "make_leaf"_a);
+           "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a);
 
-  m.def("lower",
-        [](Engine& engine, const FlatGrammar& grammar, const Limits& limits) {
-          Lowered result;
-          {
-            nb::gil_scoped_release release;
-            result = lower(engine, grammar, limits);
-          }
-          return nb::make_tuple(result.term, result.shared, result.left_recursive, result.shortest, result.unspellable);
-        },
-        "engine"_a, "grammar"_a, "limits"_a);
+  m.def("plan_plain", &plan_plain, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);
+  m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a);
 
   nb::class_<Constraint>(m, "Constraint")
-      .def("__init__",
-           [](Constraint* self, std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits) {
+      .def("limited",
+           [](const Constraint& self, const Limits& limits) {
              nb::gil_scoped_release release;
-             new (self) Constraint(std::move(engine), start, std::move(eos), limits);
+             return std::make_shared<Constraint>(self.shared_engine(), self.term(), self.eos(), limits);
            },
-           "engine"_a, "start"_a, "eos"_a, "limits"_a)
+           "limits"_a)
       .def_prop_ro("is_searched", &Constraint::is_searched)
       .def_prop_ro("states_used", &Constraint::states_used);
 

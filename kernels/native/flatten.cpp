@@ -33,8 +33,8 @@ nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromStr
 // The flattening of one grammar.
 class Flattening {
  public:
-  Flattening(const Flattener& flattener, nb::dict known, nb::handle host, uint64_t max_nodes)
-      : of_(flattener), known_(std::move(known)), host_(host), max_nodes_(max_nodes), scopes_(1) {}
+  Flattening(const Flattener& flattener, nb::dict known, nb::handle host, nb::handle vocabulary, uint64_t max_nodes, nb::handle rewrite)
+      : of_(flattener), known_(std::move(known)), host_(host), vocabulary_(vocabulary), rewrite_(rewrite), max_nodes_(max_nodes), scopes_(1) {}
 
   FlatGrammar all(PyObject* root) {
     need(root, kNoScope, kText);
@@ -183,8 +183,8 @@ class Flattening {
 
   void open_rules(Frame& frame) {
     frame.count = 1;
-    if (frame.mode == kText && frame.scope == kNoScope) {
-      nb::object equal = host_.attr("rewrite")(nb::handle(frame.node));
+    if (!rewrite_.is_none() && frame.mode == kText && frame.scope == kNoScope) {
+      nb::object equal = rewrite_(nb::handle(frame.node));
       if (equal.ptr() != frame.node) {
         held_.push_back(equal);
         frame.node = equal.ptr();
@@ -394,7 +394,7 @@ class Flattening {
 
   uint32_t special(PyObject* node, Mode mode) {
     if (mode != kText) host_.attr("special_in_regular")(nb::handle(node));
-    const auto token = nb::cast<uint32_t>(host_.attr("special_id")(nb::handle(node)));
+    const auto token = nb::cast<uint32_t>(host_.attr("special_id")(vocabulary_, nb::handle(node)));
     return emit({.kind = Instruction::Kind::kSpecial, .low = token});
   }
 
@@ -433,6 +433,8 @@ class Flattening {
   const Flattener& of_;
   nb::dict known_;
   nb::handle host_;
+  nb::handle vocabulary_;
+  nb::handle rewrite_;
   uint64_t max_nodes_;
   FlatGrammar flat_;
   std::vector<Entry> entries_;
@@ -466,8 +468,9 @@ Flattener::Flattener(nb::handle classes)
   for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];
 }
 
-FlatGrammar Flattener::flatten(nb::handle grammar, nb::dict known, nb::handle host, uint64_t max_nodes) const {
-  return Flattening(*this, std::move(known), host, max_nodes).all(grammar.ptr());
+FlatGrammar Flattener::flatten(nb::handle grammar, nb::dict known, nb::handle host, nb::handle vocabulary, uint64_t max_nodes,
+                               nb::handle rewrite) const {
+  return Flattening(*this, std::move(known), host, vocabulary, max_nodes, rewrite).all(grammar.ptr());
 }
 
 }  // namespace structgen

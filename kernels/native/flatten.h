@@ -32,10 +32,11 @@ class Flattener {
   // Flattens a closed grammar, with a stack of its own.  O(nodes), where a node counts once for each scope in which
   // it is met.
   //   known: the terms of shared nodes that the engine has, as (node, term) by id of the node.
-  //   host: what is not the engine's business.  special_id(node) gives a token id; rewrite(node), asked of each Rules
-  //     that no other surrounds, an equal grammar.  undefined(name), recursive(node), special_in_regular(node), distinct_in_regular(node),
-  //     unknown(node) and exceeded(limit, maximum) raise what is wrong.
-  FlatGrammar flatten(nanobind::handle grammar, nanobind::dict known, nanobind::handle host, uint64_t max_nodes) const;
+  //   host: what is not the engine's business.  special_id(vocabulary, node) gives a token id; undefined(name), recursive(node),
+  //     special_in_regular(node), distinct_in_regular(node), unknown(node) and exceeded(limit, maximum) raise what is wrong.
+  //   rewrite: called with each Rules that no other surrounds, gives an equal grammar; or None.
+  FlatGrammar flatten(nanobind::handle grammar, nanobind::dict known, nanobind::handle host, nanobind::handle vocabulary,
+                      uint64_t max_nodes, nanobind::handle rewrite) const;
 
  private:
   friend class Flattening;

@@ -18,6 +18,8 @@ class Constraint {
   Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits);
 
   Engine& engine() const { return *engine_; }
+  const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
+  TermId term() const { return term_; }
   const std::vector<uint32_t>& eos() const { return eos_; }
   bool is_eos(uint32_t token) const;
   const Limits& limits() const { return limits_; }

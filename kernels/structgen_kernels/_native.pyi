@@ -1,7 +1,7 @@
 """Automaton engine of structgen: vocabulary trie, lazily derived automata, matcher and masks."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 # An int32 array of numpy or a CPU tensor of torch, contiguous, [rows, ceil(V / 32)].
 Bitmask = Any
@@ -67,13 +67,6 @@ class FlatGrammar:
     @property
     def shared(self) -> list[Any]: ...
 
-class JsonDocument:
-    """A JSON text as a tree of its own."""
-
-    @staticmethod
-    def parse(text: str, max_depth: int) -> JsonDocument | None: ...
-    def root_string(self, name: str) -> str | None: ...
-
 class PlainTerms:
     """The grammar of a plain JSON Schema, as a list of nodes."""
 
@@ -90,22 +83,35 @@ class PlainPlanner:
         max_cost: int,
         max_depth: int,
     ) -> None: ...
-    def plan(
-        self, document: JsonDocument, make_leaf: Callable[[str], tuple[object, bool] | None]
-    ) -> PlainTerms | None: ...
+
+_Planner = TypeVar("_Planner", bound=tuple[PlainPlanner, Callable[[str], tuple[object, bool] | None], object])
+
+def plan_plain(
+    text: str,
+    max_depth: int,
+    planners: Mapping[str | None, _Planner | None],
+    add_planner: Callable[[str | None], _Planner | None],
+) -> tuple[PlainTerms, Any] | None: ...
 
 class Flattener:
     def __init__(self, classes: Sequence[type]) -> None: ...
     def flatten(
-        self, grammar: object, known: dict[int, tuple[Any, int]], host: object, max_nodes: int
+        self,
+        grammar: object,
+        known: dict[int, tuple[Any, int]],
+        host: object,
+        vocabulary: object,
+        max_nodes: int,
+        rewrite: Callable[[Any], object] | None,
     ) -> FlatGrammar: ...
 
-def lower(
-    engine: Engine, grammar: FlatGrammar, limits: Limits
-) -> tuple[int, list[int], bool, int | None, int | None]: ...
+def couple(
+    engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits
+) -> tuple[Constraint | None, list[int], bool, int | None, int | None, int]: ...
 
 class Constraint:
-    def __init__(self, engine: Engine, start: int, eos: Sequence[int], limits: Limits) -> None: ...
+    def limited(self, limits: Limits) -> Constraint:
+        """Return the same constraint within other limits."""
     @property
     def is_searched(self) -> bool: ...
     @property

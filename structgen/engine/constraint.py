@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.engine.lowering import lower
+from structgen.engine.lowering import couple
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
 from structgen.engine.shared_engine import SharedEngine, native_limits, shared_engine
@@ -89,7 +89,9 @@ class Constraint:
 
     def matcher(self) -> Matcher:
         """Return a Matcher at the beginning of a text."""
-        return Matcher(self)
+        matcher = Matcher(self.native)
+        matcher._constraint = self
+        return matcher
 
     def min_tokens(self) -> int:
         """Return how many tokens the shortest member takes, EOS not counted.
@@ -154,7 +156,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if constraint is not None and constraint.is_of(engine):
         return constraint
     constraint, size = _couple(grammar, vocabulary, limits, engine)
-    if not engine.native.byte_complete:
+    if not engine.byte_complete:
         _check_spelling(constraint)
     vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
     return constraint
@@ -162,21 +164,19 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
 
 def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
     """Lower a grammar into an engine and take the constraint from there, with the size of its program."""
-    bounds = native_limits(limits)
-    term, distance, missing, size = lower(grammar, engine, vocabulary, bounds, limits)
-    if distance is None and missing is not None:
+    native, distance, missing, size = couple(grammar, engine, vocabulary, native_limits(limits), limits)
+    if native is None or distance is None:
+        if missing is None:
+            raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
         raise VocabularyError(
             "vocabulary",
             "the tokens can spell no member of the grammar",
             evidence=f"no token holds byte {bytes([missing])!r}, which {grammar!r} needs",
             remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
         )
-    if distance is None:
-        raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
-    native = _native.Constraint(engine.native, term, vocabulary.eos, bounds)
     if native.is_searched and distance > 0:
         few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MOST_SEARCHED)))
-        if not _native.Matcher(_native.Constraint(engine.native, term, vocabulary.eos, few)).shortest_completion():
+        if not _native.Matcher(native.limited(few)).shortest_completion():
             raise _unsatisfiable(grammar, "more items or names that must differ than there are")
     return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
 

@@ -8,7 +8,7 @@ in.  Neither walk recurses.  What terms mean is stated a second time, from the n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from structgen_kernels import _native
 
@@ -36,112 +36,34 @@ from structgen.grammar.nodes import (
 from structgen.grammar.report import Described
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from structgen.engine.shared_engine import SharedEngine
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.limits import Limits
 
-__all__ = ["FLATTENER", "Host", "Lowered", "lower"]
+__all__ = ["FLATTENER", "Coupled", "Host", "couple"]
 
-FLATTENER: Final = _native.Flattener(
-    (  # in the order of `NodeClass` in flatten.h
-        Literal,
-        ByteClass,
-        CharClass,
-        Sequence,
-        Choice,
-        Repeat,
-        Reference,
-        Rules,
-        Intersection,
-        Complement,
-        Capture,
-        SpecialToken,
-        JsonString,
-        Shared,
-        Described,
-        Permutation,
-        Distinct,
-    )
-)
-
-
-class Lowered(NamedTuple):
-    """A grammar in an engine.
-
-    Attributes:
-        term: its term.
-        shortest: length of its shortest member in bytes; ``None`` if it has none.
-        unspellable: a byte that it needs somewhere and that no token holds, if there is one.
-        program_bytes: size of the program that it was flattened to.
-    """
-
-    term: int
-    shortest: int | None
-    unspellable: int | None
-    program_bytes: int
-
-
-def lower(
-    grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, bounds: _native.Limits, limits: Limits
-) -> Lowered:
-    """Make the native term of a closed grammar and solve its rules.
-
-    Args:
-        grammar: a closed term.
-        engine: the engine that holds the term.
-        vocabulary: resolves special tokens.
-        bounds: the native part of ``limits``.
-        limits: bounds the number of nodes.
-
-    Raises:
-        GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
-            that the grammar may not use.
-        LimitExceeded: more nodes than ``limits.grammar_nodes``, or boolean operators nested too deeply.
-    """
-    result = _lowered(grammar, engine, Host(vocabulary, limits), bounds)
-    if result is None:
-        # Rare, and much dearer to look for in the grammar than in its terms: so lower first, and again if need be.
-        result = _lowered(grammar, engine, _RewritingHost(vocabulary, limits), bounds)
-    if result is None:
-        raise RuntimeError("left recursion is left after it was removed")
-    return result
-
-
-def _lowered(grammar: Grammar, engine: SharedEngine, host: Host, bounds: _native.Limits) -> Lowered | None:
-    """The same; ``None`` if the grammar is left-recursive."""
-    flat = FLATTENER.flatten(grammar, engine.lowered, host, host.limits.grammar_nodes)
-    try:
-        term, shared, is_left_recursive, shortest, unspellable = _native.lower(engine.native, flat, bounds)
-    except LimitExceeded:
-        raise
-    except ValueError as error:  # of a distinct term
-        raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
-    if shared:
-        engine.remember(flat.shared, shared)
-    return None if is_left_recursive else Lowered(term, shortest, unspellable, flat.memory_bytes)
+Coupled: TypeAlias = "tuple[_native.Constraint | None, int | None, int | None, int]"
+"""A grammar in an engine: the constraint, ``None`` if it has no members; length of the shortest member in bytes; a byte
+that it needs somewhere and that no token holds, if there is one; size of the program that it was flattened to.
+"""
 
 
 class Host:
-    """What the flattening asks for, and the errors that it reports."""
+    """What the flattening leaves to others, and the errors that it reports."""
 
-    def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
-        self.vocabulary = vocabulary
-        self.limits = limits
-
-    def rewrite(self, node: Rules) -> Grammar:
-        """An equal term for rules that no other rules surround."""
-        return node
-
-    def special_id(self, node: SpecialToken) -> int:
+    @staticmethod
+    def special_id(vocabulary: Vocabulary, node: SpecialToken) -> int:
         """The id of a special token that a grammar may use."""
-        token = self.vocabulary.token_id(node.token) if isinstance(node.token, str) else node.token
-        if token in self.vocabulary.eos:
+        token = vocabulary.token_id(node.token) if isinstance(node.token, str) else node.token
+        if token in vocabulary.eos:
             raise GrammarError(
                 "grammar",
                 f"special token {node.token!r} is an EOS token of the vocabulary",
                 remedy="EOS is allowed wherever the grammar may end; leave it out of the grammar",
             )
-        if token not in self.vocabulary.special:
+        if token not in vocabulary.special:
             raise GrammarError(
                 "grammar",
                 f"token {node.token!r} is no special token of the vocabulary",
@@ -196,8 +118,75 @@ class Host:
         raise LimitExceeded("grammar", limit=limit, maximum=maximum)
 
 
-class _RewritingHost(Host):
-    """Removes left recursion on the way."""
+FLATTENER: Final = _native.Flattener(
+    (  # in the order of `NodeClass` in flatten.h
+        Literal,
+        ByteClass,
+        CharClass,
+        Sequence,
+        Choice,
+        Repeat,
+        Reference,
+        Rules,
+        Intersection,
+        Complement,
+        Capture,
+        SpecialToken,
+        JsonString,
+        Shared,
+        Described,
+        Permutation,
+        Distinct,
+    )
+)
 
-    def rewrite(self, node: Rules) -> Grammar:
-        return remove_left_recursion(node, self.limits)
+
+def couple(
+    grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, bounds: _native.Limits, limits: Limits
+) -> Coupled:
+    """Make the native terms of a closed grammar, solve its rules, and make a constraint of them.
+
+    Args:
+        grammar: a closed term.
+        engine: the engine that holds the terms.
+        vocabulary: resolves special tokens, and says what ends a text.
+        bounds: the native part of ``limits``.
+        limits: bounds the number of nodes.
+
+    Raises:
+        GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
+            that the grammar may not use.
+        LimitExceeded: more nodes than ``limits.grammar_nodes``, or boolean operators nested too deeply.
+    """
+    result = _coupled(grammar, engine, vocabulary, bounds, limits, None)
+    if result is None:
+        # Rare, and much dearer to look for in the grammar than in its terms: so lower first, and again if need be.
+        result = _coupled(
+            grammar, engine, vocabulary, bounds, limits, lambda rules: remove_left_recursion(rules, limits)
+        )
+    if result is None:
+        raise RuntimeError("left recursion is left after it was removed")
+    return result
+
+
+def _coupled(
+    grammar: Grammar,
+    engine: SharedEngine,
+    vocabulary: Vocabulary,
+    bounds: _native.Limits,
+    limits: Limits,
+    rewrite: Callable[[Rules], Grammar] | None,
+) -> Coupled | None:
+    """The same; ``None`` if the grammar is left-recursive."""
+    flat = FLATTENER.flatten(grammar, engine.lowered, Host, vocabulary, limits.grammar_nodes, rewrite)
+    try:
+        native, shared, is_left_recursive, shortest, unspellable, engine.memory_bytes = _native.couple(
+            engine.native, flat, vocabulary.eos, bounds
+        )
+    except LimitExceeded:
+        raise
+    except ValueError as error:  # of a distinct term
+        raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
+    if shared:
+        engine.remember(flat.shared, shared)
+    return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)

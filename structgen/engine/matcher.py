@@ -33,11 +33,7 @@ class Matcher(_native.Matcher):
     """
 
     __slots__ = ("_constraint",)
-    _constraint: Constraint
-
-    def __init__(self, constraint: Constraint, _copy_of: Matcher | None = None) -> None:
-        super().__init__(constraint.native if _copy_of is None else _copy_of)
-        self._constraint = constraint
+    _constraint: Constraint  # set by what makes it: an __init__ in Python would cost as much as a mask
 
     @property
     def constraint(self) -> Constraint:
@@ -46,7 +42,9 @@ class Matcher(_native.Matcher):
 
     def fork(self) -> Matcher:
         """Return an independent Matcher in the same state, with the same history."""
-        return Matcher(self._constraint, self)
+        copy = Matcher(self)
+        copy._constraint = self._constraint
+        return copy
 
     def forced_tokens(self) -> list[int]:
         """Return the canonical tokens of the text that every continuation begins with.

@@ -32,14 +32,18 @@ class SharedEngine:
 
     Attributes:
         native: the engine.
+        byte_complete: whether every byte is a token.
+        memory_bytes: what the engine held when a grammar was last coupled with it.
         lowered: terms of ``Shared`` nodes that live long, by the id of the node; the node is held so that its id
             stays its own.
     """
 
-    __slots__ = ("__weakref__", "lowered", "native")
+    __slots__ = ("__weakref__", "byte_complete", "lowered", "memory_bytes", "native")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.native = _native.Engine(vocabulary.trie, vocabulary.size)
+        self.byte_complete = self.native.byte_complete
+        self.memory_bytes = 0
         self.lowered: dict[int, tuple[Grammar, int]] = {}
 
     def remember(self, nodes: Iterable[Grammar], terms: Iterable[int]) -> None:
@@ -56,11 +60,11 @@ _engines_lock = threading.Lock()
 def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
     """Return the engine that new constraints on ``vocabulary`` use."""
     engine = vocabulary.engine
-    if engine is not None and engine.native.memory_bytes <= _MAX_ENGINE_BYTES:
+    if engine is not None and engine.memory_bytes <= _MAX_ENGINE_BYTES:
         return engine
     with _engines_lock:
         engine = _engines.get(vocabulary)  # that of an equal vocabulary is as good
-        if engine is None or engine.native.memory_bytes > _MAX_ENGINE_BYTES:
+        if engine is None or engine.memory_bytes > _MAX_ENGINE_BYTES:
             engine = _engines[vocabulary] = SharedEngine(vocabulary)
         vocabulary.engine = engine
         return engine

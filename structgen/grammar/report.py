@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import final
+from typing import Protocol, final
 
 from structgen.grammar.nodes import Grammar, _assign, _set, _term
 
-__all__ = ["Described", "Description", "ReportEntry", "Status"]
+__all__ = ["Deferred", "Described", "Description", "ReportEntry", "Status"]
 
 
 class Status(Enum):
@@ -61,32 +60,41 @@ class Description:
     python_type: object | None = field(default=None, compare=False)
 
 
+class Deferred(Protocol):
+    """A term and its description, made when somebody asks for them."""
+
+    def item(self) -> Grammar:
+        """The term."""
+
+    def description(self) -> Description:
+        """Where it came from."""
+
+
 @final
 class Described(Grammar):
     """``item`` with a :class:`Description`; the language is that of ``item``.
 
     Attributes:
-        description: where the term came from.
         plain: what an engine reads in place of ``item``, an equal term that takes less time to make; ``None``: nothing.
     """
 
-    __slots__ = ("_item", "_make", "description", "plain")
+    __slots__ = ("_description", "_item", "_source", "plain")
     _fields = ("item", "description")
     _item: Grammar | None
-    _make: Callable[[], Grammar]  # where the term was deferred
-    description: Description
+    _description: Description | None
+    _source: Deferred  # where these two were deferred
     plain: object | None
 
     def __init__(self, item: Grammar, description: Description) -> None:
-        _set(self, _item=_term(item, "Described"), description=description, plain=None)
+        _set(self, _item=_term(item, "Described"), _description=description, plain=None)
 
     @classmethod
-    def deferred(cls, plain: object, make: Callable[[], Grammar], description: Description) -> Described:
-        """Describe a term that is made when it is asked for: ``make`` gives it, ``plain`` is its form for an engine."""
+    def deferred(cls, plain: object, source: Deferred) -> Described:
+        """Describe a term that is made when it is asked for: ``plain`` is its form for an engine."""
         node = cls.__new__(cls)
         _assign(node, "_item", None)
-        _assign(node, "_make", make)
-        _assign(node, "description", description)
+        _assign(node, "_description", None)
+        _assign(node, "_source", source)
         _assign(node, "plain", plain)
         return node
 
@@ -95,9 +103,18 @@ class Described(Grammar):
         """The term."""
         item = self._item
         if item is None:
-            item = _term(self._make(), "Described")
+            item = _term(self._source.item(), "Described")
             _assign(self, "_item", item)
         return item
+
+    @property
+    def description(self) -> Description:
+        """Where the term came from."""
+        description = self._description
+        if description is None:
+            description = self._source.description()
+            _assign(self, "_description", description)
+        return description
 
     @property
     def children(self) -> tuple[Grammar, ...]:

@@ -25,7 +25,7 @@ from structgen.grammar.report import Described
 
 _LITERAL, _BYTES, _CHARS, _CALL, _SET_RULE = 0, 1, 2, 11, 12  # kinds of instructions, as program.h has them
 _LIMITS: Final = Limits()
-_HOST: Final = Host(Vocabulary([bytes([byte]) for byte in range(256)], eos=()), _LIMITS)
+_VOCABULARY: Final = Vocabulary([bytes([byte]) for byte in range(256)], eos=())
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ _TERMS: Final = Terms()
 
 def terms_of(grammar: Grammar, terms: Terms) -> tuple[int, dict[str, int]]:
     """The numbers of what a grammar is flattened to, and of its rules."""
-    flat = FLATTENER.flatten(grammar, terms.shared, _HOST, _LIMITS.grammar_nodes)
+    flat = FLATTENER.flatten(grammar, terms.shared, Host, _VOCABULARY, _LIMITS.grammar_nodes, None)
     numbers: list[int] = []
     rules: dict[str, int] = {}
     for kind, decoded, operands, low, high, required in flat.instructions:
@@ -76,7 +76,7 @@ def assert_twins(schema: object, **options: Any) -> bool:
     if grammar.plain is None:
         return False
     assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
-    for node in FLATTENER.flatten(grammar, _TERMS.shared, _HOST, _LIMITS.grammar_nodes).shared:
+    for node in FLATTENER.flatten(grammar, _TERMS.shared, Host, _VOCABULARY, _LIMITS.grammar_nodes, None).shared:
         _TERMS.shared[id(node)] = node, len(_TERMS.shared)
     return True
 

@@ -29,9 +29,10 @@ from structgen.grammar.json_schema.settings import Setting, setting_of
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.report import Described, ReportEntry
+from structgen.grammar.report import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.strict_json import Json
 
 __all__ = ["JsonPolicy", "forget_known", "json_schema"]
@@ -131,33 +132,29 @@ def _content(schema: object, limits: Limits) -> str | bytes | None:
 
 def _plain_grammar(text: str, setting: Setting) -> Grammar | None:
     """The grammar of a plain schema; ``None`` if it is not plain.  Its IR is made when somebody asks for it."""
-    if setting.plain is None:
-        return None
-    found = setting.plain.plan(text)
-    if found is None:
-        return None
-    terms, dialect = found
-
-    source = _PlannedLater(text, setting)
-    description = LazyDescription(source.entries, setting.policy, dialect, None)
-    return Described.deferred(terms, source.item, description)
+    found = None if setting.plain is None else setting.plain.plan(text)
+    return None if found is None else Described.deferred(found[0], _PlannedLater(text, setting, found[1]))
 
 
 class _PlannedLater:
     """A grammar by the planner in Python, once somebody asks for its term or its entries."""
 
-    __slots__ = ("_setting", "_text")
+    __slots__ = ("_dialect", "_setting", "_text")
 
-    def __init__(self, text: str, setting: Setting) -> None:
+    def __init__(self, text: str, setting: Setting, dialect: Dialect) -> None:
         self._text = text
         self._setting = setting
+        self._dialect = dialect
 
     def item(self) -> Grammar:
         """The term."""
         return _planned_grammar(self._text, self._setting, None, None).item
 
-    def entries(self) -> tuple[ReportEntry, ...]:
-        """The entries of the report."""
+    def description(self) -> Description:
+        """Where it came from."""
+        return LazyDescription(self._entries, self._setting.policy, self._dialect, None)
+
+    def _entries(self) -> tuple[ReportEntry, ...]:
         return _planned_grammar(self._text, self._setting, None, None).description.entries
 
 

@@ -79,17 +79,7 @@ class PlainSchemas:
 
         Complexity: O(len(text)).
         """
-        document = _native.JsonDocument.parse(text, self._setting.limits.nesting)
-        if document is None:
-            return None
-        uri = document.root_string("$schema")
-        planners = self._planners
-        known = planners[uri] if uri in planners else self._add_planner(uri)
-        if known is None:
-            return None
-        planner, make_leaf, dialect = known
-        terms = planner.plan(document, make_leaf)
-        return None if terms is None else (terms, dialect)
+        return _native.plan_plain(text, self._setting.limits.nesting, self._planners, self._add_planner)
 
     def _add_planner(self, uri: str | None) -> _Known | None:
         """The planner of the dialect that ``$schema`` declares; ``None`` if that is of no draft."""
