@@ -190,6 +190,8 @@ NB_MODULE(_native, m) {
 
   nb::class_<FlatGrammar>(m, "FlatGrammar", "A grammar as a list of instructions, independent of any engine but for known terms.")
       .def_prop_ro("memory_bytes", [](const FlatGrammar& self) { return self.program.bytes(); })
+      .def("to_bytes", [](const FlatGrammar& self) { return to_bytes(pack(self.program)); })
+      .def_static("from_bytes", [](nb::bytes data) { return FlatGrammar{unpack(view(data)), {}}; }, "data"_a)
       .def_prop_ro("rules", [](const FlatGrammar& self) { return self.program.rules; })
       .def_prop_ro("result", [](const FlatGrammar& self) { return self.program.result; })
       .def_prop_ro("instructions",  // kind, decoded, operands or text, low, high, required
@@ -220,7 +222,7 @@ NB_MODULE(_native, m) {
 
   nb::class_<Flattener>(m, "Flattener")
       .def(nb::init<nb::handle>(), "classes"_a)
-      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "vocabulary"_a, "max_nodes"_a, "rewrite"_a.none());
+      .def("flatten", &Flattener::flatten, "grammar"_a, "known"_a, "host"_a, "vocabulary"_a.none(), "max_nodes"_a, "rewrite"_a.none());
 
   nb::class_<PlainTerms>(m, "PlainTerms", "The grammar of a plain JSON Schema, as a list of nodes.")
       .def("__len__", [](const PlainTerms& self) { return self.nodes.size(); });

@@ -166,8 +166,9 @@ class Flattening {
       }
       case NodeClass::kDescribed:
         if (mode == kText) {
-          if (const nb::handle terms = attribute(node, of_.plain_); !terms.is_none())
-            return finish(entry, plain(nb::cast<const PlainTerms&>(terms)));
+          const nb::handle made = attribute(node, of_.plain_);
+          if (const FlatGrammar* flat = nullptr; nb::try_cast(made, flat) && flat != nullptr) return finish(entry, spliced(flat->program));
+          if (!made.is_none()) return finish(entry, plain(nb::cast<const PlainTerms&>(made)));
         }
         frame.count = 1;
         break;
@@ -345,6 +346,35 @@ class Flattening {
     for (uint32_t rule = 0; rule < terms.rules.size(); ++rule)
       emit({.kind = Kind::kSetRule, .low = first_rule + rule}, std::span(&made[terms.rules[rule].body], 1));
     return made[terms.result];
+  }
+
+  // The instruction of a whole program that was made before.
+  uint32_t spliced(const Program& other) {
+    using Kind = Instruction::Kind;
+    Program& program = flat_.program;
+    if (entries_.size() + other.instructions.size() > max_nodes_) host_.attr("exceeded")("grammar_nodes", max_nodes_);
+    const auto first_rule = static_cast<uint32_t>(program.rules.size()), first_range = static_cast<uint32_t>(program.ranges.size()),
+               first_byte = static_cast<uint32_t>(program.text.size());
+    program.rules.insert(program.rules.end(), other.rules.begin(), other.rules.end());
+    program.ranges.insert(program.ranges.end(), other.ranges.begin(), other.ranges.end());
+    program.text += other.text;
+    std::vector<uint32_t> made, parts;
+    made.reserve(other.instructions.size());
+    for (Instruction one : other.instructions) {
+      parts.clear();
+      switch (one.kind) {
+        case Kind::kLiteral: one.begin += first_byte; one.end += first_byte; break;
+        case Kind::kBytes:
+        case Kind::kChars: one.begin += first_range; one.end += first_range; break;
+        case Kind::kCall: one.low += first_rule; break;
+        default:
+          if (one.kind == Kind::kSetRule) one.low += first_rule;
+          for (uint32_t i = one.begin; i < one.end; ++i) parts.push_back(made[other.operands[i]]);
+          one.begin = one.end = 0;
+      }
+      made.push_back(emit(one, parts));
+    }
+    return made[other.result];
   }
 
   uint32_t leaf(PyObject* node) {

@@ -1,7 +1,11 @@
 #include "program.h"
 
+#include <algorithm>
+#include <functional>
 #include <span>
 #include <stdexcept>
+
+#include "packed.h"
 
 namespace structgen {
 
@@ -109,7 +113,112 @@ class Run {
   std::vector<TermId> made_;
 };
 
+constexpr size_t kInstructionWords = 6;
+
+// Whether the parts of an instruction are there, those that it takes as operands made before it.
+bool is_sound(const Program& program, size_t index) {
+  using Kind = Instruction::Kind;
+  const Instruction& one = program.instructions[index];
+  if (one.begin > one.end) return false;
+  const size_t count = one.end - one.begin;
+  switch (one.kind) {
+    case Kind::kLiteral: return one.end <= program.text.size();
+    case Kind::kBytes:
+    case Kind::kChars: {
+      if (one.end > program.ranges.size()) return false;
+      const uint32_t most = one.kind == Kind::kBytes ? 0xFF : kMaxCodePoint;
+      for (uint32_t i = one.begin; i < one.end; ++i)
+        if (program.ranges[i].first > program.ranges[i].second || program.ranges[i].second > most) return false;
+      return true;
+    }
+    case Kind::kCall: return one.low < program.rules.size();
+    case Kind::kSpecial:
+    case Kind::kTerm: return false;
+    default: break;
+  }
+  if (one.end > program.operands.size()) return false;
+  for (uint32_t i = one.begin; i < one.end; ++i)
+    if (program.operands[i] >= index) return false;
+  switch (one.kind) {
+    case Kind::kSequence:
+    case Kind::kChoice:
+    case Kind::kAnd: return true;
+    case Kind::kRepeat: return count == 1 && one.low <= one.high;
+    case Kind::kPermutation: return count >= 2 && one.required <= count - 2 && one.low <= one.high;
+    case Kind::kSetRule: return count == 1 && one.low < program.rules.size();
+    case Kind::kDistinct: return count == 1 && one.low < kScopes;
+    case Kind::kNot:
+    case Kind::kJsonString:
+    case Kind::kShare: return count == 1;
+    default: return false;
+  }
+}
+
+bool is_sound(const Program& program) {
+  std::vector<bool> is_set(program.rules.size());
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (!is_sound(program, i)) return false;
+    const Instruction& one = program.instructions[i];
+    if (one.kind != Instruction::Kind::kSetRule) continue;
+    if (is_set[one.low]) return false;
+    is_set[one.low] = true;
+  }
+  return program.result < program.instructions.size() && std::ranges::all_of(is_set, std::identity());
+}
+
 }  // namespace
+
+std::string pack(const Program& program) {
+  if (!is_sound(program)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");
+  std::vector<uint32_t> words = {program.result}, ranges, ends;
+  for (const Instruction& one : program.instructions)
+    words.insert(words.end(), {static_cast<uint32_t>(one.kind) | uint32_t{one.decoded} << 8, one.begin, one.end, one.low, one.high, one.required});
+  for (const auto& [low, high] : program.ranges) ranges.insert(ranges.end(), {low, high});
+  std::vector<char> names;
+  for (const std::string& name : program.rules) {
+    names.insert(names.end(), name.begin(), name.end());
+    ends.push_back(static_cast<uint32_t>(names.size()));
+  }
+  std::string out;
+  put(out, words);
+  put(out, program.operands);
+  put(out, std::vector<char>(program.text.begin(), program.text.end()));
+  put(out, ranges);
+  put(out, names);
+  put(out, ends);
+  return out;
+}
+
+Program unpack(std::string_view data) {
+  std::vector<uint32_t> words, ranges, ends;
+  std::vector<char> text, names;
+  Program program;
+  take(data, words);
+  take(data, program.operands);
+  take(data, text);
+  take(data, ranges);
+  take(data, names);
+  take(data, ends);
+  const std::invalid_argument damaged("the program is damaged");
+  if (!data.empty() || words.size() % kInstructionWords != 1 || ranges.size() % 2 != 0) throw damaged;
+  program.result = words[0];
+  for (size_t i = 1; i < words.size(); i += kInstructionWords) {
+    const uint32_t kind = words[i] & 0xFF;
+    if (kind > static_cast<uint32_t>(Instruction::Kind::kTerm) || words[i] >> 9 != 0) throw damaged;
+    program.instructions.push_back({.kind = static_cast<Instruction::Kind>(kind), .decoded = (words[i] >> 8 & 1) != 0, .begin = words[i + 1],
+                                    .end = words[i + 2], .low = words[i + 3], .high = words[i + 4], .required = words[i + 5]});
+  }
+  program.text.assign(text.begin(), text.end());
+  for (size_t i = 0; i < ranges.size(); i += 2) program.ranges.emplace_back(ranges[i], ranges[i + 1]);
+  uint32_t begin = 0;
+  for (uint32_t end : ends) {
+    if (end < begin || end > names.size()) throw damaged;
+    program.rules.emplace_back(names.begin() + begin, names.begin() + end);
+    begin = end;
+  }
+  if (!is_sound(program)) throw damaged;
+  return program;
+}
 
 std::vector<TermId> run(const Program& program, Automaton& automaton, SharedRules& shared) {
   return Run(program, automaton, shared).all();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -51,6 +52,11 @@ struct Program {
     return instructions.size() * sizeof(Instruction) + operands.size() * 4 + text.size() + ranges.size() * sizeof(CodePoints);
   }
 };
+
+// A program as bytes, for the same build.  Throws std::invalid_argument where it names terms of an engine, or tokens.
+std::string pack(const Program& program);
+// The program that was packed.  Throws std::invalid_argument where it is none.
+Program unpack(std::string_view data);
 
 // Rules that are one for all grammars of an engine, by the term of their body.
 struct SharedRules {

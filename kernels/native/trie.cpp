@@ -6,31 +6,13 @@
 #include <stdexcept>
 
 #include "intern.h"
+#include "packed.h"
 
 namespace structgen {
 
 namespace {
 
 constexpr char kMagic[8] = {'s', 'g', 't', 'r', 'i', 'e', '0', '1'};
-
-template <class Value>
-void put(std::string& out, const std::vector<Value>& values) {
-  const uint64_t count = values.size();
-  out.append(reinterpret_cast<const char*>(&count), sizeof count);
-  out.append(reinterpret_cast<const char*>(values.data()), count * sizeof(Value));
-}
-
-template <class Value>
-void take(std::string_view& data, std::vector<Value>& values) {
-  uint64_t count = 0;
-  if (data.size() < sizeof count) throw std::invalid_argument("token trie data is cut short");
-  std::memcpy(&count, data.data(), sizeof count);
-  data.remove_prefix(sizeof count);
-  if (count > data.size() / sizeof(Value)) throw std::invalid_argument("token trie data is cut short");
-  values.resize(count);
-  std::memcpy(values.data(), data.data(), count * sizeof(Value));
-  data.remove_prefix(count * sizeof(Value));
-}
 
 }  // namespace
 

@@ -56,6 +56,9 @@ class Engine:
 class FlatGrammar:
     """A grammar as a list of instructions, independent of any engine but for known terms."""
 
+    @staticmethod
+    def from_bytes(data: bytes) -> FlatGrammar: ...
+    def to_bytes(self) -> bytes: ...
     @property
     def memory_bytes(self) -> int: ...
     @property

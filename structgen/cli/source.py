@@ -199,7 +199,7 @@ def read_source(path: str | None, options: SourceOptions) -> Source:
             max_items=options.bounds["max_items"],
             max_members=options.bounds["max_members"],
         )
-        return Source(json_schema(text, policy=policy), label)
+        return Source(json_schema(text, policy=policy, keep=True), label)
 
 
 def compile_source(source: Source, vocabulary: Vocabulary | None = None) -> Constraint:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from structgen.disk_cache import folder as cache_folder
 from structgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def model_folder(name: str) -> Path:
     Raises:
         ModelError: the cache is turned off, or there is no home folder.
     """
-    from structgen.engine.tokenizers import cache  # brings in the engine: 0.1 s
-
-    root = cache.folder()
+    root = cache_folder()
     if root is None:
         raise ModelError(
             f"model {name!r}",

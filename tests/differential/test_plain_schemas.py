@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from structgen.engine import Vocabulary
-from structgen.engine.lowering import FLATTENER, Host
 from structgen.errors import StructgenError
+from structgen.grammar.flattening import flatten
 from structgen.grammar.json_schema import JsonPolicy, forget_known, json_schema
 from structgen.grammar.json_schema.policy import Whitespace
 from structgen.grammar.limits import Limits
@@ -52,7 +52,7 @@ _TERMS: Final = Terms()
 
 def terms_of(grammar: Grammar, terms: Terms) -> tuple[int, dict[str, int]]:
     """The numbers of what a grammar is flattened to, and of its rules."""
-    flat = FLATTENER.flatten(grammar, terms.shared, Host, _VOCABULARY, _LIMITS.grammar_nodes, None)
+    flat = flatten(grammar, terms.shared, _VOCABULARY, _LIMITS.grammar_nodes)
     numbers: list[int] = []
     rules: dict[str, int] = {}
     for kind, decoded, operands, low, high, required in flat.instructions:
@@ -76,7 +76,7 @@ def assert_twins(schema: object, **options: Any) -> bool:
     if grammar.plain is None:
         return False
     assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
-    for node in FLATTENER.flatten(grammar, _TERMS.shared, Host, _VOCABULARY, _LIMITS.grammar_nodes, None).shared:
+    for node in flatten(grammar, _TERMS.shared, _VOCABULARY, _LIMITS.grammar_nodes).shared:
         _TERMS.shared[id(node)] = node, len(_TERMS.shared)
     return True
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from structgen.engine.tokenizers import cache
+from structgen.disk_cache import fetch, keep
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie
@@ -39,12 +39,12 @@ def load_trie(tokens: tuple[bytes, ...]) -> TokenTrie:
         return native.TokenTrie(list(tokens))
     built = Path(native.__file__).stat()
     key = f"{tokens_digest(tokens).hex()}-{built.st_size:x}-{built.st_mtime_ns:x}"
-    kept = cache.fetch("trie", key)
+    kept = fetch("trie", key)
     if kept is not None:
         try:
             return native.TokenTrie.from_bytes(kept)
         except (ValueError, RuntimeError):  # not what this build wrote: build it again
             pass
     trie = native.TokenTrie(list(tokens))
-    cache.keep("trie", key, trie.to_bytes())
+    keep("trie", key, trie.to_bytes())
     return trie

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
-from structgen.engine.tokenizers import cache
+from structgen.disk_cache import fetch, keep
 from structgen.errors import VocabularyError
 
 __all__ = [
@@ -124,14 +124,14 @@ def read_cached(reader: str, data: bytes, read: Callable[[bytes], TokenTable]) -
     if len(data) < _CACHED_FROM_BYTES:
         return read(data)
     key = hashlib.blake2b(data, digest_size=20, person=b"table-%d" % _FORMAT, salt=reader.encode()[:16]).hexdigest()
-    kept = cache.fetch("table", key)
+    kept = fetch("table", key)
     if kept is not None:
         try:
             return _unpack(kept)
         except (ValueError, KeyError, struct.error):
             pass  # written by something else under our name: read again, and overwrite it below
     table = read(data)
-    cache.keep("table", key, _pack(table))
+    keep("table", key, _pack(table))
     return table
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import marshal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,6 +52,7 @@ def json_schema(
     draft: str | None = None,
     registry: Mapping[str, object] | None = None,
     limits: Limits = _DEFAULT_LIMITS,
+    keep: bool = False,
 ) -> Grammar:
     """The JSON texts whose value is valid against ``schema``.
 
@@ -66,6 +68,8 @@ def json_schema(
             or else in that of ``schema``.  The metaschemas of the drafts are known without it where the package
             ``jsonschema-specifications`` is installed.
         limits: bounds on size and nesting.
+        keep: whether a grammar that takes long to plan is kept in the disk cache, and looked for there first.  Not
+            where there is a registry or a Python type.
 
     Returns:
         a term with a description: one entry for each keyword, and the policies.
@@ -96,6 +100,8 @@ def json_schema(
         if known is not None:
             return known
     grammar = _plain_grammar(content, setting) if isinstance(content, str) and draft is None else None
+    if grammar is None and keep and content is not None:
+        grammar = _kept_grammar(content, setting, draft)
     if grammar is None:
         grammar = _planned_grammar(schema if content is None else content, setting, draft, registry)
     if content is not None:
@@ -133,29 +139,49 @@ def _content(schema: object, limits: Limits) -> str | bytes | None:
 def _plain_grammar(text: str, setting: Setting) -> Grammar | None:
     """The grammar of a plain schema; ``None`` if it is not plain.  Its IR is made when somebody asks for it."""
     found = None if setting.plain is None else setting.plain.plan(text)
-    return None if found is None else Described.deferred(found[0], _PlannedLater(text, setting, found[1]))
+    return None if found is None else Described.deferred(found[0], _PlannedLater(text, setting, None, found[1]))
+
+
+def _kept_grammar(content: str | bytes, setting: Setting, draft: str | None) -> Grammar:
+    """The grammar of any content, from the disk if it is there; else it is planned, and kept if that took long."""
+    from structgen.grammar.json_schema import kept  # few ask for it
+
+    key = kept.key_of(content, setting, draft)
+    found = kept.fetch(key)
+    if found is not None:
+        return Described.deferred(found[0], _PlannedLater(content, setting, draft, found[1]))
+    start = time.perf_counter()
+    grammar = _planned_grammar(content, setting, draft, None)
+    description = grammar.description
+    if time.perf_counter() - start > kept.WORTH_KEEPING_S and isinstance(description, LazyDescription):
+        kept.keep(key, grammar.item, description.dialect, setting.limits.grammar_nodes)
+    return grammar
 
 
 class _PlannedLater:
     """A grammar by the planner in Python, once somebody asks for its term or its entries."""
 
-    __slots__ = ("_dialect", "_setting", "_text")
+    __slots__ = ("_content", "_dialect", "_draft", "_setting")
 
-    def __init__(self, text: str, setting: Setting, dialect: Dialect) -> None:
-        self._text = text
+    def __init__(self, content: str | bytes, setting: Setting, draft: str | None, dialect: Dialect) -> None:
+        self._content = content
         self._setting = setting
+        self._draft = draft
         self._dialect = dialect
 
     def item(self) -> Grammar:
         """The term."""
-        return _planned_grammar(self._text, self._setting, None, None).item
+        return self._planned().item
 
     def description(self) -> Description:
         """Where it came from."""
         return LazyDescription(self._entries, self._setting.policy, self._dialect, None)
 
     def _entries(self) -> tuple[ReportEntry, ...]:
-        return _planned_grammar(self._text, self._setting, None, None).description.entries
+        return self._planned().description.entries
+
+    def _planned(self) -> Described:
+        return _planned_grammar(self._content, self._setting, self._draft, None)
 
 
 def _planned_grammar(

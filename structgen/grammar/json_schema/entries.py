@@ -40,13 +40,17 @@ _assign = object.__setattr__  # of an immutable object, while it is made
 
 
 class LazyDescription(Description):
-    """A description of a JSON Schema whose entries and policies are made at first use."""
+    """A description of a JSON Schema whose entries and policies are made at first use.
 
-    __slots__ = ("_dialect", "_made", "_make", "_policy")
+    Attributes:
+        dialect: the dialect of the schema.
+    """
+
+    __slots__ = ("_made", "_make", "_policy", "dialect")
     _made: tuple[ReportEntry, ...] | None
     _make: Callable[[], tuple[ReportEntry, ...]]
     _policy: JsonPolicy
-    _dialect: Dialect
+    dialect: Dialect
 
     def __init__(
         self,
@@ -61,12 +65,12 @@ class LazyDescription(Description):
         _assign(self, "_made", None)
         _assign(self, "_make", make)
         _assign(self, "_policy", policy)
-        _assign(self, "_dialect", dialect)
+        _assign(self, "dialect", dialect)
 
     @property
     def policies(self) -> tuple[tuple[str, str], ...]:
         """The draft, and what the policy says."""
-        return ("draft", self._dialect.name), *self._policy.lines()
+        return ("draft", self.dialect.name), *self._policy.lines()
 
     @property
     def entries(self) -> tuple[ReportEntry, ...]:

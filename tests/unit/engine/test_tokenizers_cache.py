@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from structgen.engine.tokenizers import cache, tokenizer_json
+from structgen import disk_cache
+from structgen.engine.tokenizers import tokenizer_json
 from structgen.engine.tokenizers.table import TokenTable, read_cached
 from structgen.engine.vocabulary import Vocabulary
 
@@ -30,50 +31,50 @@ def table(data: bytes) -> TokenTable:
 
 def test_what_is_kept_is_fetched(folder: Path) -> None:
     """Under its kind and key, in a folder that only the user reads."""
-    assert cache.fetch("kind", "key") is None
-    assert cache.keep("kind", "key", LARGE)
-    assert cache.fetch("kind", "key") == LARGE
-    assert cache.fetch("kind", "other") is None
-    assert cache.fetch("other", "key") is None
+    assert disk_cache.fetch("kind", "key") is None
+    assert disk_cache.keep("kind", "key", LARGE)
+    assert disk_cache.fetch("kind", "key") == LARGE
+    assert disk_cache.fetch("kind", "other") is None
+    assert disk_cache.fetch("other", "key") is None
     assert folder.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("place", [0, 20, 60, -1])
 def test_a_changed_byte_is_a_miss(folder: Path, place: int) -> None:
     """The entry is removed, wherever the damage is."""
-    cache.keep("kind", "key", LARGE)
+    disk_cache.keep("kind", "key", LARGE)
     (path,) = folder.glob("*.bin")
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-    assert cache.fetch("kind", "key") is None
+    assert disk_cache.fetch("kind", "key") is None
     assert not path.exists()
 
 
 @pytest.mark.parametrize("length", [0, 5, 40, 60, 1000])
 def test_a_cut_entry_is_a_miss(folder: Path, length: int) -> None:
     """As after a full disk."""
-    cache.keep("kind", "key", LARGE)
+    disk_cache.keep("kind", "key", LARGE)
     (path,) = folder.glob("*.bin")
     path.write_bytes(path.read_bytes()[:length])
-    assert cache.fetch("kind", "key") is None
+    assert disk_cache.fetch("kind", "key") is None
 
 
 def test_an_unusable_folder_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file in its place, a folder in the place of an entry, no home folder, or the cache turned off."""
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path / "file"))
-    assert not cache.keep("kind", "key", LARGE)
-    assert cache.fetch("kind", "key") is None
+    assert not disk_cache.keep("kind", "key", LARGE)
+    assert disk_cache.fetch("kind", "key") is None
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "kind-key.bin").mkdir(parents=True)
-    assert not cache.keep("kind", "key", LARGE)
-    assert cache.fetch("kind", "key") is None
+    assert not disk_cache.keep("kind", "key", LARGE)
+    assert disk_cache.fetch("kind", "key") is None
     assert not list((tmp_path / "cache").glob(".writing-*"))
     monkeypatch.setenv("STRUCTGEN_CACHE", "")
-    assert cache.folder() is None
-    assert not cache.keep("kind", "key", LARGE)
-    assert cache.fetch("kind", "key") is None
+    assert disk_cache.folder() is None
+    assert not disk_cache.keep("kind", "key", LARGE)
+    assert disk_cache.fetch("kind", "key") is None
 
 
 def test_the_folder_is_of_the_user_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,32 +86,32 @@ def test_the_folder_is_of_the_user_by_default(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("STRUCTGEN_CACHE")
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.folder() == tmp_path / "structgen"
+    assert disk_cache.folder() == tmp_path / "structgen"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.folder() == Path.home() / ".cache" / "structgen"
+    assert disk_cache.folder() == Path.home() / ".cache" / "structgen"
     monkeypatch.setattr("sys.platform", "darwin")
-    assert cache.folder() == Path.home() / "Library" / "Caches" / "structgen"
+    assert disk_cache.folder() == Path.home() / "Library" / "Caches" / "structgen"
     monkeypatch.setattr(Path, "home", no_home)
-    assert cache.folder() is None
+    assert disk_cache.folder() is None
 
 
 def test_the_entries_used_longest_ago_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch counts as use; the entry just written stays."""
     for age, key in enumerate("abc"):
-        cache.keep("kind", key, LARGE)
+        disk_cache.keep("kind", key, LARGE)
         os.utime(folder / f"kind-{key}.bin", (1000 + age, 1000 + age))
-    assert cache.fetch("kind", "a") == LARGE
-    monkeypatch.setattr(cache, "MAX_FOLDER_BYTES", 2 * len(LARGE) + 1000)
-    cache.keep("kind", "d", LARGE)
+    assert disk_cache.fetch("kind", "a") == LARGE
+    monkeypatch.setattr(disk_cache, "MAX_FOLDER_BYTES", 2 * len(LARGE) + 1000)
+    disk_cache.keep("kind", "d", LARGE)
     assert sorted(path.name for path in folder.iterdir()) == ["kind-a.bin", "kind-d.bin"]
 
 
 def test_entries_beyond_the_cap_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither written nor read."""
-    cache.keep("kind", "key", LARGE)
-    monkeypatch.setattr(cache, "MAX_ENTRY_BYTES", len(LARGE) - 1)
-    assert not cache.keep("kind", "other", LARGE)
-    assert cache.fetch("kind", "key") is None
+    disk_cache.keep("kind", "key", LARGE)
+    monkeypatch.setattr(disk_cache, "MAX_ENTRY_BYTES", len(LARGE) - 1)
+    assert not disk_cache.keep("kind", "other", LARGE)
+    assert disk_cache.fetch("kind", "key") is None
 
 
 def test_files_of_writers_that_died_are_removed(folder: Path) -> None:
@@ -119,7 +120,7 @@ def test_files_of_writers_that_died_are_removed(folder: Path) -> None:
     for name, age in (("old", 7200), ("new", 10)):
         (folder / f".writing-{name}").write_bytes(b"half")
         os.utime(folder / f".writing-{name}", (time.time() - age,) * 2)
-    cache.keep("kind", "key", LARGE)
+    disk_cache.keep("kind", "key", LARGE)
     assert sorted(path.name for path in folder.iterdir()) == [".writing-new", "kind-key.bin"]
 
 
@@ -127,8 +128,8 @@ def test_many_writers_do_not_disturb_each_other() -> None:
     """Every reader sees a whole entry or none."""
 
     def work(number: int) -> bool:
-        cache.keep("kind", str(number % 3), LARGE)
-        return cache.fetch("kind", str(number % 3)) in {None, LARGE}
+        disk_cache.keep("kind", str(number % 3), LARGE)
+        return disk_cache.fetch("kind", str(number % 3)) in {None, LARGE}
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(64)))
@@ -161,7 +162,7 @@ def test_a_payload_of_another_kind_is_read_again(folder: Path, payload: bytes, m
     read_cached("test", LARGE, table)
     (path,) = folder.glob("*.bin")
     kind, _, key = path.stem.partition("-")
-    cache.keep(kind, key, payload)
+    disk_cache.keep(kind, key, payload)
     assert read_cached("test", LARGE, table) == table(LARGE)
 
 

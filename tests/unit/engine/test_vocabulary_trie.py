@@ -106,12 +106,12 @@ def test_another_build_of_the_native_module_builds_again(native: Path) -> None:
 
 def test_a_kept_trie_that_the_module_refuses_is_built_again(native: Path, folder: Path) -> None:
     """A right checksum over wrong content is no reason to fail."""
-    from structgen.engine.tokenizers import cache
+    from structgen import disk_cache
 
     assert Vocabulary(TOKENS).trie
     (path,) = folder.glob("trie-*.bin")
     kind, _, key = path.stem.partition("-")
-    cache.keep(kind, key, b"something else")
+    disk_cache.keep(kind, key, b"something else")
     assert Vocabulary(TOKENS).trie.tokens == TOKENS  # type: ignore[attr-defined]
     assert CountingTrie.built == [5000, 5000]
 

@@ -1,0 +1,165 @@
+"""From terms to programs: lists of instructions that hold no Python objects (``flatten.h``, ``program.h``).
+
+A node that several parents share is met once for each scope that it is met in.  The walk does not recurse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from structgen_kernels import _native
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.nodes import (
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Permutation,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    Shared,
+    SpecialToken,
+)
+from structgen.grammar.report import Described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Protocol
+
+    class SpecialTokens(Protocol):
+        """What a vocabulary knows of its special tokens."""
+
+        @property
+        def eos(self) -> tuple[int, ...]: ...
+        @property
+        def special(self) -> Mapping[int, str]: ...
+        def token_id(self, token: str) -> int: ...
+
+
+__all__ = ["flatten"]
+
+
+class _Host:
+    """What the flattening leaves to others, and the errors that it reports."""
+
+    @staticmethod
+    def special_id(vocabulary: SpecialTokens, node: SpecialToken) -> int:
+        """The id of a special token that a grammar may use."""
+        token = vocabulary.token_id(node.token) if isinstance(node.token, str) else node.token
+        if token in vocabulary.eos:
+            raise GrammarError(
+                "grammar",
+                f"special token {node.token!r} is an EOS token of the vocabulary",
+                remedy="EOS is allowed wherever the grammar may end; leave it out of the grammar",
+            )
+        if token not in vocabulary.special:
+            raise GrammarError(
+                "grammar",
+                f"token {node.token!r} is no special token of the vocabulary",
+                remedy="write ordinary text as text",
+            )
+        return token
+
+    @staticmethod
+    def undefined(name: str) -> NoReturn:
+        """A reference has no rule."""
+        raise GrammarError(
+            "grammar", f"rule {name!r} is not defined", remedy="bind it in a Rules node around the reference"
+        )
+
+    @staticmethod
+    def recursive(node: Grammar) -> NoReturn:
+        """A rule comes back to itself through ``node``."""
+        name = node.name if isinstance(node, Reference) else type(node).__name__
+        raise GrammarError(
+            "grammar",
+            f"rule {name!r} is recursive where the language must be regular",
+            evidence="it is used inside an intersection, a complement or a JSON string value",
+            remedy="write that part without recursion",
+        )
+
+    @staticmethod
+    def special_in_regular(node: SpecialToken) -> NoReturn:
+        """A special token stands where only text can."""
+        raise GrammarError(
+            "grammar",
+            f"special token {node.token!r} is used where the language must be regular text",
+            remedy="keep special tokens out of intersections, complements and JSON strings",
+        )
+
+    @staticmethod
+    def distinct_in_regular(_: Distinct) -> NoReturn:
+        """What is no regular language stands where only text can."""
+        raise GrammarError(
+            "grammar",
+            "a distinct term is used where the language must be regular",
+            remedy="keep arrays and objects without repetition out of intersections and complements",
+        )
+
+    @staticmethod
+    def unknown(node: object) -> NoReturn:
+        """``node`` is of no class of the IR."""
+        raise GrammarError("grammar", f"unknown node {type(node).__name__}")
+
+    @staticmethod
+    def exceeded(limit: str, maximum: int) -> NoReturn:
+        """The grammar is too large."""
+        raise LimitExceeded("grammar", limit=limit, maximum=maximum)
+
+
+_FLATTENER: Final = _native.Flattener(
+    (  # in the order of `NodeClass` in flatten.h
+        Literal,
+        ByteClass,
+        CharClass,
+        Sequence,
+        Choice,
+        Repeat,
+        Reference,
+        Rules,
+        Intersection,
+        Complement,
+        Capture,
+        SpecialToken,
+        JsonString,
+        Shared,
+        Described,
+        Permutation,
+        Distinct,
+    )
+)
+
+
+def flatten(
+    grammar: Grammar,
+    known: dict[int, tuple[Grammar, int]],
+    vocabulary: SpecialTokens | None,
+    max_nodes: int,
+    rewrite: Callable[[Rules], Grammar] | None = None,
+) -> _native.FlatGrammar:
+    """Return the program of a closed grammar.
+
+    Args:
+        grammar: a closed term.
+        known: the terms of shared nodes that an engine has, as (node, term) by the id of the node.
+        vocabulary: resolves special tokens; ``None`` if there can be none.
+        max_nodes: how many nodes it may have.
+        rewrite: gives an equal term for rules that no others surround.
+
+    Raises:
+        GrammarError: a free reference, a recursive rule where the language must be regular, or a special token
+            that the grammar may not use.
+        LimitExceeded: more nodes than ``max_nodes``, or boolean operators nested too deeply.
+
+    Complexity: linear in the nodes, where a node counts once for each scope in which it is met.
+    """
+    return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
