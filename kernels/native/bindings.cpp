@@ -15,6 +15,7 @@
 #include "flatten.h"
 #include "matcher.h"
 #include "plain_schema.h"
+#include "python_json.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -237,6 +238,7 @@ NB_MODULE(_native, m) {
            },
            "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a);
 
+  m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
   m.def("plan_plain", &plan_plain, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);
   m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a);
 

@@ -89,6 +89,7 @@ class PlainPlanner:
 
 _Planner = TypeVar("_Planner", bound=tuple[PlainPlanner, Callable[[str], tuple[object, bool] | None], object])
 
+def json_text(value: object, max_depth: int, max_bytes: int) -> str | None: ...
 def plan_plain(
     text: str,
     max_depth: int,

@@ -73,8 +73,12 @@ def assert_twins(schema: object, **options: Any) -> bool:
     text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
     grammar = json_schema(text, **options)
     assert isinstance(grammar, Described)
+    given = json_schema(schema, **options)
+    assert isinstance(given, Described)
+    assert (given.plain is None) == (grammar.plain is None)
     if grammar.plain is None:
         return False
+    assert terms_of(given, _TERMS) == terms_of(grammar, _TERMS), text
     assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
     for node in flatten(grammar, _TERMS.shared, _VOCABULARY, _LIMITS.grammar_nodes).shared:
         _TERMS.shared[id(node)] = node, len(_TERMS.shared)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from structgen_kernels import _native
+
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
 from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.documents import Documents
@@ -87,28 +89,37 @@ def json_schema(
     >>> [(entry.where, entry.status.value) for entry in grammar.description.entries][-1]
     ('#/properties/age/minimum', 'enforced')
     """
+    python_type = None
+    if not isinstance(schema, _SCHEMAS):
+        from structgen.grammar.types import schema_of_type  # pydantic is imported only for Python types
+
+        schema, python_type = schema_of_type(schema), schema
     chosen = policy or _DEFAULT_POLICY
     if whitespace is not None:
         chosen = replace(chosen, whitespace=whitespace)
     if order is not None:
         chosen = replace(chosen, order=order)
     setting = setting_of(chosen, limits)
-    content = None if registry is not None else _content(schema, limits)
+    content = None if registry is not None or python_type is not None else _content(schema, limits)
     key = (setting, draft, content)
     if content is not None:
         known = _known_grammars.get(key)
         if known is not None:
             return known
-    grammar = _plain_grammar(content, setting) if isinstance(content, str) and draft is None else None
+    grammar = None
+    if draft is None and registry is None:
+        grammar = _plain_grammar(schema, content, setting, python_type)
     if grammar is None and keep and content is not None:
         grammar = _kept_grammar(content, setting, draft)
     if grammar is None:
-        grammar = _planned_grammar(schema if content is None else content, setting, draft, registry)
+        grammar = _planned_grammar(schema if content is None else content, setting, draft, registry, python_type)
     if content is not None:
         _known_grammars.put(key, grammar, _ENTRY_BYTES + _BYTES_PER_BYTE * len(content))
     return grammar
 
 
+_SCHEMAS: Final = (dict, bool, str, bytes, bytearray, list, tuple, int, float)
+"""What is a schema or can be none; everything else is a Python type."""
 _ENTRY_BYTES: Final = 4_096
 _BYTES_PER_BYTE: Final = 24
 """What a grammar takes in memory with its document, for a byte of schema: about that much in real ones."""
@@ -120,7 +131,13 @@ def forget_known() -> None:
     _known_grammars.clear()
 
 
-def _content(schema: object, limits: Limits) -> str | bytes | None:
+class _Dump(bytes):
+    """A dictionary as ``marshal`` dumps it; never what somebody else wrote, which is not safe to load."""
+
+    __slots__ = ()
+
+
+def _content(schema: object, limits: Limits) -> str | _Dump | None:
     """What tells equal schemas: their text, or a dump of a dictionary; ``None`` where there is nothing so simple.
 
     A dictionary is dumped because it may change later, and the grammar's description is read off it when asked for.
@@ -130,28 +147,44 @@ def _content(schema: object, limits: Limits) -> str | bytes | None:
         return _text(schema, limits)
     if isinstance(schema, dict):
         try:
-            return marshal.dumps(schema)
+            return _Dump(marshal.dumps(schema))
         except ValueError:  # decimals, other classes of objects, or very deep nesting
             return None
     return None
 
 
-def _plain_grammar(text: str, setting: Setting) -> Grammar | None:
+_MOST_WRITTEN: Final = 8
+"""Bytes of text for a byte of a dumped dictionary, in which a part that is one object is held once."""
+
+
+def _plain_grammar(
+    schema: object, content: str | _Dump | None, setting: Setting, python_type: object | None
+) -> Grammar | None:
     """The grammar of a plain schema; ``None`` if it is not plain.  Its IR is made when somebody asks for it."""
-    found = None if setting.plain is None else setting.plain.plan(text)
-    return None if found is None else Described.deferred(found[0], _PlannedLater(text, setting, None, found[1]))
+    if setting.plain is None:
+        return None
+    limits = setting.limits
+    text = content
+    if not isinstance(text, str):
+        most = limits.source_bytes if text is None else _MOST_WRITTEN * len(text)
+        text = _native.json_text(schema, limits.nesting, most)
+    found = None if text is None else setting.plain.plan(text)
+    if found is None:
+        return None
+    source = schema if content is None else content  # without content: of a type, so nobody else has the dictionary
+    return Described.deferred(found[0], _PlannedLater(source, setting, None, found[1], python_type))
 
 
-def _kept_grammar(content: str | bytes, setting: Setting, draft: str | None) -> Grammar:
+def _kept_grammar(content: str | _Dump, setting: Setting, draft: str | None) -> Grammar:
     """The grammar of any content, from the disk if it is there; else it is planned, and kept if that took long."""
     from structgen.grammar.json_schema import kept  # few ask for it
 
     key = kept.key_of(content, setting, draft)
     found = kept.fetch(key)
     if found is not None:
-        return Described.deferred(found[0], _PlannedLater(content, setting, draft, found[1]))
+        return Described.deferred(found[0], _PlannedLater(content, setting, draft, found[1], None))
     start = time.perf_counter()
-    grammar = _planned_grammar(content, setting, draft, None)
+    grammar = _planned_grammar(content, setting, draft, None, None)
     description = grammar.description
     if time.perf_counter() - start > kept.WORTH_KEEPING_S and isinstance(description, LazyDescription):
         kept.keep(key, grammar.item, description.dialect, setting.limits.grammar_nodes)
@@ -161,13 +194,16 @@ def _kept_grammar(content: str | bytes, setting: Setting, draft: str | None) -> 
 class _PlannedLater:
     """A grammar by the planner in Python, once somebody asks for its term or its entries."""
 
-    __slots__ = ("_content", "_dialect", "_draft", "_setting")
+    __slots__ = ("_dialect", "_draft", "_python_type", "_schema", "_setting")
 
-    def __init__(self, content: str | bytes, setting: Setting, draft: str | None, dialect: Dialect) -> None:
-        self._content = content
+    def __init__(
+        self, schema: object, setting: Setting, draft: str | None, dialect: Dialect, python_type: object | None
+    ) -> None:
+        self._schema = schema
         self._setting = setting
         self._draft = draft
         self._dialect = dialect
+        self._python_type = python_type
 
     def item(self) -> Grammar:
         """The term."""
@@ -175,21 +211,25 @@ class _PlannedLater:
 
     def description(self) -> Description:
         """Where it came from."""
-        return LazyDescription(self._entries, self._setting.policy, self._dialect, None)
+        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type)
 
     def _entries(self) -> tuple[ReportEntry, ...]:
         return self._planned().description.entries
 
     def _planned(self) -> Described:
-        return _planned_grammar(self._content, self._setting, self._draft, None)
+        return _planned_grammar(self._schema, self._setting, self._draft, None, self._python_type)
 
 
 def _planned_grammar(
-    schema: object, setting: Setting, draft: str | None, registry: Mapping[str, object] | None
+    schema: object,
+    setting: Setting,
+    draft: str | None,
+    registry: Mapping[str, object] | None,
+    python_type: object | None,
 ) -> Described:
     """The grammar of any schema, or of the content that stands for one."""
     limits = setting.limits
-    document, python_type = _document(schema, limits)
+    document = _document(schema, limits)
     chosen = None if draft is None else dialect_named(draft)
     library = Library(registry, limits)
     with _without_collection():
@@ -238,23 +278,17 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _document(schema: object, limits: Limits) -> tuple[Json, object | None]:
-    """The schema as a JSON value, and the Python type that it was made from."""
-    if isinstance(schema, str):
-        schema = parse_json(schema, _SUBJECT, limits)
-    elif isinstance(schema, bytes):
-        schema = marshal.loads(schema)  # a dump of our own
-    elif isinstance(schema, (list, tuple, int, float)) and not isinstance(schema, bool):
-        pass  # no schema and no type
-    elif not isinstance(schema, (dict, bool)):
-        from structgen.grammar.types import schema_of_type  # pydantic is imported only for Python types
-
-        return schema_of_type(schema), schema
+def _document(schema: object, limits: Limits) -> Json:
+    """The schema as a JSON value."""
+    if isinstance(schema, _Dump):
+        schema = marshal.loads(schema)
+    elif isinstance(schema, (str, bytes, bytearray)):
+        schema = parse_json(_text(schema, limits), _SUBJECT, limits)
     if not isinstance(schema, (dict, bool)):
         raise GrammarError(
             f"{_SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
         )
-    return schema, None
+    return schema
 
 
 def _text(source: str | bytes | bytearray, limits: Limits) -> str:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
+from structgen_kernels import _native
 from typing_extensions import TypedDict
 
 from structgen.errors import (
@@ -52,11 +53,60 @@ VALUES = st.recursive(
 )
 
 
+class Text(str):
+    """A string of another class."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: "a"},
+        {None: 1},
+        {"a": {1}},
+        {"a": b"bytes"},
+        {Text("a"): 1},
+        [Text("a")],
+        {"a": float("nan")},
+        [float("-inf")],
+        {"\ud800": 1},
+        ["\udfff"],
+        {"a": decimal.Decimal(1)},
+        [enum.IntEnum("One", ["ONE"]).ONE],  # type: ignore[attr-defined]  # made here
+        [10**5000],
+        [[[[]]]],
+        ["four bytes too many"] * 60,
+    ],
+)
+def test_what_is_no_plain_json_is_not_written(value: object) -> None:
+    """Other classes and keys, numbers that are not finite, lone surrogates, too deep or long: the slow way decides."""
+    assert _native.json_text(value, 3, 1_000) is None
+
+
+def test_parts_that_are_one_object_are_not_written_without_end() -> None:
+    """Neither what contains itself, nor what would be a billion objects."""
+    loop: dict[str, Any] = {}
+    loop["a"] = [loop]
+    assert _native.json_text(loop, 200, 1 << 20) is None
+    twins: Any = {}
+    for _ in range(30):
+        twins = {"a": twins, "b": twins}
+    assert _native.json_text(twins, 200, 1 << 20) is None
+
+
+@pytest.mark.parametrize("kind", [str, str.encode, lambda text: bytearray(text.encode())])
+def test_text_beside_a_registry(kind: Any) -> None:
+    """Text is text, whatever else is given."""
+    grammar = json_schema(kind('{"$ref": "urn:a"}'), registry={"urn:a": {"enum": ["x"]}})
+    assert accepts(grammar, '"x"')
+    assert not accepts(grammar, '"y"')
+
+
 @given(value=VALUES, indent=st.none() | st.integers(0, 4), ascii_only=st.booleans())
 def test_json_text_is_read_as_json_does(value: Any, indent: int | None, ascii_only: bool) -> None:
     """Both ways to read text, the quick one and the one for deep texts, agree with ``json.loads``."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert parse_json(text, "test", Limits()) == json.loads(text)
+    assert _native.json_text(value, 200, 1 << 20) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     around = "[" * 210, "]" * 210
     inner = parse_json(around[0] + text + around[1], "test", Limits())
     for _ in around[0]:
