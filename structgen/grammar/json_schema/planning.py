@@ -1,0 +1,165 @@
+"""From a schema in any form to its grammar, by the planner in Python."""
+
+from __future__ import annotations
+
+import gc
+import marshal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
+from structgen.grammar.json_schema.documents import Documents
+from structgen.grammar.json_schema.drafts import dialect_named
+from structgen.grammar.json_schema.entries import LazyDescription, describe, with_twins
+from structgen.grammar.json_schema.library import Library
+from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.places import shown
+from structgen.grammar.json_schema.planner import AlternativesOverlap, Planner
+from structgen.grammar.json_schema.references import References, ScopesNeeded
+from structgen.grammar.json_schema.strict_json import parse_json
+from structgen.grammar.report import Described, Description, ReportEntry
+
+if TYPE_CHECKING:
+    from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.settings import Setting
+    from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["Dump", "PlannedLater", "planned_grammar", "text_of"]
+
+_SUBJECT: Final = "json schema"
+
+
+class Dump(bytes):
+    """A dictionary as ``marshal`` dumps it; never what somebody else wrote, which is not safe to load."""
+
+    __slots__ = ()
+
+
+class PlannedLater:
+    """A grammar by the planner in Python, once somebody asks for its term or its entries."""
+
+    __slots__ = ("_dialect", "_draft", "_python_type", "_schema", "_setting")
+
+    def __init__(
+        self, schema: object, setting: Setting, draft: str | None, dialect: Dialect, python_type: object | None
+    ) -> None:
+        self._schema = schema
+        self._setting = setting
+        self._draft = draft
+        self._dialect = dialect
+        self._python_type = python_type
+
+    def item(self) -> Grammar:
+        """The term."""
+        return self._planned().item
+
+    def description(self) -> Description:
+        """Where it came from."""
+        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type)
+
+    def _entries(self) -> tuple[ReportEntry, ...]:
+        return self._planned().description.entries
+
+    def _planned(self) -> Described:
+        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type)
+
+
+def planned_grammar(
+    schema: object,
+    setting: Setting,
+    draft: str | None,
+    registry: Mapping[str, object] | None,
+    python_type: object | None,
+) -> Described:
+    """The grammar of any schema, or of the content that stands for one."""
+    limits = setting.limits
+    document = _document(schema, limits)
+    chosen = None if draft is None else dialect_named(draft)
+    library = Library(registry, limits)
+    with _without_collection():
+        documents = Documents(document, chosen, library, limits, asserts_formats=setting.asserts_formats)
+        try:
+            return _grammar(documents, python_type, setting, tracks_scopes=False)
+        except ScopesNeeded:
+            return _grammar(documents, python_type, setting, tracks_scopes=True)
+
+
+def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Described:
+    limits = setting.limits
+    references = References(documents, tracks_scopes=tracks_scopes)
+    forms = NormalForm(references, limits)
+    while True:
+        planner = Planner(forms, setting, limits)
+        try:
+            term = planner.grammar(references.start())
+            break
+        except AlternativesOverlap as found:
+            forms = NormalForm(references, limits, found.overlaps, forms)
+    reached, checked, twins = planner.known.union(forms.locals), planner.checked, forms.twins
+    sources = [documents.root, *documents.loaded]
+    dialect = documents.root.resource.dialect
+
+    def entries() -> tuple[ReportEntry, ...]:
+        by_keyword = {keyword: references.originals(with_twins(known, twins)) for keyword, known in checked.items()}
+        return describe(sources, references.originals(with_twins(reached, twins)), by_keyword)
+
+    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type))
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Let the cycle collector rest.
+
+    Thousands of small objects are made, none of them garbage; in a process with a large heap the collections that
+    they set off took twice the time of all the rest.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _document(schema: object, limits: Limits) -> Json:
+    """The schema as a JSON value."""
+    if isinstance(schema, Dump):
+        schema = marshal.loads(schema)
+    elif isinstance(schema, (str, bytes, bytearray)):
+        schema = parse_json(text_of(schema, limits), _SUBJECT, limits)
+    if not isinstance(schema, (dict, bool)):
+        raise GrammarError(
+            f"{_SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
+        )
+    return schema
+
+
+def text_of(source: str | bytes | bytearray, limits: Limits) -> str:
+    """A schema's text.
+
+    Raises:
+        GrammarSyntaxError: it is not UTF-8.
+        LimitExceeded: it is too long.
+    """
+    if len(source) > limits.source_bytes:
+        raise LimitExceeded(
+            _SUBJECT, limit="source_bytes", maximum=limits.source_bytes, evidence=f"the text has {len(source)}"
+        )
+    if isinstance(source, str):
+        return source
+    try:
+        return bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = source[: error.start].decode() + source[error.start :].decode("utf-8", "replace")
+        start = len(source[: error.start].decode())
+        raise GrammarSyntaxError(
+            _SUBJECT,
+            f"byte 0x{source[error.start]:02x} is not UTF-8",
+            text=text,
+            span=(start, start + 1),
+            remedy="give JSON text in UTF-8",
+        ) from None
