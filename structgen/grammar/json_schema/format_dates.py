@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from structgen.grammar.json_schema.format_terms import DIGITS, characters, optional, padded
-from structgen.grammar.nodes import Choice, Grammar, choice, literal, repeat, sequence
+from structgen.grammar.nodes import Grammar, choice, choice_of, literal, repeat, sequence, sequence_of
 
 __all__ = ["date", "date_time", "duration", "time"]
-
-_MINUTES_A_DAY = 24 * 60
 
 
 @cache
@@ -41,21 +39,33 @@ def time() -> Grammar:
     hour_minute = sequence(padded(0, 23), ":", padded(0, 59))
     offset = choice(characters("Z", "z"), sequence(characters("+", "-"), hour_minute))
     ordinary = sequence(hour_minute, ":", padded(0, 59), fraction, offset)
-    return choice(ordinary, *(_leap_second(hour, sequence(":60", fraction)) for hour in range(24)))
+    return choice(ordinary, _leap_seconds(sequence(":60", fraction)))
 
 
-def _leap_second(hour: int, second: Grammar) -> Grammar:
-    """Second 60 in a local hour: at each of its minutes the offset is the one that makes it 23:59 in UTC."""
-    minutes: list[Grammar] = []
-    for minute in range(60):
-        ahead = (60 * hour + minute + 1) % _MINUTES_A_DAY
-        offsets = ["+" + _clock(ahead), "-" + _clock(-ahead % _MINUTES_A_DAY), *("Zz" if ahead == 0 else "")]
-        minutes.append(sequence(f"{minute:02}", second, Choice([literal(offset) for offset in offsets])))
-    return sequence(f"{hour:02}:", Choice(minutes))
+def _leap_seconds(second: Grammar) -> Grammar:
+    """Second 60 of each local minute, with the two offsets that make it 23:59 in UTC, and ``Z`` where it is.
 
+    There are thousands of these, so they are spelled digit by digit, from terms that they share.
+    """
+    digits = [literal(str(digit)) for digit in range(10)]
+    clocks = [f"{minute:02}" for minute in range(60)]
+    pairs = [literal(clock) for clock in clocks]
+    ahead = [sequence_of((second, literal(f"+{hour:02}:"))) for hour in range(24)]
+    behind = [sequence_of((second, literal(f"-{hour:02}:"))) for hour in range(24)]
 
-def _clock(minute: int) -> str:
-    return f"{minute // 60:02}:{minute % 60:02}"
+    def tens(hour: int, ten: int) -> Grammar:
+        found: list[Grammar] = []
+        for digit in range(10):
+            minute = 10 * ten + digit
+            carry, next_minute = divmod(minute + 1, 60)
+            found.append(sequence_of((digits[digit], ahead[(hour + carry) % 24], pairs[next_minute])))
+            found.append(sequence_of((digits[digit], behind[23 - hour], pairs[59 - minute])))
+        if (hour, ten) == (23, 5):
+            found.append(sequence_of((digits[9], second, characters("Z", "z"))))
+        return sequence_of((digits[ten], choice_of(tuple(found))))
+
+    hours = [sequence(f"{hour:02}:", choice_of(tuple([tens(hour, ten) for ten in range(6)]))) for hour in range(24)]
+    return choice_of(tuple(hours))
 
 
 @cache

@@ -19,7 +19,7 @@ from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, GrammarSyntaxError, UnsupportedFeature
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.json_schema.formats import ASSERTED, format_admits, format_language
-from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.json_schema.membership import belongs, members
 from structgen.grammar.nodes import (
     ANY_CHAR,
     CharClass,
@@ -142,6 +142,19 @@ def test_leap_second_only_at_the_end_of_a_day_in_utc(local: int, offset: int) ->
     sign = "-" if offset < 0 else "+"
     text = f"{local // 60:02}:{local % 60:02}:60{sign}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
     assert belongs(text, format_language("time")) == ((local - offset) % 1440 == 1439)
+
+
+def test_leap_second_of_each_local_minute() -> None:
+    """In each minute of the day second 60 is possible with the two offsets that make it 23:59 in UTC, and ``Z``."""
+    right, wrong = set(), set()
+    for local in range(1440):
+        for sign, offset in (("+", (local + 1) % 1440), ("-", (1439 - local) % 1440)):
+            for shift in (0, 1, 60):  # these with a minute and an hour too much
+                clock = (offset + shift) % 1440
+                text = f"{local // 60:02}:{local % 60:02}:60{sign}{clock // 60:02}:{clock % 60:02}"
+                (wrong if shift else right).add(text)
+        (right if local == 1439 else wrong).add(f"{local // 60:02}:{local % 60:02}:60.5z")
+    assert members(frozenset(right | wrong), format_language("time")) == right
 
 
 @given(number=st.integers(0, 2**128 - 1))
