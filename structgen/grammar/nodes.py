@@ -270,7 +270,9 @@ class Repeat(Grammar):
     def __init__(self, item: Grammar, min: int = 0, max: int | None = None) -> None:
         if min < 0 or (max is not None and max < min):
             raise ValueError(f"Repeat: the bounds {min}..{max} contain no count; give 0 <= min <= max")
-        _set(self, item=_term(item, "Repeat"), min=min, max=max)
+        _assign(self, "item", _term(item, "Repeat"))
+        _assign(self, "min", min)
+        _assign(self, "max", max)
 
     @property
     def children(self) -> tuple[Grammar, ...]:

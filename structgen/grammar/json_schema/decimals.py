@@ -3,11 +3,12 @@
 A number is written ``-?whole(.fraction)?``.  Read from the left, it is compared with a bound digit by digit; until
 the first difference the text is *tight* on the bound, afterwards it is free.  So an interval is a chain of at most
 four states a digit: tight below, tight above, tight on both, free.  Chains are built from their ends and share
-their tails: O(digits) nodes.
+their tails: O(digits) nodes.  What follows the point depends on little but the bounds' own fractions, and is kept.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from structgen.grammar.json_schema.terms import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
@@ -63,13 +64,24 @@ def run(item: Grammar, least: int, most: int) -> Grammar:
     return EPSILON if most <= 0 and least == 0 else Repeat(item, least, max(least, most))
 
 
+@lru_cache(maxsize=1 << 10)
+def _digits(least: int, most: int) -> Grammar:
+    return run(DIGIT, least, most)
+
+
+@lru_cache(maxsize=1 << 8)
+def _zeros(least: int, most: int) -> Grammar:
+    return run(_ZERO, least, most)
+
+
 def magnitudes(low: Bound, high: Bound | None, places: Places) -> Grammar:
     """The numbers from ``low`` to ``high`` (``None``: as far as ``places.whole`` digits go), without sign.
 
     >>> str(magnitudes(Bound("7", "", False), Bound("12", "", False), Places(3, 0)))
     'b[7-9] | b[1] b[0-2]'
     """
-    ends = _Ends(low, high, places.fraction)
+    high_fraction, high_open = (high.fraction, high.is_open) if high else ("", False)
+    ends = _Ends.of(low.fraction, low.is_open, high_fraction, high_open, places.fraction)
     first, last = len(low.whole), places.whole if high is None else len(high.whole)
     at_low = at_high = EMPTY
     if low.is_zero:
@@ -87,7 +99,7 @@ def _free(first: int, last: int, ends: _Ends) -> Grammar:
     """All numbers with ``first`` to ``last`` digits before the point."""
     if first > last:
         return EMPTY
-    longer = chain(NONZERO_DIGIT, run(DIGIT, max(first, 1) - 1, last - 1))
+    longer = chain(NONZERO_DIGIT, _digits(max(first, 1) - 1, last - 1))
     if first > 1:
         return chain(longer, ends.free)
     return chain(DIGIT if last == 1 else Choice((_ZERO, longer)), ends.free)
@@ -104,7 +116,7 @@ def _whole(low: str | None, high: str | None, ends: _Ends) -> Grammar:
             both = step((a, a, both)) if a == c else step((a, a, below), (a + 1, c - 1, free), (c, c, above))
         below = step((a, a, below), (a + 1, 9, free))
         above = step((least, c - 1, free), (c, c, above))
-        free = chain(run(DIGIT, length - index, length - index), ends.free)
+        free = chain(_digits(length - index, length - index), ends.free)
     return both if low and high else below if low else above
 
 
@@ -116,49 +128,55 @@ class _Ends:
         low, high: what was written equals the lower or upper bound so far; ``both``: it equals both.
     """
 
-    def __init__(self, low: Bound, high: Bound | None, places: int) -> None:
-        self.places = places
-        self.low_fraction, self.low_open = low.fraction, low.is_open
-        self.high_fraction, self.high_open = (high.fraction, high.is_open) if high else ("", False)
+    def __init__(self, low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> None:
+        self._places = places
+        self._low_fraction, self._low_open = low_fraction, low_open
+        self._high_fraction, self._high_open = high_fraction, high_open
         if places == 0:
             self.free = self.low = self.high = EPSILON
             self.both = EPSILON
             return
         self.free = run(chain(_POINT, self._free(0)), 0, 1)
-        may_end_low = not self.low_fraction and not self.low_open
-        may_end_high = bool(self.high_fraction) or not self.high_open
+        may_end_low = not self._low_fraction and not self._low_open
+        may_end_high = bool(self._high_fraction) or not self._high_open
         below, above, both = self._fractions()
         self.low = self.free if may_end_low else chain(_POINT, below)
         self.high = alternatives(EPSILON if may_end_high else EMPTY, chain(_POINT, above))
         ends_both = EPSILON if may_end_low and may_end_high else EMPTY
         self.both = alternatives(ends_both, chain(_POINT, above if may_end_low else both))
 
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> _Ends:
+        """The ends of two bounds; those asked for last are kept."""
+        return _Ends(low_fraction, low_open, high_fraction, high_open, places)
+
     def _free(self, done: int) -> Grammar:
-        return run(DIGIT, 1 if done == 0 else 0, self.places - done)
+        return _digits(1 if done == 0 else 0, self._places - done)
 
     def _fractions(self) -> tuple[Grammar, Grammar, Grammar]:
         """The fractions above the lower bound, below the upper one, and between both, from the last digit back."""
-        low, high = self.low_fraction, self.high_fraction
+        low, high = self._low_fraction, self._high_fraction
         length = max(len(low), len(high))
-        below = self._above_exhausted(length) if self.low_open else self._free(length)
-        above = EMPTY if self.high_open else run(_ZERO, 1 if length == 0 else 0, self.places - length)
-        both = EMPTY if self.low_open else above
+        below = _above_zero(max(self._places - length, 1)) if self._low_open else self._free(length)
+        above = EMPTY if self._high_open else _zeros(1 if length == 0 else 0, self._places - length)
+        both = EMPTY if self._low_open else above
         for done in range(length - 1, -1, -1):
             free = self._free(done + 1)
             low_is_done = done >= len(low)
             a = 0 if low_is_done else int(low[done])
-            if low_is_done and not self.low_open:
+            if low_is_done and not self._low_open:
                 next_below = self._free(done)
             else:
                 next_below = step((a, a, below), (a + 1, 9, free))
             if done >= len(high):
-                next_above = EMPTY if self.high_open else run(_ZERO, 1 if done == 0 else 0, self.places - done)
+                next_above = EMPTY if self._high_open else _zeros(1 if done == 0 else 0, self._places - done)
                 c = 0
             else:
                 c = int(high[done])
                 end = EPSILON if done > 0 else EMPTY
                 next_above = alternatives(end, step((0, c - 1, free), (c, c, above)))
-            if low_is_done and not self.low_open:
+            if low_is_done and not self._low_open:
                 next_both = next_above
             elif a == c:
                 next_both = step((a, a, both))
@@ -169,9 +187,11 @@ class _Ends:
             below, above, both = next_below, next_above, next_both
         return below, above, both
 
-    def _above_exhausted(self, done: int) -> Grammar:
-        """Further digits of which at least one is not zero."""
-        term: Grammar = EMPTY
-        for left in range(1, max(self.places - done, 1) + 1):
-            term = alternatives(chain(NONZERO_DIGIT, run(DIGIT, 0, left - 1)), chain(_ZERO, term))
-        return term
+
+@lru_cache(maxsize=1 << 8)
+def _above_zero(most: int) -> Grammar:
+    """Up to ``most`` digits of which at least one is not zero."""
+    term: Grammar = EMPTY
+    for left in range(1, most + 1):
+        term = alternatives(chain(NONZERO_DIGIT, _digits(0, left - 1)), chain(_ZERO, term))
+    return term

@@ -532,6 +532,7 @@ def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
     return whole - 1 if is_open and whole == bound else whole
 
 
+@lru_cache(maxsize=1 << 8)
 def _side(
     low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: Places, shifts: int | None
 ) -> Grammar:

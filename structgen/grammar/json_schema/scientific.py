@@ -8,6 +8,7 @@ class then leaves an interval of exponents.
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -122,6 +123,7 @@ def exponents(first: int, last: int) -> Grammar:
     return alternatives(chain(_PLUS, positive), chain(_MINUS, negative))
 
 
+@lru_cache(maxsize=1 << 10)
 def _padded(first: int, last: int) -> Grammar:
     widths = range(1, _EXPONENT_DIGITS + 1)
     return alternatives(*(_of_width(first, min(last, 10**width - 1), width) for width in widths))
