@@ -344,3 +344,42 @@ def test_deep_schemas_need_no_stack() -> None:
     """Neither planner recurses."""
     around = '{"type": "object", "properties": {"a": ', '}, "additionalProperties": false}'
     assert assert_twins(around[0] * 900 + '{"type": "string"}' + around[1] * 900)
+
+
+SIMPLE: Final[dict[str, tuple[Any, ...]]] = {
+    "type": ("string", "integer", "number", "null", "object", ["string", "null"], ["integer", "string"], ["array"], 0),
+    "nullable": (True, False, 1),
+    "minLength": (0, 2, -1, 2.0),
+    "maxLength": (0, 1, 5, "1"),
+    "pattern": ("^a+$", "b", "[", "(?=a)b", "\\w\\d"),
+    "format": ("date", "uuid", "ipv4", "unheard-of", 3),
+    "minimum": (0, -3, 2.5, 1e300, "0"),
+    "maximum": (0, 7, 99.25, -1e-5, True),
+    "exclusiveMinimum": (0, -3.5, True),
+    "exclusiveMaximum": (10, 0.125, True),
+    "multipleOf": (2, 0.5, 0),
+}
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07"])
+def test_leaves_are_planned_alike(draft: str) -> None:
+    """A schema of simple keywords has the same term alone as in a document, and an error in one is one in both."""
+    chance = random.Random(draft)
+    alone, planned = Limits(nesting=1_001), Limits(nesting=1_002)  # which share no leaves
+    refused = 0
+    for _ in range(600):
+        names = chance.sample(sorted(SIMPLE), chance.choice((1, 2, 2, 3, 4)))
+        schema = {name: chance.choice(SIMPLE[name]) for name in names}
+        schema["$schema"] = f"http://json-schema.org/{draft}/schema#"
+        try:
+            expected = json_schema(schema, limits=planned)
+        except StructgenError as error:
+            refused += 1
+            with pytest.raises(type(error)):
+                json_schema(json.dumps(schema), limits=alone)
+            continue
+        found = json_schema(json.dumps(schema), limits=alone)
+        assert isinstance(found, Described)
+        assert found.plain is not None, schema
+        assert terms_of(found, _TERMS) == terms_of(expected, _TERMS), schema
+    assert 60 < refused < 540

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["SIMPLE", "Leaves"]
+__all__ = ["SIMPLE", "Key", "Leaves"]
 
 SIMPLE: Final = frozenset(("type", "nullable", *strings.READERS, *numbers.READERS))
 """The keywords that the values of a schema without parts depend on."""

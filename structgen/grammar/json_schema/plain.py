@@ -17,6 +17,7 @@ from structgen.grammar.json_schema.drafts import UNDECLARED, standard_dialect
 from structgen.grammar.json_schema.leaves import SIMPLE
 from structgen.grammar.json_schema.library import Library
 from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.places import Place
 from structgen.grammar.json_schema.planner import Planner
 from structgen.grammar.json_schema.plans import is_small
 from structgen.grammar.json_schema.reading import reader_of
@@ -123,18 +124,19 @@ class _LeafMaker:
     """Plans schemas of simple types, for the native planner to keep."""
 
     def __init__(self, setting: Setting, dialect: Dialect) -> None:
-        self._setting = setting
-        self._dialect = dialect
+        limits = setting.limits
+        documents = Documents({}, dialect, Library(None, limits), limits, asserts_formats=setting.asserts_formats)
+        references = References(documents, tracks_scopes=False)
+        self._limits = limits
+        self._resource = documents.root.resource
+        self._reader = reader_of(dialect)
+        self._planner = Planner(NormalForm(references, limits), setting, limits)
 
     def __call__(self, text: str) -> tuple[Grammar, bool] | None:
         """The term of a schema, and whether it is as well repeated as called; ``None`` if there is none."""
-        setting, limits = self._setting, self._setting.limits
         try:
-            schema = parse_json(text, "json schema", limits)
-            library = Library(None, limits)
-            documents = Documents(schema, self._dialect, library, limits, asserts_formats=setting.asserts_formats)
-            references = References(documents, tracks_scopes=False)
-            term = Planner(NormalForm(references, limits), setting, limits).grammar(references.start())
+            place = Place(parse_json(text, "json schema", self._limits), self._resource, None, ())
+            term = self._planner.leaf(place, self._reader)
         except StructgenError:
             return None  # the other planner says what is wrong, and where
         return None if term is EMPTY else (term, is_small(term))

@@ -52,9 +52,9 @@ from structgen.grammar.nodes import EMPTY, Distinct, Grammar, Rules
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
-    from structgen.grammar.json_schema.leaves import Leaves
+    from structgen.grammar.json_schema.leaves import Key, Leaves
     from structgen.grammar.json_schema.proofs import Answer
-    from structgen.grammar.json_schema.reading import Local, Part
+    from structgen.grammar.json_schema.reading import Local, Part, SchemaReader
     from structgen.grammar.json_schema.settings import Setting
     from structgen.grammar.json_schema.strings import StringFacet
     from structgen.grammar.limits import Limits
@@ -123,6 +123,23 @@ class Planner:
                     plan.release()
             self._plans.clear()
 
+    def leaf(self, place: Place, reader: SchemaReader) -> Grammar:
+        """The term of a schema of simple keywords, as ``grammar`` makes it; ``EMPTY`` where no value is valid.
+
+        One planner may make any number of them, for it remembers nothing of their schemas.
+
+        Raises:
+            GrammarError: the schema is malformed or refused.
+        """
+        leaves = self._leaves_of(place)
+        key = leaves.key(place.schema)
+        plan = None if key is None else leaves.get(key)
+        if plan is not None and plan.term is not None:
+            return plan.term
+        term = self._leaf(reader.read(place).shape, leaves, key)
+        self._reasons.clear()
+        return term
+
     def _grammar(self, place: Place) -> Grammar:
         root = self._request((place,))
         self._explore()
@@ -176,14 +193,19 @@ class Planner:
         local = self._forms.read(place)
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
-            plan = Plan(places, self._depth, self._scalars(shape))
-            # A proof may take a larger language for a format.
-            if key is not None and plan.term is not None and plan.term is not EMPTY and not self._are_proofs:
-                leaves.keep(key, plan.term)
+            plan = Plan(places, self._depth, self._leaf(shape, leaves, key))
         else:
             plan = self._new(places)
         self._plans[known] = plan
         return plan
+
+    def _leaf(self, shape: Shape, leaves: Leaves, key: Key | None) -> Grammar:
+        """The term of a schema without parts, which is kept."""
+        term = self._scalars(shape)
+        # A proof may take a larger language for a format.
+        if key is not None and term is not EMPTY and not self._are_proofs:
+            leaves.keep(key, term)
+        return term
 
     def _leaves_of(self, place: Place) -> Leaves:
         """The leaves of the dialect of a schema, nearly always that of the one before."""
