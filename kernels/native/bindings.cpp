@@ -40,7 +40,7 @@ uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) 
 
 struct Lowered {
   TermId term;
-  std::vector<TermId> shared;           // the terms of FlatGrammar::shared
+  std::vector<std::optional<TermId>> shared;  // the terms of FlatGrammar::shared; none of what must be told of again
   bool left_recursive;                  // then nothing below is known
   std::optional<uint32_t> shortest;     // bytes of the shortest member, if there is one
   std::optional<uint32_t> unspellable;  // a byte that is needed somewhere and that no token holds
@@ -55,13 +55,16 @@ Lowered lower(Engine& engine, const FlatGrammar& grammar, const Limits& limits) 
   const std::vector<TermId> made = run(grammar.program, automaton, engine.shared_rules());
   TermStore& terms = automaton.terms();
   Lowered result{made[grammar.program.result], {}, false, {}, {}};
-  for (const auto& [node, instruction] : grammar.shared) result.shared.push_back(made[instruction]);
   terms.solve_rules();
   result.left_recursive = terms.left_recursive();
   if (result.left_recursive) return result;
   const Distance distance = terms.distance(result.term);
   if (distance < kInfinite) result.shortest = distance;
   result.unspellable = terms.take_unspellable();
+  for (const auto& [node, instruction, is_leaf] : grammar.shared) {
+    const bool may_lack_bytes = is_leaf && result.unspellable;
+    result.shared.push_back(may_lack_bytes ? std::nullopt : std::optional(made[instruction]));
+  }
   return result;
 }
 
@@ -217,7 +220,7 @@ NB_MODULE(_native, m) {
                    })
       .def_prop_ro("shared", [](const FlatGrammar& self) {
         nb::list nodes;
-        for (const auto& [node, instruction] : self.shared) nodes.append(node);
+        for (const FlatGrammar::Kept& kept : self.shared) nodes.append(kept.node);
         return nodes;
       });
 

@@ -299,7 +299,7 @@ class Flattening {
       case NodeClass::kShared: {
         if (frame.mode != kText) return parts[0];
         const uint32_t instruction = emit({.kind = Kind::kShare}, parts);
-        flat_.shared.emplace_back(nb::borrow(frame.node), instruction);
+        flat_.shared.push_back({nb::borrow(frame.node), instruction, false});
         return instruction;
       }
       default: return parts.back();  // what stands for its only part, or for the body of rules
@@ -377,12 +377,18 @@ class Flattening {
     return made[other.result];
   }
 
+  // Leaves live long and many grammars use them, as they do shared nodes.
   uint32_t leaf(PyObject* node) {
+    const bool is_shared = class_of(node) == NodeClass::kShared;
+    if (!is_shared) {
+      if (const uint32_t term = known_term(node); term != kNone) return emit({.kind = Instruction::Kind::kTerm, .low = term});
+    }
     const size_t height = stack_.size();
     need(node, kNoScope, kText);
     finish_above(height);
     const uint32_t instruction = results_.back();
     results_.pop_back();
+    if (!is_shared) flat_.shared.push_back({nb::borrow(node), instruction, true});
     return instruction;
   }
 

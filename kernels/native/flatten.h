@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "program.h"
@@ -20,9 +19,14 @@ enum class NodeClass : uint8_t {
 constexpr size_t kNodeClasses = 17;
 
 struct FlatGrammar {
+  // A node whose term is worth keeping, with the instruction that makes it.
+  struct Kept {
+    nanobind::object node;
+    uint32_t instruction;
+    bool is_leaf;  // of plain terms; else a `Shared` node
+  };
   Program program;
-  // The `Shared` nodes that were met first here, with the instruction that makes the term of each.
-  std::vector<std::pair<nanobind::object, uint32_t>> shared;
+  std::vector<Kept> shared;  // those that were met first here
 };
 
 class Flattener {
@@ -31,7 +35,7 @@ class Flattener {
 
   // Flattens a closed grammar, with a stack of its own.  O(nodes), where a node counts once for each scope in which
   // it is met.
-  //   known: the terms of shared nodes that the engine has, as (node, term) by id of the node.
+  //   known: the terms of shared nodes and leaves that the engine has, as (node, term) by id of the node.
   //   host: what is not the engine's business.  special_id(vocabulary, node) gives a token id; undefined(name), recursive(node),
   //     special_in_regular(node), distinct_in_regular(node), unknown(node) and exceeded(limit, maximum) raise what is wrong.
   //   rewrite: called with each Rules that no other surrounds, gives an equal grammar; or None.

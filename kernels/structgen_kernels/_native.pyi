@@ -111,7 +111,7 @@ class Flattener:
 
 def couple(
     engine: Engine, grammar: FlatGrammar, eos: Sequence[int], limits: Limits
-) -> tuple[Constraint | None, list[int], bool, int | None, int | None, int]: ...
+) -> tuple[Constraint | None, list[int | None], bool, int | None, int | None, int]: ...
 
 class Constraint:
     def limited(self, limits: Limits) -> Constraint:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedEngine", "native_limits", "shared_engine"]
 
 _MAX_ENGINE_BYTES: Final = 128 << 20
-_MAX_SHARED_TERMS: Final = 4_096
+_MAX_SHARED_TERMS: Final = 8_192
 
 
 class SharedEngine:
@@ -34,8 +34,8 @@ class SharedEngine:
         native: the engine.
         byte_complete: whether every byte is a token.
         memory_bytes: what the engine held when a grammar was last coupled with it.
-        lowered: terms of ``Shared`` nodes that live long, by the id of the node; the node is held so that its id
-            stays its own.
+        lowered: terms of ``Shared`` nodes and of leaves, which live long, by the id of the node; the node is held so
+            that its id stays its own.
     """
 
     __slots__ = ("__weakref__", "byte_complete", "lowered", "memory_bytes", "native")
@@ -46,10 +46,10 @@ class SharedEngine:
         self.memory_bytes = 0
         self.lowered: dict[int, tuple[Grammar, int]] = {}
 
-    def remember(self, nodes: Iterable[Grammar], terms: Iterable[int]) -> None:
-        """Keep the terms of shared nodes, unless there are too many already."""
+    def remember(self, nodes: Iterable[Grammar], terms: Iterable[int | None]) -> None:
+        """Keep the terms of shared nodes and leaves, unless there are too many already."""
         for node, term in zip(nodes, terms, strict=True):
-            if len(self.lowered) < _MAX_SHARED_TERMS:
+            if term is not None and len(self.lowered) < _MAX_SHARED_TERMS:
                 self.lowered[id(node)] = (node, term)
 
 

@@ -20,7 +20,7 @@ from structgen.grammar.flattening import flatten
 from structgen.grammar.json_schema import JsonPolicy, forget_known, json_schema
 from structgen.grammar.json_schema.policy import Whitespace
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes import Grammar, Shared
 from structgen.grammar.report import Described
 
 _LITERAL, _BYTES, _CHARS, _CALL, _SET_RULE = 0, 1, 2, 11, 12  # kinds of instructions, as program.h has them
@@ -81,7 +81,8 @@ def assert_twins(schema: object, **options: Any) -> bool:
     assert terms_of(given, _TERMS) == terms_of(grammar, _TERMS), text
     assert terms_of(grammar, _TERMS) == terms_of(grammar.item, _TERMS), text
     for node in flatten(grammar, _TERMS.shared, _VOCABULARY, _LIMITS.grammar_nodes).shared:
-        _TERMS.shared[id(node)] = node, len(_TERMS.shared)
+        if isinstance(node, Shared):  # and no leaf, which is not looked up in the other grammar
+            _TERMS.shared[id(node)] = node, len(_TERMS.shared)
     return True
 
 
