@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,11 @@ class IdTable {
       if (slot.id == kNone) return kNone;
       if (slot.hash == static_cast<uint32_t>(hash) && equal(slot.id)) return slot.id;
     }
+  }
+  // Has the processor fetch what find() will look at first.
+  void prefetch(uint64_t hash) const {
+    const std::vector<Slot>& slots = parts_[hash >> kShift].slots;
+    if (!slots.empty()) __builtin_prefetch(&slots[hash & (slots.size() - 1)]);
   }
   void insert(uint64_t hash, uint32_t id) {
     Part& part = parts_[hash >> kShift];
@@ -76,8 +83,6 @@ class IdTable {
   std::vector<Part> parts_{kParts};
 };
 
-inline uint64_t hash_value(uint8_t value) { return value; }
-inline uint64_t hash_value(uint32_t value) { return value; }
 inline uint64_t hash_value(const std::pair<uint32_t, uint32_t>& value) {
   return uint64_t{value.first} << 32 | value.second;
 }
@@ -88,8 +93,8 @@ class ListPool {
  public:
   using Id = uint32_t;
 
-  Id intern(std::span<const Value> values) {
-    const uint64_t hash = hash_of(values);
+  Id intern(std::span<const Value> values) { return intern(values, hash_of(values)); }
+  Id intern(std::span<const Value> values, uint64_t hash) {  // of the values
     const uint32_t found = table_.find(hash, [&](uint32_t id) {
       const auto held = (*this)[id];
       return std::equal(held.begin(), held.end(), values.begin(), values.end());
@@ -102,6 +107,21 @@ class ListPool {
   }
   std::span<const Value> operator[](Id id) const { return lists_[id]; }
   size_t size() const { return lists_.size(); }
+  static uint64_t hash_of(std::span<const Value> values) {
+    uint64_t hash = values.size();
+    if constexpr (std::is_integral_v<Value>) {
+      constexpr size_t kInWord = sizeof(uint64_t) / sizeof(Value);
+      for (; !values.empty(); values = values.subspan(std::min(kInWord, values.size()))) {
+        uint64_t word = 0;
+        std::memcpy(&word, values.data(), std::min(kInWord, values.size()) * sizeof(Value));
+        hash = mix(hash ^ word);
+      }
+    } else {
+      for (const Value& value : values) hash = mix(hash ^ hash_value(value));
+    }
+    return mix(hash);
+  }
+  void prefetch(uint64_t hash) const { table_.prefetch(hash); }  // for intern()
   size_t bytes() const { return stored_ * sizeof(Value) + lists_.size() * sizeof(lists_[0]) + table_.bytes(); }
 
  private:
@@ -119,11 +139,6 @@ class ListPool {
     std::copy(values.begin(), values.end(), place.begin());
     left_ = left_.subspan(values.size());
     return place;
-  }
-  static uint64_t hash_of(std::span<const Value> values) {
-    uint64_t hash = values.size();
-    for (const Value& value : values) hash = combine(hash, hash_value(value));
-    return mix(hash);
   }
   std::vector<std::unique_ptr<Value[]>> chunks_;
   std::span<Value> left_;  // of the last chunk

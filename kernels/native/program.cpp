@@ -22,18 +22,46 @@ class Run {
   std::vector<TermId> all() {
     const auto first = static_cast<RuleId>(terms_.rule_count());
     for (const std::string& name : program_.rules) terms_.add_rule(name);
-    made_.reserve(program_.instructions.size());
-    for (const Instruction& instruction : program_.instructions) made_.push_back(make(instruction, first));
+    made_.resize(program_.instructions.size());
+    make_literals();
+    for (size_t i = 0; i < made_.size(); ++i)
+      if (const Instruction& one = program_.instructions[i]; one.kind != Instruction::Kind::kLiteral) made_[i] = make(one, first);
     return std::move(made_);
   }
 
  private:
+  static constexpr size_t kFetched = 64;  // literals for which memory is fetched at once
+
+  // Literals depend on nothing, so that none needs to wait for the memory of another.
+  void make_literals() {
+    struct Literal {
+      size_t instruction;
+      uint64_t hash;
+      uint32_t blob;
+    };
+    std::vector<Literal> batch;
+    const auto text = [&](const Literal& one) {
+      const Instruction& instruction = program_.instructions[one.instruction];
+      return std::string_view(program_.text).substr(instruction.begin, instruction.end - instruction.begin);
+    };
+    for (size_t i = 0; i < made_.size() || !batch.empty(); ++i) {
+      if (i < made_.size() && program_.instructions[i].kind == Instruction::Kind::kLiteral) {
+        batch.push_back({i, 0, kNone});
+        batch.back().hash = terms_.prefetch_blob(text(batch.back()));
+      }
+      if (batch.size() < kFetched && i < made_.size()) continue;
+      for (Literal& one : batch)
+        one.blob = spelled(program_.instructions[one.instruction].decoded, [&] { return terms_.literal_blob(text(one), one.hash); });
+      for (const Literal& one : batch) made_[one.instruction] = one.blob == kNone ? kEmptyTerm : terms_.literal_rest(one.blob, 0);
+      batch.clear();
+    }
+  }
+
   TermId make(const Instruction& one, RuleId first_rule) {
     using Kind = Instruction::Kind;
     const std::span<const uint32_t> operands{program_.operands.data() + one.begin, one.end - one.begin};
     switch (one.kind) {
-      case Kind::kLiteral:
-        return spelled(one.decoded, [&] { return terms_.literal(std::string_view(program_.text).substr(one.begin, one.end - one.begin)); });
+      case Kind::kLiteral: break;  // made already
       case Kind::kBytes: {
         ByteSet set;
         for (const auto& [low, high] : ranges(one)) set |= ByteSet::range(low, high);
@@ -41,11 +69,7 @@ class Run {
       }
       case Kind::kChars: return spelled(one.decoded, [&] { return terms_.chars(ranges(one)); });
       case Kind::kSpecial: return terms_.special(one.low);
-      case Kind::kSequence: {
-        TermId term = kEpsilonTerm;
-        for (size_t i = operands.size(); i-- > 0;) term = terms_.sequence(made_[operands[i]], term);
-        return term;
-      }
+      case Kind::kSequence: return terms_.sequence(parts(operands));
       case Kind::kChoice: return terms_.choice(parts(operands));
       case Kind::kRepeat: return terms_.repeat(made_[operands[0]], one.low, one.high);
       case Kind::kPermutation: return permutation(one, operands);

@@ -13,7 +13,11 @@ namespace {
 constexpr uint32_t kSixBits = 6;
 
 uint64_t hash_term(const Term& term) {
-  return combine(combine(static_cast<uint64_t>(term.kind), uint64_t{term.a} << 32 | term.b), term.c);
+  return combine(uint64_t{term.a} << 32 | term.b, uint64_t{term.c} << 32 | static_cast<uint64_t>(term.kind));
+}
+
+std::span<const uint8_t> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
 // The part of `ranges` within [low, high], moved down by `low`.
@@ -102,17 +106,31 @@ Distance TermStore::structural_distance(const Term& term) const {
   }
 }
 
+void TermStore::prefetch(const Term& term) const { table_.prefetch(hash_term(term)); }
+
 TermId TermStore::literal(std::string_view text) {
   if (text.empty()) return kEpsilonTerm;
+  const uint32_t blob = literal_blob(text, blobs_.hash_of(as_bytes(text)));
+  return blob == kNone ? kEmptyTerm : literal_rest(blob, 0);
+}
+
+uint64_t TermStore::prefetch_blob(std::string_view text) const {
+  const uint64_t hash = blobs_.hash_of(as_bytes(text));
+  blobs_.prefetch(hash);
+  return hash;
+}
+
+uint32_t TermStore::literal_blob(std::string_view text, uint64_t hash) {
   if (restricted_) {
     for (char character : text) {
       if (spellable_.contains(static_cast<uint8_t>(character))) continue;
       if (!unspellable_) unspellable_ = static_cast<uint8_t>(character);
-      return kEmptyTerm;
+      return kNone;
     }
   }
-  const auto* data = reinterpret_cast<const uint8_t*>(text.data());
-  return make({Kind::kLiteral, blobs_.intern(std::span<const uint8_t>(data, text.size())), 0, 0});
+  const uint32_t blob = blobs_.intern(as_bytes(text), hash);
+  prefetch({Kind::kLiteral, blob, 0, 0});
+  return blob;
 }
 
 TermId TermStore::literal_rest(uint32_t blob, uint32_t offset) {
@@ -211,6 +229,17 @@ TermId TermStore::sequence(TermId head, TermId tail) {
   return make({Kind::kSequence, head, tail, 0});
 }
 
+TermId TermStore::sequence(std::span<const TermId> items) {
+  if (items.empty()) return kEpsilonTerm;
+  // Most of the terms will be new, one after the other: fetch where they go, for each look-up would wait for memory.
+  auto next = static_cast<TermId>(terms_.size());
+  TermId tail = items.back();
+  for (size_t i = items.size() - 1; i-- > 0; tail = next++) prefetch({Kind::kSequence, items[i], tail, 0});
+  tail = items.back();
+  for (size_t i = items.size() - 1; i-- > 0;) tail = sequence(items[i], tail);
+  return tail;
+}
+
 TermId TermStore::choice(std::vector<TermId> items) {
   for (size_t i = 0; i < items.size(); ++i) {  // splice nested choices, which hold no further ones
     if (terms_[items[i]].kind != Kind::kChoice) continue;
@@ -226,7 +255,10 @@ TermId TermStore::choice(std::vector<TermId> items) {
   drop_narrower(items);
   if (items.empty()) return kEmptyTerm;
   if (items.size() == 1) return items[0];
-  return make({Kind::kChoice, lists_.intern(items), 0, 0});
+  const uint64_t hash = lists_.hash_of(items);
+  lists_.prefetch(hash);
+  prefetch({Kind::kChoice, static_cast<uint32_t>(lists_.size()), 0, 0});  // if the list is new
+  return make({Kind::kChoice, lists_.intern(items, hash), 0, 0});
 }
 
 // Whether `one` is `other` with narrower bounds of repetitions, as far as a look at the first parts tells.

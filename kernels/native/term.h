@@ -114,9 +114,13 @@ class TermStore {
   const ByteSet& byte_set(uint32_t id) const { return sets_[id]; }
 
   TermId literal(std::string_view text);
+  // literal() in three steps, so that the memory for many literals is fetched at once; the last is literal_rest().
+  uint64_t prefetch_blob(std::string_view text) const;          // a hash for the next step
+  uint32_t literal_blob(std::string_view text, uint64_t hash);  // kNone: the term is empty
   TermId bytes(const ByteSet& set);
   TermId chars(std::span<const CodePoints> ranges);  // sorted, disjoint, without surrogates
   TermId sequence(TermId head, TermId tail);
+  TermId sequence(std::span<const TermId> items);
   TermId choice(std::vector<TermId> items);
   // Drops alternatives that differ from another only in narrower bounds of repetitions.  O(n) comparisons.
   void drop_narrower(std::vector<TermId>& alternatives) const;
@@ -184,6 +188,7 @@ class TermStore {
   };
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
+  void prefetch(const Term& term) const;  // for make()
   TermId wrap(Kind kind, TermId value);
   bool is_narrower(TermId one, TermId other) const;
   Distance structural_distance(const Term& term) const;
