@@ -22,7 +22,6 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     Literal,
-    postorder,
 )
 from structgen.grammar.regex.context import ANY, CHARACTERS, EDGE, Alphabet, Cell
 from structgen.grammar.regex.fault import refused
@@ -71,6 +70,9 @@ def search_language_of(node: Node, text: str, alphabet: Alphabet, max_nodes: int
         UnsupportedFeature: as for :func:`full_language`.
         LimitExceeded: as for :func:`full_language`.
     """
+    whole = _anchored(node, alphabet)
+    if whole is not None:
+        return _bounded([whole], max_nodes)
     translator = _Translator(text, alphabet, max_nodes)
     if isinstance(node, Grammar):
         suffix = translator.prefixed(node, _ANY_REST)
@@ -90,11 +92,45 @@ def search_language_of(node: Node, text: str, alphabet: Alphabet, max_nodes: int
     return _bounded(found, max_nodes)
 
 
+def _anchored(node: Node, alphabet: Alphabet) -> Grammar | None:
+    """What most patterns are, between ``^`` and ``$``, where it asserts nothing; ``None`` if the pattern is another.
+
+    It is what the fold comes to: nothing may follow, and nothing may stand before.
+    """
+    if not isinstance(node, Concatenation) or len(node.items) < 2:
+        return None
+    first, *items, last = node.items
+    if not (isinstance(first, Boundary) and isinstance(last, Boundary) and len(first.cells) == len(last.cells) == 1):
+        return None
+    mask = alphabet.mask
+    (before, right), (left, after) = first.cells[0], last.cells[0]
+    if (mask(before), mask(right), mask(left), mask(after)) != (EDGE, ANY, ANY, EDGE):
+        return None
+    term = EPSILON
+    for item in reversed(items):
+        if not isinstance(item, Grammar):
+            return None
+        term = then(item, term)
+    return term
+
+
 def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
     term = either(found) if found else EMPTY
-    if sum(1 for _ in postorder(term)) > max_nodes:
+    if _size(term) > max_nodes:
         raise LimitExceeded("regex", limit="grammar_nodes", maximum=max_nodes, evidence="its assertions multiply")
     return term
+
+
+def _size(term: Grammar) -> int:
+    """How many nodes a term has, those that parts share counted once."""
+    seen = {id(term)}
+    stack = [term]
+    while stack:
+        for child in stack.pop().children:
+            if id(child) not in seen:
+                seen.add(id(child))
+                stack.append(child)
+    return len(seen)
 
 
 class _Translator:

@@ -21,7 +21,7 @@ from structgen.grammar.nodes import (
     literal,
     postorder,
 )
-from structgen.grammar.regex import regex, search_language
+from structgen.grammar.regex import DialectName, regex, search_language, translate
 from structgen.grammar.report import Described, Status
 
 ANY = Repeat(CharClass([(0, 0x10FFFF)]), 0, None)
@@ -244,3 +244,19 @@ def test_bounded_universe_agrees_with_itself() -> None:
     assert universe.members(Repeat(Literal(b"ab"), 0, None)) == {"", "ab"}
     assert universe.members(Repeat(Literal(b"a"), 2, 3)) == {"aa", "aaa"}
     assert universe.members(~Literal(b"a")) == set(texts_up_to(3, "ab")) - {"a"}
+
+
+@pytest.mark.parametrize("dialect", ["ecma", "python", "rust"])
+@pytest.mark.parametrize("flags", ["", "i", "m"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["^$", "^a$", "^(?:a|b)+c?$", "^[a-z]{2,3}\\.x$", "^^a$", "^a$$", "^a|b$", "^(?:a|$)", "^a*\\b$", "^(a$)", "a$"],
+)
+def test_anchored_patterns_are_what_the_fold_gives(
+    pattern: str, flags: str, dialect: DialectName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way for what stands between ``^`` and ``$`` gives the very terms of the long one."""
+    limits = Limits(nesting=999)  # of its own, so that no term is remembered
+    found = search_language(pattern, dialect=dialect, flags=flags, limits=limits)
+    monkeypatch.setattr(translate, "_anchored", lambda *_: None)
+    assert search_language(pattern, dialect=dialect, flags=flags, limits=Limits(nesting=998)) == found
