@@ -23,7 +23,7 @@ from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.references import References
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import ANY_STRING
-from structgen.grammar.nodes import EMPTY, Grammar
+from structgen.grammar.nodes import EMPTY, Choice, Grammar
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
@@ -126,8 +126,8 @@ class _LeafMaker:
         self._setting = setting
         self._dialect = dialect
 
-    def __call__(self, text: str) -> tuple[Grammar, bool] | None:
-        """The term of a schema, and whether it is as well repeated as called; ``None`` if there is none."""
+    def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
+        """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
         setting, limits = self._setting, self._setting.limits
         try:
             schema = parse_json(text, "json schema", limits)
@@ -137,4 +137,4 @@ class _LeafMaker:
             term = Planner(NormalForm(references, limits), setting, limits).grammar(references.start())
         except StructgenError:
             return None  # the other planner says what is wrong, and where
-        return None if term is EMPTY else (term, is_small(term))
+        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
