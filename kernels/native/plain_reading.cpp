@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "automaton.h"
+
 namespace structgen {
 
 namespace {
@@ -74,6 +76,7 @@ PlainSchema PlainReader::read_relevant(ValueId id) {
     schema.drop(kArrayKeywords);
   }
   if (!(schema.types & kObjectType)) {
+    require(!schema.has(Keyword::kPatternProperties));  // which would have to be read
     check_objects(schema);
     schema.drop(kObjectKeywords);
   }
@@ -89,6 +92,8 @@ void PlainReader::check_arrays(const PlainSchema& schema) const {
 void PlainReader::check_objects(const PlainSchema& schema) const {
   if (schema.has(Keyword::kProperties))
     for (const auto& [name, value] : properties(schema)) require_schema(value);
+  if (schema.has(Keyword::kPatternProperties))
+    for (const auto& [pattern, value] : properties(schema, Keyword::kPatternProperties)) require_schema(value);
   if (schema.has(Keyword::kRequired)) required_names(schema);
   if (schema.has(Keyword::kAdditionalProperties)) require_schema(schema.value(Keyword::kAdditionalProperties));
 }
@@ -104,10 +109,26 @@ bool PlainReader::is_resource(ValueId id, ValueId identifier) const {
   return true;
 }
 
-std::span<const JsonDocument::Member> PlainReader::properties(const PlainSchema& schema) const {
-  if (!schema.has(Keyword::kProperties)) return {};
-  require(document_.kind(schema.value(Keyword::kProperties)) == JsonKind::kObject);
-  return document_.members(schema.value(Keyword::kProperties));
+std::span<const JsonDocument::Member> PlainReader::properties(const PlainSchema& schema, Keyword keyword) const {
+  if (!schema.has(keyword)) return {};
+  require(document_.kind(schema.value(keyword)) == JsonKind::kObject);
+  return document_.members(schema.value(keyword));
+}
+
+ValueId PlainReader::additional(const PlainSchema& schema) const {
+  if (!schema.has(Keyword::kAdditionalProperties)) return kNone;
+  const ValueId value = schema.value(Keyword::kAdditionalProperties);
+  return document_.kind(value) != JsonKind::kObject && boolean(value) ? kNone : value;
+}
+
+bool PlainReader::is_closed(const PlainSchema& schema) const {
+  const ValueId value = additional(schema);
+  return value != kNone && document_.kind(value) == JsonKind::kFalse && properties(schema, Keyword::kPatternProperties).empty();
+}
+
+bool PlainReader::has_bounds(ValueId id) const {
+  constexpr std::array<std::string_view, 6> kBounds = {"minimum", "maximum", "multipleOf", "minLength", "maxLength", "pattern"};
+  return std::ranges::any_of(document_.members(id), [&](const auto& member) { return std::ranges::find(kBounds, member.name) != kBounds.end(); });
 }
 
 std::vector<std::string_view> PlainReader::required_names(const PlainSchema& schema) const {

@@ -21,9 +21,9 @@ enum class Keyword : uint8_t {
   kSimple,      // of strings and numbers: part of a leaf
   kIdentifier,  // plain where no reference depends on it
   kType, kNullable, kEnum, kConst, kReference, kAnyOf, kOneOf, kAllOf, kProperties, kRequired, kAdditionalProperties, kItems,
-  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems,
+  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems, kPatternProperties,
 };
-constexpr size_t kKeywords = 19;
+constexpr size_t kKeywords = 20;
 
 // Types as bits, as json_types.py has them.
 inline constexpr std::array<std::string_view, 7> kTypeNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
@@ -35,7 +35,7 @@ enum TypeBits : uint8_t {
 inline constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kIntegerType, kNumberType, kStringType, kArrayType, kObjectType};
 
 inline constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
-inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
+inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties, Keyword::kPatternProperties};
 inline constexpr std::array kInPlaceKeywords = {Keyword::kReference, Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf};
 
 // Thrown where a schema is not plain, or not well-formed.
@@ -102,8 +102,15 @@ class PlainReader {
 
   bool boolean(ValueId id) const;
   uint32_t count(ValueId id) const;
-  std::span<const JsonDocument::Member> properties(const PlainSchema& schema) const;
+  // The schemas under `properties` or `patternProperties`.
+  std::span<const JsonDocument::Member> properties(const PlainSchema& schema, Keyword keyword = Keyword::kProperties) const;
   std::vector<std::string_view> required_names(const PlainSchema& schema) const;
+  // The schema of the names that are not declared; kNone: they may hold anything.
+  ValueId additional(const PlainSchema& schema) const;
+  // Whether all names are declared.
+  bool is_closed(const PlainSchema& schema) const;
+  // Whether simple keywords surely constrain something.
+  bool has_bounds(ValueId id) const;
   // The schemas under `anyOf`, `oneOf` or `allOf`.
   std::span<const ValueId> branches(const PlainSchema& schema, Keyword keyword) const;
   // The values that `enum` or `const` lists.

@@ -1,6 +1,7 @@
 #include "plain_schema.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
@@ -27,7 +28,8 @@ constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCo
 constexpr size_t kFewChoices = 8;
 // What a schema constrains itself, beside simple keywords, which may say nothing.
 constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems,
-                                     Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
+                                     Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
+                                     Keyword::kPatternProperties};
 constexpr size_t kUsualPlans = 64;
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMostLeaves = 4'096;
@@ -46,7 +48,7 @@ class PlainPlanning {
   PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf)
       : of_(planner), document_(document), reader_(planner.dialect_, planner.limits_, document), shapes_(reader_, document),
         make_leaf_(make_leaf), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone),
-        has_leaf_(document.size()) {
+        is_read_(document.size()) {
     shared_.fill(kNone);
     plans_.reserve(std::min(document.size(), kUsualPlans));  // of a large document little may be reached
   }
@@ -61,8 +63,11 @@ class PlainPlanning {
     // References may mean something by an identifier, and schemas that are written alike may differ by it.
     require(!reader_.has_inner_identifier || (!reader_.has_reference && conjunctions_.empty()));
     require_content();
-    for (ValueId scalar : shapes_.scalars())
-      if (!has_leaf_[scalar]) leaf_of({{scalar}}, kAnyType);  // which refuses what is not plain
+    for (ValueId schema : shapes_.unread()) {
+      if (is_read_[schema]) continue;
+      require(!reader_.read(schema).has(Keyword::kPatternProperties));
+      leaf_of({{schema}}, kAnyType);  // which refuses what is not plain
+    }
     build(root);
     require(plans_[root].term != nothing_);
     terms_->result = plans_[root].term;
@@ -83,13 +88,13 @@ class PlainPlanning {
     uint32_t uses = 1;
     Form form = Form::kUnion;
     State state = State::kNew;
-    bool is_open = true;       // of an object: other names may occur
     bool is_in_place = false;  // its children apply to the same value
     uint32_t rule = kNone;
     PlainNode term = kNone;
     uint32_t fewest = 0, most = kNone;  // items
     std::vector<PlanId> children;
     std::vector<Entry> entries;
+    std::vector<PlainNode> regions;  // the keys of other names; kNone: all that are not among the entries
   };
 
   // First pass
@@ -183,8 +188,8 @@ class PlainPlanning {
   void in_place(PlanId id, ValueId value, const PlainSchema& schema) {
     const std::vector<Keyword> parts = reader_.parts(value, schema);
     const bool is_free = schema.types == kAnyType && !reader_.read(value).has_any(kOwnKeywords);
-    if (parts.size() == 2 && is_free) {
-      require(!schema.has(Keyword::kSimple));  // which may say nothing
+    require(!schema.has(Keyword::kSimple) || reader_.has_bounds(value) || !is_free || parts.size() != 2);  // it may say nothing
+    if (parts.size() == 2 && is_free && !schema.has(Keyword::kSimple)) {
       const Keyword keyword = parts[parts[0] == Keyword::kProperties ? 1 : 0];
       if (keyword == Keyword::kReference) return alternatives(id, {{reader_.target(schema)}});
       const std::span<const ValueId> branches = reader_.branches(schema, keyword);
@@ -227,9 +232,16 @@ class PlainPlanning {
   }
 
   PlanId constants(ValueId value, const PlainSchema& schema) {
-    require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst}));
+    require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst, Keyword::kSimple}));
     require(schema.has(Keyword::kEnum) != schema.has(Keyword::kConst));
-    return constants(shapes_.own(value, schema));
+    const auto listed = reader_.listed(schema, schema.has(Keyword::kEnum) ? Keyword::kEnum : Keyword::kConst);
+    const auto is_simple = [&](ValueId one) {
+      const JsonKind kind = document_.kind(one);
+      return kind != JsonKind::kFraction && kind != JsonKind::kArray && kind != JsonKind::kObject && document_.source(one) != "-0";
+    };
+    if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) return constants(shapes_.own(value, schema));
+    reader_.spend(kItemCost + kConstantCost * listed.size());
+    return done(leaf_of({{value}}, std::nullopt));
   }
 
   // The values of a shape that it admits.
@@ -263,21 +275,19 @@ class PlainPlanning {
       const ValueId item = schema.value(Keyword::kItems);
       if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
     }
-    require(plan.fewest <= plan.most && plan.most > 0);
     plan.children = {items.empty() ? anything() : request_all(items)};
     return add(std::move(plan));
   }
 
-  // What the objects of schemas that are met need: a plan for the value of each name, then one for those of all others.
+  // What the objects of schemas that are met need: a plan for the value of each name, then one for each region of others.
   void object(PlanId id, std::span<const ValueId> schemas) {
-    if (schemas.size() > 1) return met_objects(id, schemas);
     const PlainSchema schema = reader_.read(schemas[0]);
+    if (schemas.size() > 1 || schema.has(Keyword::kPatternProperties)) return met_objects(id, schemas);
     std::vector<Entry> entries;
     std::vector<PlanId> children;
     const std::vector<std::string_view> names = reader_.required_names(schema);
     std::unordered_set<std::string_view> required(names.begin(), names.end());
-    const ValueId additional = additional_of(schema);
-    const bool is_open = additional == kNone || document_.kind(additional) == JsonKind::kObject;
+    const ValueId additional = reader_.additional(schema);
     const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
     const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
     for (const auto& [name, value] : declared) entries.push_back({name, required.erase(name) > 0});
@@ -286,59 +296,91 @@ class PlainPlanning {
     reader_.spend(kShapeCost + kEntryCost * entries.size());
     for (const auto& [name, value] : declared) children.push_back(request(value));
     for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
-    if (is_open) children.push_back(request_additional());
-    set_members(id, std::move(entries), std::move(children), is_open);
+    std::vector<PlainNode> regions;
+    if (additional == kNone || document_.kind(additional) == JsonKind::kObject) {
+      regions.push_back(kNone);
+      children.push_back(request_additional());
+    }
+    set_members(id, std::move(entries), std::move(regions), std::move(children));
   }
 
-  // The same of several schemas, whose own other names each of them tells by its own.
+  // The same of several schemas, or with patterns: of each schema the property of a name and the patterns that it
+  // matches apply to a value, or else what it says of other names.
   void met_objects(PlanId id, std::span<const ValueId> schemas) {
-    std::vector<Entry> entries;
-    std::vector<std::vector<ValueId>> places;  // what applies to the value of each entry, then to those of other names
-    std::unordered_map<std::string_view, size_t> index;
-    const auto declare = [&](std::string_view name) {
-      const auto [known, is_new] = index.try_emplace(name, entries.size());
-      if (is_new) entries.push_back({name, false});
-      return known->second;
-    };
     std::vector<PlainSchema> read;
-    for (ValueId schema : schemas)
-      for (const auto& [name, value] : reader_.properties(read.emplace_back(reader_.read(schema)))) declare(name);
-    for (const PlainSchema& schema : read)
-      for (std::string_view name : reader_.required_names(schema)) entries[declare(name)].is_required = true;
-    places.resize(entries.size() + 1);
-    bool is_open = true;
-    for (const PlainSchema& schema : read) {
-      std::vector<bool> is_declared(places.size());
-      for (const auto& [name, value] : reader_.properties(schema)) {
-        const size_t at = index.at(name);
-        is_declared[at] = true;
-        places[at].push_back(value);
-      }
-      const ValueId additional = additional_of(schema);
-      if (additional == kNone) continue;
-      is_open &= document_.kind(additional) == JsonKind::kObject;
-      for (size_t at = 0; at < places.size(); ++at)
-        if (!is_declared[at]) places[at].push_back(additional);
+    std::vector<Entry> entries;
+    std::unordered_map<std::string_view, uint32_t> entry_of, pattern_of;
+    const auto declare = [&](std::string_view name) -> Entry& {
+      const auto [known, is_new] = entry_of.try_emplace(name, entries.size());
+      if (is_new) entries.push_back({name, false});
+      return entries[known->second];
+    };
+    std::vector<std::string_view> patterns;
+    for (ValueId schema : schemas) {
+      is_read_[schema] = true;
+      read.push_back(reader_.read(schema));
+      for (const auto& [name, value] : reader_.properties(read.back())) declare(name);
+      for (const auto& [pattern, value] : reader_.properties(read.back(), Keyword::kPatternProperties))
+        if (pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
     }
-    if (!is_open) places.pop_back();
+    for (const PlainSchema& schema : read)
+      for (std::string_view name : reader_.required_names(schema)) declare(name).is_required = true;
+    const std::shared_ptr<const PlainPlanner::Names> names = patterns.empty() ? nullptr : names_of(entries, patterns);
+    const size_t regions_at_most = names ? names->regions.size() : 1;
+    std::vector<std::vector<ValueId>> places(entries.size() + regions_at_most);  // what applies to the values
+    std::vector<bool> is_told;
+    for (const PlainSchema& schema : read) {
+      is_told.assign(places.size(), false);
+      const auto tell = [&](size_t at, ValueId value) {
+        is_told[at] = true;
+        places[at].push_back(value);
+      };
+      for (const auto& [name, value] : reader_.properties(schema)) tell(entry_of.at(name), value);
+      for (const auto& [pattern, value] : reader_.properties(schema, Keyword::kPatternProperties))
+        for (size_t at = 0; at < places.size(); ++at) {
+          const auto& matched = at < entries.size() ? names->matched[at] : names->regions[at - entries.size()].matched;
+          if (std::ranges::find(matched, pattern_of.at(pattern)) != matched.end()) tell(at, value);
+        }
+      const ValueId additional = reader_.additional(schema);
+      for (size_t at = 0; at < places.size(); ++at)
+        if (!is_told[at] && additional != kNone) places[at].push_back(additional);
+    }
     reader_.spend(kShapeCost + kEntryCost * entries.size());
     std::vector<PlanId> children;
-    for (const std::vector<ValueId>& all : places) children.push_back(all.empty() ? anything() : request_all(all));
-    set_members(id, std::move(entries), std::move(children), is_open);
+    std::vector<PlainNode> regions;
+    const bool is_closed = std::ranges::any_of(read, [&](const PlainSchema& schema) { return reader_.is_closed(schema); });
+    const auto is_false = [&](ValueId schema) { return document_.kind(schema) == JsonKind::kFalse; };
+    for (size_t at = 0; at < places.size(); ++at) {
+      if (at >= entries.size()) {
+        if (is_closed || std::ranges::any_of(places[at], is_false)) continue;
+        regions.push_back(names ? add_leaf({names->regions[at - entries.size()].key, LeafSize::kAtom}) : kNone);
+      }
+      children.push_back(places[at].empty() ? anything() : request_all(places[at]));
+    }
+    set_members(id, std::move(entries), std::move(regions), std::move(children));
   }
 
-  // The schema of the names that are not declared; kNone: they may hold anything.
-  ValueId additional_of(const PlainSchema& schema) const {
-    if (!schema.has(Keyword::kAdditionalProperties)) return kNone;
-    const ValueId value = schema.value(Keyword::kAdditionalProperties);
-    return document_.kind(value) != JsonKind::kObject && reader_.boolean(value) ? kNone : value;
+  std::shared_ptr<const PlainPlanner::Names> names_of(const std::vector<Entry>& entries, const std::vector<std::string_view>& patterns) {
+    std::string text = "{\"properties\":{";
+    const auto append_free = [&](std::string_view name) {
+      if (text.back() != '{') text.push_back(',');
+      append_quoted(name, text);
+      text += ":true";
+    };
+    for (const Entry& entry : entries) append_free(entry.name);
+    text += "},\"patternProperties\":{";
+    for (std::string_view pattern : patterns) append_free(pattern);
+    text += "}}";
+    std::shared_ptr<const PlainPlanner::Names> names = of_.names(text, make_leaf_);
+    require(names != nullptr);
+    return names;
   }
 
-  void set_members(PlanId id, std::vector<Entry> entries, std::vector<PlanId> children, bool is_open) {
+  void set_members(PlanId id, std::vector<Entry> entries, std::vector<PlainNode> regions, std::vector<PlanId> children) {
     Plan& plan = plans_[id];
     plan.form = Form::kObject;
-    plan.is_open = is_open;
     plan.entries = std::move(entries);
+    plan.regions = std::move(regions);
     plan.children = std::move(children);
   }
 
@@ -470,9 +512,11 @@ class PlainPlanning {
   }
 
   PlainNode array_term(const Plan& plan, PlainNode item) {
-    if (item == nothing_) return plan.fewest > 0 ? nothing() : sequence({shared(PlainSyntax::kOpenArray), shared(PlainSyntax::kEndArray)});
+    const uint32_t most = item == nothing_ ? 0 : plan.most;
+    if (plan.fewest > most) return nothing();
+    if (most == 0) return sequence({shared(PlainSyntax::kOpenArray), shared(PlainSyntax::kEndArray)});
     const PlainNode further[] = {sequence({shared(PlainSyntax::kComma), item})};
-    const PlainNode tail = combine(Kind::kRepeat, further, plan.fewest > 1 ? plan.fewest - 1 : 0, plan.most == kNone ? kNone : plan.most - 1);
+    const PlainNode tail = combine(Kind::kRepeat, further, plan.fewest > 1 ? plan.fewest - 1 : 0, most == kNone ? kNone : most - 1);
     const PlainNode some = sequence({item, tail, shared(PlainSyntax::kCloseArray)});
     return sequence({shared(PlainSyntax::kOpenArray), plan.fewest > 0 ? some : choice({shared(PlainSyntax::kEndArray), some})});
   }
@@ -488,11 +532,17 @@ class PlainPlanning {
         return nothing();
       }
     }
-    const bool is_open = plan.is_open && values.back() != nothing_;
+    std::vector<PlainNode> others;
+    for (size_t i = 0; i < plan.regions.size(); ++i) {
+      const PlainNode value = values[plan.entries.size() + i];
+      if (value == nothing_) continue;
+      const PlainNode key = plan.regions[i] == kNone ? other_names(plan.entries) : plan.regions[i];
+      others.push_back(sequence({key, shared(PlainSyntax::kColon), value}));
+    }
+    const PlainNode other = either(others);
+    const bool is_open = other != nothing_;
     std::vector<PlainNode> loop;  // (comma other)*
-    PlainNode other = kNone;
     if (is_open) {
-      other = sequence({other_names(plan.entries), shared(PlainSyntax::kColon), values.back()});
       const PlainNode more[] = {sequence({shared(PlainSyntax::kComma), other})};
       loop.push_back(combine(Kind::kRepeat, more, 0, kNone));
     }
@@ -537,7 +587,7 @@ class PlainPlanning {
 
   // Leaves
 
-  // The leaf of the simple keywords of schemas; with `types` in place of their `type`.
+  // The leaf of the simple keywords of schemas; with `types` in place of their `type`, which one schema alone may keep.
   PlainNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types) {
     std::string text = "{";
     if (types) {
@@ -550,29 +600,30 @@ class PlainPlanning {
       }
       text.push_back(']');
     }
-    if (schemas.size() == 1) append_simple(schemas[0], !types, text);
+    if (schemas.size() == 1) append_leaf(schemas[0], !types, text);
     if (schemas.size() > 1) {
       text += ",\"allOf\":";
       char before = '[';
       for (ValueId schema : schemas) {
         text.push_back(std::exchange(before, ','));
         text.push_back('{');
-        append_simple(schema, false, text);
+        append_leaf(schema, false, text);
         text.push_back('}');
       }
       text.push_back(']');
     }
     text.push_back('}');
-    for (ValueId schema : schemas) has_leaf_[schema] = true;
+    for (ValueId schema : schemas) is_read_[schema] = true;
     return add_leaf(of_.leaf(text, make_leaf_));
   }
 
-  void append_simple(ValueId id, bool with_type, std::string& text) const {
+  void append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {
     for (const auto& [name, value] : document_.members(id)) {
       const auto found = of_.dialect_.keywords.find(name);
       if (found == of_.dialect_.keywords.end()) continue;
-      const bool is_type = found->second == Keyword::kType || found->second == Keyword::kNullable;
-      if (found->second != Keyword::kSimple && !(with_type && is_type)) continue;
+      const Keyword keyword = found->second;
+      const bool is_other = keyword == Keyword::kType || keyword == Keyword::kNullable || keyword == Keyword::kEnum || keyword == Keyword::kConst;
+      if (keyword != Keyword::kSimple && !(with_types_and_values && is_other)) continue;
       if (text.back() != '{') text.push_back(',');
       append_quoted(name, text);
       text.push_back(':');
@@ -603,7 +654,7 @@ class PlainPlanning {
   std::unique_ptr<PlainTerms> terms_;
   std::vector<PlanId> plan_of_;  // by schema
   std::map<std::vector<ValueId>, PlanId> conjunctions_;
-  std::vector<bool> has_leaf_;   // likewise
+  std::vector<bool> is_read_;    // likewise: by the planner in Python
   std::vector<Plan> plans_;
   std::vector<PlanId> pending_;
   std::vector<PlainNode> leaf_nodes_;
@@ -643,6 +694,20 @@ PlainPlanner::Leaf PlainPlanner::leaf(const std::string& text, nb::handle make_l
     leaves_.insert_or_assign(text, leaf);
   }
   return leaf;
+}
+
+std::shared_ptr<const PlainPlanner::Names> PlainPlanner::names(const std::string& text, nb::handle make_leaf) {
+  if (const auto found = names_.find(text); found != names_.end()) return found->second;
+  nb::object made = make_leaf.attr("names")(text);
+  if (made.is_none()) return nullptr;
+  auto names = std::make_shared<Names>();
+  names->matched = nb::cast<std::vector<std::vector<uint32_t>>>(made[0]);
+  for (nb::handle region : made[1]) names->regions.push_back({nb::cast<std::vector<uint32_t>>(region[0]), region[1]});
+  if (text.size() <= kLongestLeaf) {
+    if (names_.size() >= kMostLeaves) names_.clear();
+    names_.insert_or_assign(text, names);
+  }
+  return names;
 }
 
 }  // namespace structgen

@@ -36,6 +36,7 @@ class PlainPlanner {
   // Null where the schema is not plain.  O(size of what is reached).
   //   make_leaf: called with the text of a schema of simple keywords that was not met before; gives its term, whether
   //     that is as well repeated as called, and whether it is a choice; or None where there is none.
+  //     Its method `names` likewise tells the names of objects apart by patterns.
   std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf);
 
  private:
@@ -45,13 +46,25 @@ class PlainPlanner {
     nanobind::object term;
     LeafSize size = LeafSize::kLarge;
   };
+  // Which of several patterns names match.
+  struct Names {
+    struct Region {
+      std::vector<uint32_t> matched;
+      nanobind::object key;  // the texts of the names of the region
+    };
+    std::vector<std::vector<uint32_t>> matched;  // by declared names
+    std::vector<Region> regions;                 // of all others
+  };
   // The leaf of a schema of simple keywords; an empty object where there is none.
   Leaf leaf(const std::string& text, nanobind::handle make_leaf);
+  // The same of the names of a schema with patterns; null where there are none.
+  std::shared_ptr<const Names> names(const std::string& text, nanobind::handle make_leaf);
 
   PlainDialect dialect_;
   PlainSyntax syntax_;
   PlainLimits limits_;
   std::unordered_map<std::string, Leaf, PlainDialect::Hash, std::equal_to<>> leaves_;
+  std::unordered_map<std::string, std::shared_ptr<const Names>> names_;
 };
 
 }  // namespace structgen

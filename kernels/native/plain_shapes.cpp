@@ -109,10 +109,10 @@ PlainShapes::Shapes PlainShapes::alternatives(ValueId id, const PlainSchema& sch
 PlainShape PlainShapes::own(ValueId id, const PlainSchema& schema) {
   PlainShape shape;
   shape.types = schema.types;
-  if (schema.has(Keyword::kSimple)) {
-    shape.scalars.push_back(id);
-    scalars_.push_back(id);
-  }
+  const bool has_patterns = schema.has(Keyword::kPatternProperties);
+  require(!has_patterns || (schema.types & kObjectType && !schema.has(Keyword::kSimple)));
+  if (schema.has(Keyword::kSimple)) shape.scalars.push_back(id);
+  if (schema.has(Keyword::kSimple) || has_patterns) unread_.push_back(id);
   if (schema.has_any(kArrayKeywords)) shape.arrays.push_back(id);
   if (schema.has_any(kObjectKeywords)) shape.objects.push_back(id);
   reader_.check_arrays(schema);
@@ -225,7 +225,7 @@ bool PlainShapes::has_objects(const PlainShape& shape) {
   }
   return std::ranges::none_of(shape.objects, [&](ValueId id) {
     const PlainSchema schema = reader_.read(id);
-    if (!schema.has(Keyword::kAdditionalProperties) || document_.kind(schema.value(Keyword::kAdditionalProperties)) != JsonKind::kFalse) return false;
+    if (!reader_.is_closed(schema)) return false;
     size_t declared = 0;
     for (const auto& [name, value] : reader_.properties(schema)) declared += allowed.contains(name);
     return declared < allowed.size();
@@ -273,8 +273,7 @@ PlainShapes::Traits PlainShapes::traits_of(const PlainShape& shape) {
   for (ValueId id : shape.objects) {
     const PlainSchema schema = reader_.read(id);
     traits.entries += static_cast<uint32_t>(reader_.properties(schema).size());
-    if (schema.has(Keyword::kAdditionalProperties) && document_.kind(schema.value(Keyword::kAdditionalProperties)) == JsonKind::kFalse)
-      traits.closed.push_back(id);
+    if (reader_.is_closed(schema)) traits.closed.push_back(id);
     for (const auto& [name, value] : reader_.properties(schema)) {
       std::vector<std::string> keys;
       if (std::ranges::find(traits.required, name) == traits.required.end() || constants_of(value, keys) != Known::kConstants) continue;

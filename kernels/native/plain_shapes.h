@@ -55,8 +55,8 @@ class PlainShapes {
   std::vector<PlainShape> of_all(std::span<const ValueId> ids);
   // What one schema constrains beside the parts that apply in place.
   PlainShape own(ValueId id, const PlainSchema& schema);
-  // The schemas of simple keywords that were met.
-  std::span<const ValueId> scalars() const { return scalars_; }
+  // The schemas that were met with what only the planner in Python reads: simple keywords, or patterns of names.
+  std::span<const ValueId> unread() const { return unread_; }
   // Whether a schema only lists values.
   bool is_constant(ValueId id);
 
@@ -96,7 +96,7 @@ class PlainShapes {
   PlainReader& reader_;
   const JsonDocument& document_;
   std::deque<PlainValues> values_;
-  std::vector<ValueId> scalars_;
+  std::vector<ValueId> unread_;
   std::unordered_map<ValueId, std::unique_ptr<Shapes>> known_;  // null: on the way
 };
 

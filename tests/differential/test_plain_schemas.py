@@ -124,7 +124,7 @@ def test_real_schemas(shared_data: Path, step: int) -> None:
             count += 1
             with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
                 plain += assert_twins(json.loads(line)["schema"])
-    assert plain > 0.8 * count
+    assert plain > 0.85 * count
 
 
 LEAVES: Final[list[dict[str, Any]]] = [
@@ -145,7 +145,10 @@ LEAVES: Final[list[dict[str, Any]]] = [
     {"type": ["string", "integer"], "enum": ["a", 1, None, "a"]},
     {"const": -7},
     {"type": "string", "const": "x"},
+    {"type": "string", "enum": ["a", "bcd", "é"], "maxLength": 2},
+    {"type": ["number", "array"], "enum": [1.5, 2.0, -0, [1, {"a": None}], {}]},
 ]
+PATTERNS: Final = ("^a", "^b", "b$", "^c d$", ".", "^x-", "^(y|z)", "é", "^[a-c]", "")
 NAMES: Final = ("a", "b", "c d", 'q"u\\o', "é€😀", "~/%", "")
 
 
@@ -195,6 +198,8 @@ def branch_of(chance: random.Random, _: int) -> dict[str, Any]:
         schema["properties"] = {name: dict(chance.choice(LEAVES)) for name in chance.sample(NAMES, 2)}
     if chance.random() < 0.3:
         schema["additionalProperties"] = chance.choice((False, {"type": "string"}))
+    if chance.random() < 0.2:
+        schema["patternProperties"] = {chance.choice(PATTERNS): chance.choice((False, *LEAVES))}
     if chance.random() < 0.3:
         schema["type"] = "object"
     return schema
@@ -229,6 +234,9 @@ def container_of(chance: random.Random, depth: int, definitions: tuple[str, ...]
             schema["required"] = chance.sample(NAMES, chance.randint(0, 3))
         if chance.random() < 0.6:
             schema["additionalProperties"] = chance.choice((True, False, False, {"type": "string"}, {"items": {}}))
+        if chance.random() < 0.2:
+            patterns = chance.sample(PATTERNS, chance.choice((0, 1, 1, 1, 2)))
+            schema["patternProperties"] = {text: schema_of(chance, depth - 1, definitions) for text in patterns}
     mark(schema, chance)
     return schema
 
@@ -302,8 +310,13 @@ def test_random_schemas(whitespace: Whitespace) -> None:
         {"type": "object", "required": "a"},
         {"type": "object", "properties": []},
         {"enum": []},
-        {"enum": [[1]]},
-        {"enum": [1.5, "a"]},
+        {"type": ["string", "null"], "patternProperties": {"a": {}}},
+        {"type": "object", "patternProperties": {"(": {}}},
+        {"type": "object", "patternProperties": {"a": 1}},
+        {"type": "object", "patternProperties": ["a"]},
+        {"properties": {"a": {"allOf": [{"patternProperties": {"(": {}}}, {"type": "null"}]}}},
+        {"properties": {"a": {"enum": [1], "pattern": "("}}},
+        {"anyOf": [{"type": "string"}, {"type": "null"}], "format": "something"},
         {"type": "string", "enum": [1]},
         {"type": "string", "pattern": "("},
         {"properties": {"a": {"allOf": [{"type": "string", "pattern": "("}, {"type": "integer"}]}}},
@@ -323,12 +336,6 @@ def test_random_schemas(whitespace: Whitespace) -> None:
         {"$ref": "other.json"},
         {"$ref": "#/definitions/none"},
         {"$schema": "http://json-schema.org/draft-03/schema#"},
-        {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$ref": "#/$defs/a",
-            "minLength": 1,
-            "$defs": {"a": {}},
-        },
         {"properties": {"a": {"$id": "http://a/b", "$schema": "http://json-schema.org/draft-07/schema#"}}},
     ],
 )
@@ -356,6 +363,29 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
             "definitions": {"n": {"type": "null"}},
         },
         {"type": "string", "properties": {"a": {}}, "items": True, "minItems": 2},
+        {"enum": [[1], {"a": [{}]}]},
+        {"enum": [1.5, "a"]},
+        {"type": "string", "enum": ["a", "abc"], "maxLength": 2},
+        {"type": "array", "maxItems": 0, "items": False},
+        {
+            "type": "object",
+            "properties": {"x": {}, "a": {"type": "null"}},
+            "patternProperties": {"^x": {"type": "null"}},
+        },
+        {
+            "type": "object",
+            "patternProperties": {"^x": {"type": "null"}},
+            "additionalProperties": False,
+            "required": ["x"],
+        },
+        {"type": "object", "patternProperties": {"^a": {"minimum": 1}, "b$": {"type": "integer"}, "c": False, "d": {}}},
+        {
+            "allOf": [
+                {"patternProperties": {"^a": {}}, "additionalProperties": False},
+                {"properties": {"ab": {}, "b": {}}},
+            ]
+        },
+        {"anyOf": [{"type": "string"}, {"type": "null"}], "maxLength": 3},
         {"oneOf": [{"const": 1}, {"const": "1"}]},
         {"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}, {"enum": [3, 4, 4]}]},
         {"anyOf": [{"const": 1}, {"const": 2}]},
@@ -376,6 +406,13 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
         },
         {"type": "array", "items": {"type": "string"}, "additionalItems": False, "minLength": 3},
         {"minimum": 1, "properties": {"a": {}}},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$ref": "#/$defs/a",
+            "type": ["string", "array"],
+            "minLength": 1,
+            "$defs": {"a": {}},
+        },
         {"properties": {"a": {"$id": "http://a/b", "type": "string"}}},
         {"properties": {"a": {"$id": "#a", "type": "string"}, "b": {"$ref": "#/properties/a"}}},
         {

@@ -7,6 +7,7 @@ more, and schemas that are at fault, are left to that one.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from structgen_kernels import _native
@@ -16,17 +17,22 @@ from structgen.grammar.json_schema.documents import Documents
 from structgen.grammar.json_schema.drafts import UNDECLARED, standard_dialect
 from structgen.grammar.json_schema.leaves import SIMPLE
 from structgen.grammar.json_schema.library import Library
+from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.json_schema.names import NameLanguage
 from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.object_layout import ObjectLayout
 from structgen.grammar.json_schema.planner import Planner
 from structgen.grammar.json_schema.plans import is_small
 from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.references import References
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import ANY_STRING
+from structgen.grammar.json_schema.validity import Validity
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
+    from structgen.grammar.json_schema.places import Place
     from structgen.grammar.json_schema.policy import JsonPolicy
     from structgen.grammar.json_schema.settings import Setting
 
@@ -53,6 +59,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
     "maxItems": 16,
     "uniqueItems": 17,
     "additionalItems": 18,
+    "patternProperties": 19,
 }
 
 
@@ -128,13 +135,45 @@ class _LeafMaker:
 
     def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
         """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
-        setting, limits = self._setting, self._setting.limits
         try:
-            schema = parse_json(text, "json schema", limits)
-            library = Library(None, limits)
-            documents = Documents(schema, self._dialect, library, limits, asserts_formats=setting.asserts_formats)
-            references = References(documents, tracks_scopes=False)
-            term = Planner(NormalForm(references, limits), setting, limits).grammar(references.start())
+            forms, place = self._read(text)
+            term = Planner(forms, self._setting, self._setting.limits).grammar(place)
         except StructgenError:
             return None  # the other planner says what is wrong, and where
         return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+
+    def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
+        """How the names of a schema of objects lie to its patterns; ``None`` if these are refused.
+
+        Args:
+            text: the schema, of ``properties`` and ``patternProperties`` that leave all values free.
+
+        Returns:
+            for each name which patterns it matches, and for each region of other names which these match, with the
+            texts of the names.
+        """
+        try:
+            forms, place = self._read(text)
+            (facet,) = forms.read(place).shape.objects
+            layout = ObjectLayout((facet,), partial(_names, forms), self._setting.policy)
+        except StructgenError:
+            return None
+        index = {pattern: number for number, (pattern, _) in enumerate(facet.patterns)}
+        matched = [
+            [number for number, (_, language) in enumerate(facet.patterns) if belongs(name, language)]
+            for name in facet.properties
+        ]
+        return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
+
+    def _read(self, text: str) -> tuple[NormalForm, Place]:
+        """The only schema of a document, ready to be read."""
+        limits = self._setting.limits
+        schema = parse_json(text, "json schema", limits)
+        library = Library(None, limits)
+        documents = Documents(schema, self._dialect, library, limits, asserts_formats=self._setting.asserts_formats)
+        references = References(documents, tracks_scopes=False)
+        return NormalForm(references, limits), references.start()
+
+
+def _names(forms: NormalForm, places: tuple[Place, ...]) -> NameLanguage:
+    return NameLanguage(places, forms, Validity(forms))
