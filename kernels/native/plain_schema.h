@@ -1,4 +1,4 @@
-// The planner of plain JSON Schemas: objects, arrays, constants, references, simple types, and unions of these.
+// The planner of plain JSON Schemas: objects, arrays, constants, references, simple types, unions and conjunctions.
 //
 // It makes what structgen.grammar.json_schema.planner makes, node by node, in a small part of the time; that one is
 // its reference, and takes over for every schema that says more, or that is at fault.

@@ -12,7 +12,8 @@ namespace {
 // As in normal_form.py and planner.py: what counts against the limit of nodes.
 constexpr uint64_t kMeetCost = 16, kShapeCost = 64, kEntryCost = 40;
 constexpr uint32_t kMostSteps = 64;    // from schema to schema in place
-constexpr size_t kMostShapes = 1'000;  // of which pairs are compared
+constexpr size_t kMostShapes = 1'000;
+constexpr size_t kMostCompared = 200;  // of which all pairs are
 
 template <typename T>
 void unite(std::vector<T>& into, const std::vector<T>& more) {
@@ -268,29 +269,23 @@ PlainShapes::Known PlainShapes::constants_of(ValueId id, std::vector<std::string
 }
 
 PlainShapes::Traits PlainShapes::traits_of(const PlainShape& shape) {
-  Traits traits{&shape, {}, {}, {}};
-  for (ValueId id : shape.objects) append(traits.required, reader_.required_names(reader_.read(id)));
+  Traits traits{&shape};
+  for (ValueId id : shape.objects)
+    for (std::string_view name : reader_.required_names(reader_.read(id))) traits.required.insert(name);
+  traits.entries = static_cast<uint32_t>(traits.required.size());
   for (ValueId id : shape.objects) {
     const PlainSchema schema = reader_.read(id);
-    traits.entries += static_cast<uint32_t>(reader_.properties(schema).size());
-    if (reader_.is_closed(schema)) traits.closed.push_back(id);
+    const bool is_closed = reader_.is_closed(schema);
+    if (is_closed) traits.closed.emplace_back();
     for (const auto& [name, value] : reader_.properties(schema)) {
+      ++traits.entries;
+      if (is_closed) traits.closed.back().insert(name);
       std::vector<std::string> keys;
-      if (std::ranges::find(traits.required, name) == traits.required.end() || constants_of(value, keys) != Known::kConstants) continue;
-      traits.constants.try_emplace(name, std::move(keys));  // those of one schema suffice
+      if (traits.required.contains(name) && constants_of(value, keys) == Known::kConstants)
+        traits.constants.try_emplace(name, std::move(keys));  // those of one schema suffice
     }
   }
   return traits;
-}
-
-// Whether the ones have no name that the others must have.
-bool PlainShapes::lacks_required(const Traits& closed, const Traits& other) {
-  return std::ranges::any_of(closed.closed, [&](ValueId id) {
-    const std::span<const JsonDocument::Member> declared = reader_.properties(reader_.read(id));
-    return std::ranges::any_of(other.required, [&](std::string_view name) {
-      return std::ranges::find(declared, name, &JsonDocument::Member::name) == declared.end();
-    });
-  });
 }
 
 bool PlainShapes::are_apart(const Traits& a, const Traits& b) {
@@ -298,31 +293,54 @@ bool PlainShapes::are_apart(const Traits& a, const Traits& b) {
   if ((a.shape->types & b.shape->types) != kObjectType) return false;
   for (const auto& [name, keys] : a.constants)
     if (const auto found = b.constants.find(name); found != b.constants.end() && are_disjoint(keys, found->second)) return true;
-  reader_.spend(2 * kShapeCost + kEntryCost * (a.entries + b.entries + a.required.size() + b.required.size()));
-  return lacks_required(a, b) || lacks_required(b, a);
+  reader_.spend(2 * kShapeCost + kEntryCost * (a.entries + b.entries));
+  const auto lack_required = [](const Traits& closed, const Traits& other) {
+    return std::ranges::any_of(closed.closed, [&](const auto& names) {
+      return std::ranges::any_of(other.required, [&](std::string_view name) { return !names.contains(name); });
+    });
+  };
+  return lack_required(a, b) || lack_required(b, a);
+}
+
+// Whether some required property has constants in all shapes, and none under two labels.
+bool PlainShapes::are_told_apart(const std::vector<Labelled>& shapes) {
+  const auto is_object = [](const Labelled& one) { return one.traits->shape->types == kObjectType; };
+  if (shapes.empty() || !std::ranges::all_of(shapes, is_object)) return shapes.empty();
+  return std::ranges::any_of(shapes[0].traits->constants, [&](const auto& candidate) {
+    std::unordered_map<std::string_view, uint32_t> owners;
+    return std::ranges::all_of(shapes, [&](const Labelled& one) {
+      const auto found = one.traits->constants.find(candidate.first);
+      return found != one.traits->constants.end() && std::ranges::all_of(found->second, [&](const std::string& key) {
+               return owners.try_emplace(key, one.label).first->second == one.label;
+             });
+    });
+  });
 }
 
 void PlainShapes::require_apart(std::span<const ValueId> branches) {
-  std::vector<std::pair<Traits, uint32_t>> labelled;
+  std::deque<Traits> traits;
+  std::vector<Labelled> labelled;
   for (uint32_t index = 0; index < branches.size(); ++index)
-    for (const PlainShape& shape : of(branches[index])) {
-      const Traits& added = labelled.emplace_back(traits_of(shape), index).first;
-      require(labelled.size() <= kMostShapes);
-      for (const auto& [before, label] : labelled) require(label == index || are_apart(before, added));
-    }
+    for (const PlainShape& shape : of(branches[index])) labelled.push_back({&traits.emplace_back(traits_of(shape)), index});
+  if (are_told_apart(labelled)) return;
+  require(labelled.size() <= kMostCompared);
+  for (const Labelled& a : labelled)
+    for (const Labelled& b : labelled) require(a.label >= b.label || are_apart(*a.traits, *b.traits));
 }
 
 void PlainShapes::require_apart(std::span<const PlainShape> shapes) {
-  if (std::ranges::all_of(shapes, [](const PlainShape& shape) { return shape.branches.empty(); })) return;
-  std::vector<Traits> traits;
+  std::deque<Traits> traits;
+  std::map<ValueId, std::vector<Labelled>> groups;
   for (const PlainShape& shape : shapes) {
-    const Traits& added = traits.emplace_back(traits_of(shape));
-    for (const Traits& before : traits) {
-      const bool differ = std::ranges::any_of(before.shape->branches, [&](const PlainShape::Branch& one) {
-        return std::ranges::any_of(shape.branches, [&](const PlainShape::Branch& two) { return one.schema == two.schema && one.index != two.index; });
-      });
-      require(!differ || are_apart(before, added));
-    }
+    if (shape.branches.empty()) continue;
+    traits.push_back(traits_of(shape));
+    for (const PlainShape::Branch& branch : shape.branches) groups[branch.schema].push_back({&traits.back(), branch.index});
+  }
+  for (const auto& [schema, labelled] : groups) {
+    if (are_told_apart(labelled)) continue;
+    require(labelled.size() <= kMostCompared);
+    for (const Labelled& a : labelled)
+      for (const Labelled& b : labelled) require(a.label >= b.label || are_apart(*a.traits, *b.traits));
   }
 }
 

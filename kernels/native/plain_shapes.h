@@ -7,7 +7,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "plain_reading.h"
@@ -60,7 +62,7 @@ class PlainShapes {
   // Whether a schema only lists values.
   bool is_constant(ValueId id);
 
-  // Makes sure that no value belongs to two alternatives of a `oneOf`, given the shapes of each,
+  // Makes sure that no value belongs to two alternatives of a `oneOf`,
   void require_apart(std::span<const ValueId> branches);
   // or to two shapes that took different ones.
   void require_apart(std::span<const PlainShape> shapes);
@@ -70,10 +72,14 @@ class PlainShapes {
   // What tells objects apart.
   struct Traits {
     const PlainShape* shape;
-    std::vector<std::string_view> required;
-    std::unordered_map<std::string_view, std::vector<std::string>> constants;  // of required names
-    std::vector<ValueId> closed;                                               // schemas without further names
+    std::unordered_set<std::string_view> required = {};
+    std::unordered_map<std::string_view, std::vector<std::string>> constants = {};  // of required names
+    std::vector<std::unordered_set<std::string_view>> closed = {};                  // the names of schemas without others
     uint32_t entries = 0;
+  };
+  struct Labelled {
+    const Traits* traits;
+    uint32_t label;  // which alternative
   };
 
   const Shapes& of(ValueId id, uint32_t depth);
@@ -90,8 +96,8 @@ class PlainShapes {
   enum class Known { kNothing, kConstants, kPattern };
   Known constants_of(ValueId id, std::vector<std::string>& out);
   Traits traits_of(const PlainShape& shape);
-  bool lacks_required(const Traits& closed, const Traits& other);
   bool are_apart(const Traits& a, const Traits& b);
+  static bool are_told_apart(const std::vector<Labelled>& shapes);
 
   PlainReader& reader_;
   const JsonDocument& document_;

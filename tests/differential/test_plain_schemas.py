@@ -477,6 +477,31 @@ def test_limits_hold() -> None:
         json_schema(json.dumps(deep), limits=Limits(nesting=50))
 
 
+def test_limits_hold_for_random_schemas() -> None:
+    """What the native planner takes under small limits, the planner in Python takes too."""
+    chance = random.Random(7)
+    plain = 0
+    for document in documents(7, 600):
+        limits = Limits(grammar_nodes=chance.randint(80, 2_000), nesting=chance.choice((2, 4, 200)))
+        try:
+            grammar = json_schema(json.dumps(document), limits=limits)
+        except StructgenError:
+            continue
+        assert isinstance(grammar, Described)
+        if grammar.plain is not None:
+            plain += 1
+            assert grammar.item  # made by the planner in Python, under the same limits
+    assert plain > 100
+
+
+def test_many_alternatives() -> None:
+    """Many alternatives are told apart by one constant, or left to the other planner."""
+    labelled = [{"type": "object", "properties": {"a": {"const": n}}, "required": ["a"]} for n in range(600)]
+    assert assert_twins({"oneOf": labelled})
+    assert assert_twins({"type": "array", "items": {"oneOf": labelled, "type": "object"}})
+    assert not assert_twins({"type": "object", "anyOf": labelled[:40], "allOf": [{"anyOf": labelled[:40]}]})
+
+
 def test_deep_schemas_need_no_stack() -> None:
     """Neither planner recurses."""
     around = '{"type": "object", "properties": {"a": ', '}, "additionalProperties": false}'

@@ -1,4 +1,4 @@
-"""The native planner for plain schemas: objects, arrays, constants, references, simple types, and unions of these.
+"""The native planner for plain schemas: objects, arrays, constants, references, simple types, unions, conjunctions.
 
 Most schemas are nothing else, and for them the engine's library plans directly from the JSON text.  It gives the very
 terms of :class:`~structgen.grammar.json_schema.planner.Planner`, which is what it is tested against; schemas that say
