@@ -241,6 +241,7 @@ const PlainValues* PlainShapes::add_values(std::vector<ValueId> members) {
     added.keys.push_back(constant(member, type));
   }
   std::ranges::sort(added.keys);
+  added.keys.erase(std::ranges::unique(added.keys).begin(), added.keys.end());
   return &added;
 }
 

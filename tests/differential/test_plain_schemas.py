@@ -387,6 +387,10 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
         },
         {"anyOf": [{"type": "string"}, {"type": "null"}], "maxLength": 3},
         {"oneOf": [{"const": 1}, {"const": "1"}]},
+        {
+            "type": ["integer", "array"],
+            "oneOf": [{"type": "integer", "enum": [1, 2, 1]}, {"type": "array", "items": {"type": "null"}}],
+        },
         {"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}, {"enum": [3, 4, 4]}]},
         {"anyOf": [{"const": 1}, {"const": 2}]},
         {"allOf": [{"type": "string"}, {"maxLength": 3}, {"maxLength": 3}, {"pattern": "a"}]},
