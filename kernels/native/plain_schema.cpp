@@ -45,9 +45,9 @@ class PlainPlanning {
   using LeafSize = PlainPlanner::LeafSize;
 
  public:
-  PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf)
+  PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf, nb::handle helper)
       : of_(planner), document_(document), reader_(planner.dialect_, planner.limits_, document), shapes_(reader_, document),
-        make_leaf_(make_leaf), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone),
+        make_leaf_(make_leaf), helper_(helper), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone),
         is_read_(document.size()) {
     shared_.fill(kNone);
     plans_.reserve(std::min(document.size(), kUsualPlans));  // of a large document little may be reached
@@ -371,7 +371,7 @@ class PlainPlanning {
     text += "},\"patternProperties\":{";
     for (std::string_view pattern : patterns) append_free(pattern);
     text += "}}";
-    std::shared_ptr<const PlainPlanner::Names> names = of_.names(text, make_leaf_);
+    std::shared_ptr<const PlainPlanner::Names> names = of_.names(text, helper_.attr("names"));
     require(names != nullptr);
     return names;
   }
@@ -589,6 +589,7 @@ class PlainPlanning {
 
   // The leaf of the simple keywords of schemas; with `types` in place of their `type`, which one schema alone may keep.
   PlainNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types) {
+    const bool is_simple = schemas.empty() || (schemas.size() == 1 && (types || !reader_.read(schemas[0]).has_values()));
     std::string text = "{";
     if (types) {
       text += "\"type\":[";
@@ -614,7 +615,8 @@ class PlainPlanning {
     }
     text.push_back('}');
     for (ValueId schema : schemas) is_read_[schema] = true;
-    return add_leaf(of_.leaf(text, make_leaf_));
+    if (is_simple) return add_leaf(of_.leaf(text, make_leaf_));
+    return add_leaf(of_.leaf(text, helper_.attr("whole")));
   }
 
   void append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {
@@ -650,7 +652,7 @@ class PlainPlanning {
   const JsonDocument& document_;
   PlainReader reader_;
   PlainShapes shapes_;
-  nb::handle make_leaf_;
+  nb::handle make_leaf_, helper_;
   std::unique_ptr<PlainTerms> terms_;
   std::vector<PlanId> plan_of_;  // by schema
   std::map<std::vector<ValueId>, PlanId> conjunctions_;
@@ -675,9 +677,9 @@ PlainPlanner::PlainPlanner(nb::dict keywords, bool reference_stands_alone, Plain
   }
 }
 
-std::unique_ptr<PlainTerms> PlainPlanner::plan(const JsonDocument& document, nb::handle make_leaf) {
+std::unique_ptr<PlainTerms> PlainPlanner::plan(const JsonDocument& document, nb::handle make_leaf, nb::handle helper) {
   try {
-    return PlainPlanning(*this, document, make_leaf).all();
+    return PlainPlanning(*this, document, make_leaf, helper).all();
   } catch (const NotPlain&) {
     return nullptr;
   }
@@ -696,9 +698,9 @@ PlainPlanner::Leaf PlainPlanner::leaf(const std::string& text, nb::handle make_l
   return leaf;
 }
 
-std::shared_ptr<const PlainPlanner::Names> PlainPlanner::names(const std::string& text, nb::handle make_leaf) {
+std::shared_ptr<const PlainPlanner::Names> PlainPlanner::names(const std::string& text, nb::handle make_names) {
   if (const auto found = names_.find(text); found != names_.end()) return found->second;
-  nb::object made = make_leaf.attr("names")(text);
+  nb::object made = make_names(text);
   if (made.is_none()) return nullptr;
   auto names = std::make_shared<Names>();
   names->matched = nb::cast<std::vector<std::vector<uint32_t>>>(made[0]);

@@ -36,8 +36,9 @@ class PlainPlanner {
   // Null where the schema is not plain.  O(size of what is reached).
   //   make_leaf: called with the text of a schema of simple keywords that was not met before; gives its term, whether
   //     that is as well repeated as called, and whether it is a choice; or None where there is none.
-  //     Its method `names` likewise tells the names of objects apart by patterns.
-  std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf);
+  //   helper: its method `whole` does the same for constants and conjunctions of simple keywords; `names` tells the names
+  //     of objects apart by patterns, or gives None where these are refused.
+  std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper);
 
  private:
   friend class PlainPlanning;
@@ -58,7 +59,7 @@ class PlainPlanner {
   // The leaf of a schema of simple keywords; an empty object where there is none.
   Leaf leaf(const std::string& text, nanobind::handle make_leaf);
   // The same of the names of a schema with patterns; null where there are none.
-  std::shared_ptr<const Names> names(const std::string& text, nanobind::handle make_leaf);
+  std::shared_ptr<const Names> names(const std::string& text, nanobind::handle make_names);
 
   PlainDialect dialect_;
   PlainSyntax syntax_;

@@ -91,10 +91,14 @@ class PlainSchemas:
     def _add_planner(self, uri: str | None) -> _Known | None:
         """The planner of the dialect that ``$schema`` declares; ``None`` if that is of no draft."""
         dialect = UNDECLARED if uri is None else standard_dialect(uri)
-        made = None if dialect is None else (self._planner(dialect), _LeafMaker(self._setting, dialect), dialect)
+        made = None if dialect is None else self._known(dialect)
         others = self._planners if len(self._planners) < _MOST_PLANNERS else {}
         self._planners = {**others, uri: made}  # at once, for threads that read it
         return made
+
+    def _known(self, dialect: Dialect) -> _Known:
+        setting = self._setting
+        return self._planner(dialect), _LeafMaker(setting, dialect), dialect, _Helper(setting, dialect)
 
     def _planner(self, dialect: Dialect) -> _native.PlainPlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
@@ -123,7 +127,7 @@ class PlainSchemas:
         )
 
 
-_Known: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect]"
+_Known: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect, _Helper]"
 
 
 class _LeafMaker:
@@ -135,11 +139,32 @@ class _LeafMaker:
 
     def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
         """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
+        setting, limits = self._setting, self._setting.limits
+        try:
+            schema = parse_json(text, "json schema", limits)
+            library = Library(None, limits)
+            documents = Documents(schema, self._dialect, library, limits, asserts_formats=setting.asserts_formats)
+            references = References(documents, tracks_scopes=False)
+            term = Planner(NormalForm(references, limits), setting, limits).grammar(references.start())
+        except StructgenError:
+            return None  # the other planner says what is wrong, and where
+        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+
+
+class _Helper:
+    """Does for the native planner what is more than leaves, for it to keep."""
+
+    def __init__(self, setting: Setting, dialect: Dialect) -> None:
+        self._setting = setting
+        self._dialect = dialect
+
+    def whole(self, text: str) -> tuple[Grammar, bool, bool] | None:
+        """Plan constants, or a conjunction of simple types: the same of these as leaves are."""
         try:
             forms, place = self._read(text)
             term = Planner(forms, self._setting, self._setting.limits).grammar(place)
         except StructgenError:
-            return None  # the other planner says what is wrong, and where
+            return None
         return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
 
     def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
