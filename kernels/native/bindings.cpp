@@ -85,7 +85,8 @@ nb::tuple couple(std::shared_ptr<Engine> engine, const FlatGrammar& grammar, std
 }
 
 // The terms of a plain schema, and the dialect of its planner; None where it is not plain.
-//   planners: by what `$schema` declares or None: a planner, what makes its leaves, and the dialect; or None for no draft.
+//   planners: by what `$schema` declares or None: a planner, what makes its leaves, the dialect, and what
+//     helps with more than leaves; or None for no draft.
 //   add_planner: called with what `$schema` declares where that is not among the planners, gives one and keeps it.
 nb::object plan_plain(nb::str text, size_t max_depth, nb::dict planners, nb::handle add_planner) {
   Py_ssize_t size = 0;
@@ -105,7 +106,7 @@ nb::object plan_plain(nb::str text, size_t max_depth, nb::dict planners, nb::han
     known = add_planner(declared);
   }
   if (known.is_none()) return nb::none();
-  std::unique_ptr<PlainTerms> terms = nb::cast<PlainPlanner&>(known[0]).plan(*document, known[1]);
+  std::unique_ptr<PlainTerms> terms = nb::cast<PlainPlanner&>(known[0]).plan(*document, known[1], known[3]);
   if (terms == nullptr) return nb::none();
   return nb::make_tuple(std::move(terms), known[2]);
 }

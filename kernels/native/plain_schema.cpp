@@ -1,15 +1,20 @@
 #include "plain_schema.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <map>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "automaton.h"
+#include "plain_reading.h"
+#include "plain_shapes.h"
 
 namespace nb = nanobind;
 
@@ -17,54 +22,19 @@ namespace structgen {
 
 namespace {
 
-// Types as bits, as json_types.py has them.
-constexpr std::array<std::string_view, 7> kTypeNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
-enum TypeBits : uint8_t {
-  kNullType = 1, kBooleanType = 2, kIntegerType = 4, kFractionType = 8, kStringType = 16, kArrayType = 32, kObjectType = 64,
-  kNumberType = kIntegerType | kFractionType,
-  kAnyType = 127,
-};
-constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kIntegerType, kNumberType, kStringType, kArrayType, kObjectType};
-
 // As in planner.py: what counts against the limit of nodes.
 constexpr uint64_t kShapeCost = 64, kEntryCost = 40, kItemCost = 16, kConstantCost = 3;
 // As in plans.py: a choice of so many small terms is small.
 constexpr size_t kFewChoices = 8;
-constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
-constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties};
+// What a schema constrains itself, beside simple keywords, which may say nothing.
+constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems,
+                                     Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
+                                     Keyword::kPatternProperties};
 constexpr size_t kUsualPlans = 64;
-constexpr uint32_t kMostSteps = 64;  // from reference to reference
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMostLeaves = 4'096;
 
 using PlanId = uint32_t;
-
-struct NotPlain {};
-
-void require(bool condition) {
-  if (!condition) throw NotPlain();
-}
-
-// One step of a JSON Pointer as places.py writes it.
-void append_step(std::string_view step, std::string& out) {
-  constexpr char kHex[] = "0123456789ABCDEF";
-  out.push_back('/');
-  for (char c : step) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                          std::string_view("!$&'()*+,;=:@?-._").find(c) != std::string_view::npos;
-    if (is_plain) {
-      out.push_back(c);
-    } else if (c == '~') {
-      out += "~0";
-    } else if (c == '/') {
-      out += "~1";
-    } else {
-      out.push_back('%');
-      out.push_back(kHex[static_cast<unsigned char>(c) >> 4]);
-      out.push_back(kHex[static_cast<unsigned char>(c) & 0xF]);
-    }
-  }
-}
 
 }  // namespace
 
@@ -72,23 +42,32 @@ void append_step(std::string_view step, std::string& out) {
 // and notes what each needs, the second makes terms from the leaves on.
 class PlainPlanning {
   using Kind = PlainTerms::Kind;
+  using LeafSize = PlainPlanner::LeafSize;
 
  public:
-  PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf)
-      : of_(planner), document_(document), make_leaf_(make_leaf), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone) {
+  PlainPlanning(PlainPlanner& planner, const JsonDocument& document, nb::handle make_leaf, nb::handle helper)
+      : of_(planner), document_(document), reader_(planner.dialect_, planner.limits_, document), shapes_(reader_, document),
+        make_leaf_(make_leaf), helper_(helper), terms_(std::make_unique<PlainTerms>()), plan_of_(document.size(), kNone),
+        is_read_(document.size()) {
     shared_.fill(kNone);
     plans_.reserve(std::min(document.size(), kUsualPlans));  // of a large document little may be reached
   }
 
   std::unique_ptr<PlainTerms> all() {
     require(document_.kind(document_.root()) == JsonKind::kObject);
-    const PlanId root = request(document_.root(), {.label = "#"});
+    const PlanId root = request(document_.root());
     for (size_t next = 0; next < pending_.size(); ++next) {
       depth_ = plans_[pending_[next]].depth + 1;
       expand(pending_[next]);
     }
-    require(!has_reference_ || !has_inner_identifier_);  // the one may mean something by the other
+    // References may mean something by an identifier, and schemas that are written alike may differ by it.
+    require(!reader_.has_inner_identifier || (!reader_.has_reference && conjunctions_.empty()));
     require_content();
+    for (ValueId schema : shapes_.unread()) {
+      if (is_read_[schema]) continue;
+      require(!reader_.read(schema).has(Keyword::kPatternProperties));
+      leaf_of({{schema}}, kAnyType);  // which refuses what is not plain
+    }
     build(root);
     require(plans_[root].term != nothing_);
     terms_->result = plans_[root].term;
@@ -103,48 +82,19 @@ class PlainPlanning {
     std::string_view name;
     bool is_required;
   };
-  // Where a schema stands: a reference says it, or else the steps from the schema that it is part of.
-  struct Origin {
-    PlanId parent = kNone;
-    std::string_view keyword = {}, name = {};
-    uint32_t index = kNone;  // in place of a name
-    std::string label = {};  // as a reference says it
-  };
   struct Plan {
-    ValueId schema = kNone;  // kNone: part of another plan
+    std::vector<ValueId> schemas;  // none: part of another plan
     uint32_t depth = 0;
     uint32_t uses = 1;
     Form form = Form::kUnion;
     State state = State::kNew;
-    bool is_open = true;       // of an object: other names may occur
     bool is_in_place = false;  // its children apply to the same value
     uint32_t rule = kNone;
     PlainNode term = kNone;
     uint32_t fewest = 0, most = kNone;  // items
     std::vector<PlanId> children;
     std::vector<Entry> entries;
-    Origin origin;
-  };
-  // The keywords of one schema.
-  struct Schema {
-    uint32_t seen = 0;      // bits by Keyword
-    uint8_t types = kAnyType;
-    std::array<ValueId, kKeywords> values{};
-
-    bool has(Keyword keyword) const { return seen >> static_cast<size_t>(keyword) & 1; }
-    ValueId value(Keyword keyword) const { return values[static_cast<size_t>(keyword)]; }
-    void drop(Keyword keyword) { seen &= ~bit(keyword); }
-    bool has_any(std::span<const Keyword> keywords) const {
-      return std::ranges::any_of(keywords, [&](Keyword keyword) { return has(keyword); });
-    }
-    bool is_leaf() const { return has_only({Keyword::kType, Keyword::kNullable, Keyword::kSimple}); }
-    // Whether none but the given keywords, and an identifier, occur.
-    bool has_only(std::initializer_list<Keyword> keywords) const {
-      uint32_t allowed = bit(Keyword::kIdentifier);
-      for (Keyword keyword : keywords) allowed |= bit(keyword);
-      return (seen & ~allowed) == 0;
-    }
-    static uint32_t bit(Keyword keyword) { return 1u << static_cast<size_t>(keyword); }
+    std::vector<PlainNode> regions;  // the keys of other names; kNone: all that are not among the entries
   };
 
   // First pass
@@ -166,8 +116,17 @@ class PlainPlanning {
     return static_cast<PlanId>(plans_.size() - 1);
   }
 
+  PlanId add_pending(std::vector<ValueId> schemas) {
+    require(depth_ <= of_.limits_.depth);
+    Plan plan;
+    plan.schemas = std::move(schemas);
+    plan.depth = depth_;
+    pending_.push_back(add(std::move(plan)));
+    return pending_.back();
+  }
+
   // The plan of a schema, made if it is new.
-  PlanId request(ValueId id, Origin origin) {
+  PlanId request(ValueId id) {
     const JsonKind kind = document_.kind(id);
     if (kind == JsonKind::kTrue) return anything();
     if (kind == JsonKind::kFalse) return done(nothing());
@@ -177,303 +136,251 @@ class PlainPlanning {
       ++plans_[known].uses;
       return known;
     }
-    const Schema schema = read(id);
-    if (schema.is_leaf()) return known = done(leaf_of(id, std::nullopt));
-    Plan plan;
-    plan.schema = id;
-    plan.depth = depth_;
-    plan.origin = std::move(origin);
-    require(depth_ <= of_.limits_.depth);
-    known = add(std::move(plan));
-    pending_.push_back(known);
-    return known;
+    const PlainSchema schema = reader_.read_relevant(id);
+    if (!schema.is_leaf()) return known = add_pending({id});
+    return known = done(leaf_of({{id}}, std::nullopt));
   }
 
-  Schema read(ValueId id) {
-    Schema schema;
-    for (const auto& [name, value] : document_.members(id)) {
-      const auto found = of_.keywords_.find(name);
-      if (found == of_.keywords_.end()) continue;
-      const Keyword keyword = found->second;
-      require(keyword != Keyword::kOther);
-      if (keyword == Keyword::kIdentifier && id != document_.root()) has_inner_identifier_ |= is_resource(id, value);
-      schema.seen |= Schema::bit(keyword);
-      schema.values[static_cast<size_t>(keyword)] = value;
+  // The plan of what must be valid against all of the schemas.
+  PlanId request_all(const std::vector<ValueId>& ids) {
+    if (ids.size() == 1) return request(ids[0]);
+    std::vector<ValueId> distinct, keys;
+    bool is_possible = true;
+    for (ValueId id : ids) {
+      const JsonKind kind = document_.kind(id);
+      if (kind == JsonKind::kFalse) is_possible = false;
+      if (kind != JsonKind::kObject ? kind == JsonKind::kTrue : document_.members(id).empty()) continue;
+      const ValueId key = reader_.key(id);
+      if (std::ranges::find(keys, key) != keys.end()) continue;
+      keys.push_back(key);
+      distinct.push_back(id);
     }
-    if (schema.has(Keyword::kReference)) {
-      require(of_.reference_stands_alone_ || schema.has_only({Keyword::kReference}));
-      schema.seen = Schema::bit(Keyword::kReference);
-      has_reference_ = true;
-      return schema;
-    }
-    if (schema.has(Keyword::kType)) {
-      schema.types = types(schema.value(Keyword::kType));
-      if (schema.has(Keyword::kNullable) && document_.kind(schema.value(Keyword::kNullable)) == JsonKind::kTrue) schema.types |= kNullType;
-    }
-    if (schema.has(Keyword::kNullable)) boolean(schema.value(Keyword::kNullable));
-    if (schema.has(Keyword::kUniqueItems)) {
-      require(!boolean(schema.value(Keyword::kUniqueItems)));
-      schema.drop(Keyword::kUniqueItems);
-    }
-    if (schema.has(Keyword::kAdditionalItems)) {  // means nothing without an array under `items`
-      require_schema(schema.value(Keyword::kAdditionalItems));
-      schema.drop(Keyword::kAdditionalItems);
-    }
-    if (!(schema.types & kArrayType)) drop_array(schema);
-    if (!(schema.types & kObjectType)) drop_object(schema);
-    return schema;
-  }
-
-  void require_schema(ValueId id) const {
-    if (document_.kind(id) != JsonKind::kObject) boolean(id);
-  }
-
-  // What constrains a type that is excluded must only be well-formed.
-  void drop_array(Schema& schema) {
-    if (schema.has(Keyword::kItems)) require_schema(schema.value(Keyword::kItems));
-    if (schema.has(Keyword::kMinItems)) count(schema.value(Keyword::kMinItems));
-    if (schema.has(Keyword::kMaxItems)) count(schema.value(Keyword::kMaxItems));
-    for (Keyword keyword : kArrayKeywords) schema.drop(keyword);
-  }
-  void drop_object(Schema& schema) {
-    if (schema.has(Keyword::kProperties))
-      for (const auto& [name, value] : properties(schema)) require_schema(value);
-    if (schema.has(Keyword::kRequired)) required_names(schema);
-    if (schema.has(Keyword::kAdditionalProperties)) require_schema(schema.value(Keyword::kAdditionalProperties));
-    for (Keyword keyword : kObjectKeywords) schema.drop(keyword);
-  }
-
-  // Whether an inner schema is a resource of its own, with a URI that is plain; another dialect it may not have.
-  bool is_resource(ValueId id, ValueId identifier) const {
-    if (document_.kind(identifier) != JsonKind::kString || document_.string(identifier).starts_with('#')) return false;
-    require(document_.find(id, "$schema") == nullptr);
-    return true;
-  }
-
-  std::span<const JsonDocument::Member> properties(const Schema& schema) const {
-    require(document_.kind(schema.value(Keyword::kProperties)) == JsonKind::kObject);
-    return document_.members(schema.value(Keyword::kProperties));
-  }
-  std::vector<std::string_view> required_names(const Schema& schema) const {
-    require(document_.kind(schema.value(Keyword::kRequired)) == JsonKind::kArray);
-    std::vector<std::string_view> names;
-    for (ValueId name : document_.items(schema.value(Keyword::kRequired))) {
-      require(document_.kind(name) == JsonKind::kString);
-      names.push_back(document_.string(name));
-    }
-    return names;
-  }
-
-  bool boolean(ValueId id) const {
-    const JsonKind kind = document_.kind(id);
-    require(kind == JsonKind::kTrue || kind == JsonKind::kFalse);
-    return kind == JsonKind::kTrue;
-  }
-
-  uint8_t types(ValueId id) const {
-    if (document_.kind(id) == JsonKind::kString) return type(id);
-    require(document_.kind(id) == JsonKind::kArray && !document_.items(id).empty());
-    uint8_t bits = 0;
-    for (ValueId item : document_.items(id)) bits |= type(item);
-    return bits;
-  }
-
-  uint8_t type(ValueId id) const {
-    require(document_.kind(id) == JsonKind::kString);
-    const auto found = std::ranges::find(kTypeNames, document_.string(id));
-    require(found != kTypeNames.end());
-    return kTypeBits[static_cast<size_t>(found - kTypeNames.begin())];
-  }
-
-  uint32_t count(ValueId id) const {
-    const std::string_view digits = document_.source(id);
-    uint32_t value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    require(document_.kind(id) == JsonKind::kInteger && error == std::errc() && end == digits.data() + digits.size() && value < 1u << 31);
-    return value;
-  }
-
-  void spend(uint64_t cost) {
-    spent_ += cost;
-    require(spent_ <= of_.limits_.cost);
+    if (!is_possible) return done(nothing());
+    if (distinct.size() <= 1) return distinct.empty() ? anything() : request(distinct[0]);
+    std::ranges::sort(keys);
+    const auto [known, is_new] = conjunctions_.try_emplace(std::move(keys), kNone);
+    if (is_new) known->second = add_pending(std::move(distinct));
+    else ++plans_[known->second].uses;
+    return known->second;
   }
 
   void expand(PlanId id) {
-    const ValueId value = plans_[id].schema;
-    const Schema schema = read(value);
-    if (schema.has(Keyword::kReference)) {
-      auto [named, label] = target(schema);
-      plans_[id].is_in_place = true;
-      return set_children(id, {request(named, {.label = std::move(label)})});
-    }
-    for (Keyword keyword : {Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf})
-      if (schema.has(keyword)) return in_place(id, schema, keyword);
-    if (schema.has(Keyword::kEnum) || schema.has(Keyword::kConst)) return constants(id, schema);
+    if (plans_[id].schemas.size() > 1) return fill(id, shapes_.of_all(std::vector(plans_[id].schemas)));
+    const ValueId value = plans_[id].schemas[0];
+    const PlainSchema schema = reader_.read_relevant(value);
+    if (schema.has_any(kInPlaceKeywords)) return in_place(id, value, schema);
+    if (schema.has_values()) return set_children(id, {constants(value, schema)});
     const bool has_array = schema.has_any(kArrayKeywords), has_object = schema.has_any(kObjectKeywords);
     const uint8_t others = schema.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
-    if (others == 0 && schema.has(Keyword::kSimple)) leaf_of(value, schema.types);  // which refuses what is not plain
-    if (schema.types == kObjectType) return object(id, schema, id);
+    if (others == 0 && schema.has(Keyword::kSimple)) leaf_of({{value}}, schema.types);  // which refuses what is not plain
+    if (schema.types == kObjectType) return object(id, {{value}});
     std::vector<PlanId> parts;
-    if (others != 0) parts.push_back(done(leaf_of(value, others)));
-    if (has_array) {
-      parts.push_back(add(Plan()));
-      array(parts.back(), schema, id);
-    }
-    if (has_object) {
-      parts.push_back(add(Plan()));
-      object(parts.back(), schema, id);
-    }
+    if (others != 0) parts.push_back(done(leaf_of({{value}}, others)));
+    if (has_array) parts.push_back(array({{value}}));
+    if (has_object) object(parts.emplace_back(add(Plan())), {{value}});
     set_children(id, std::move(parts));
   }
 
   void set_children(PlanId id, std::vector<PlanId> children) { plans_[id].children = std::move(children); }
 
-  // The schema that a reference within the document names, and its pointer.
-  std::pair<ValueId, std::string> target(const Schema& schema) {
-    const ValueId reference = schema.value(Keyword::kReference);
-    require(document_.kind(reference) == JsonKind::kString);
-    std::string_view text = document_.string(reference);
-    require(text.starts_with('#') && text.find_first_of("%~") == std::string_view::npos);
-    text.remove_prefix(1);
-    require(text.empty() || text.starts_with('/'));
-    ValueId here = document_.root();
-    std::string label = "#";
-    while (!text.empty()) {
-      text.remove_prefix(1);
-      const std::string_view step = text.substr(0, text.find('/'));
-      text.remove_prefix(step.size());
-      require(document_.kind(here) == JsonKind::kObject);
-      const JsonDocument::Member* member = document_.find(here, step);
-      require(member != nullptr);
-      here = member->value;
-      append_step(step, label);
-      require(here == document_.root() || !is_identified(here));
-    }
-    return {here, std::move(label)};
-  }
-
-  // Whether a schema may have a URI of its own.
-  bool is_identified(ValueId id) const {
-    if (document_.kind(id) != JsonKind::kObject) return false;
-    return std::ranges::any_of(document_.members(id), [&](const auto& member) {
-      const auto found = of_.keywords_.find(member.name);
-      return found != of_.keywords_.end() && found->second == Keyword::kIdentifier && is_resource(id, member.value);
-    });
-  }
-
-  // A schema that is nothing but `anyOf`, `oneOf` with alternatives of different types, or `allOf` of one schema.
-  void in_place(PlanId id, const Schema& schema, Keyword keyword) {
-    const ValueId list = schema.value(keyword);
-    require(schema.has_only({keyword}) && document_.kind(list) == JsonKind::kArray);
-    const std::span<const ValueId> branches = document_.items(list);
-    require(!branches.empty() && (keyword != Keyword::kAllOf || branches.size() == 1));
-    const std::string_view name = keyword == Keyword::kAnyOf ? "anyOf" : keyword == Keyword::kOneOf ? "oneOf" : "allOf";
-    std::vector<PlanId> children;
-    bool are_constants = true;
-    uint8_t types_before = 0;
-    for (uint32_t index = 0; index < branches.size(); ++index) {
-      require(document_.kind(branches[index]) == JsonKind::kObject);
-      const Schema branch = read(branches[index]);
-      are_constants &= branch.has(Keyword::kEnum) || branch.has(Keyword::kConst);
-      if (keyword == Keyword::kOneOf) {
-        uint32_t steps = 0;
-        const uint8_t types = types_of(branches[index], steps);
-        require((types & types_before) == 0);
-        types_before |= types;
+  // A schema that says something by other schemas for the same value: nothing but one reference, `anyOf`, `oneOf`, or
+  // `allOf` of one schema, is the union of what stands there; all else is multiplied out.
+  void in_place(PlanId id, ValueId value, const PlainSchema& schema) {
+    const std::vector<Keyword> parts = reader_.parts(value, schema);
+    const bool is_free = schema.types == kAnyType && !reader_.read(value).has_any(kOwnKeywords);
+    require(!schema.has(Keyword::kSimple) || reader_.has_bounds(value) || !is_free || parts.size() != 2);  // it may say nothing
+    if (parts.size() == 2 && is_free && !schema.has(Keyword::kSimple)) {
+      const Keyword keyword = parts[parts[0] == Keyword::kProperties ? 1 : 0];
+      if (keyword == Keyword::kReference) return alternatives(id, {{reader_.target(schema)}});
+      const std::span<const ValueId> branches = reader_.branches(schema, keyword);
+      const auto is_constant = [&](ValueId branch) { return shapes_.is_constant(branch); };
+      if (branches.size() == 1 || (keyword != Keyword::kAllOf && !std::ranges::all_of(branches, is_constant))) {
+        if (keyword == Keyword::kOneOf) shapes_.require_apart(branches);
+        return alternatives(id, branches);
       }
-      children.push_back(request(branches[index], {.parent = id, .keyword = name, .index = index}));
     }
-    require(!are_constants || branches.size() == 1);  // they would be merged
+    fill(id, shapes_.of(value));
+  }
+
+  void alternatives(PlanId id, std::span<const ValueId> branches) {
+    std::vector<PlanId> children;
+    for (ValueId branch : branches) children.push_back(request(branch));
     plans_[id].is_in_place = true;
     set_children(id, std::move(children));
   }
 
-  // The types that the values of a schema may have, as far as `type` alone says.
-  uint8_t types_of(ValueId id, uint32_t& steps) {
-    require(++steps <= kMostSteps);
-    if (document_.kind(id) != JsonKind::kObject) return boolean(id) ? kAnyType : 0;
-    const Schema schema = read(id);
-    if (schema.has(Keyword::kReference)) return types_of(target(schema).first, steps);
-    return schema.types;
+  // Notes what shapes need.
+  void fill(PlanId id, std::span<const PlainShape> shapes) {
+    shapes_.require_apart(shapes);
+    if (shapes.size() == 1 && shapes[0].types == kObjectType && !shapes[0].objects.empty() && shapes[0].values.empty())
+      return object(id, shapes[0].objects);
+    std::vector<PlanId> parts;
+    for (const PlainShape& shape : shapes) {
+      if (shape.types == 0) continue;
+      if (!shape.values.empty()) {
+        parts.push_back(constants(shape));
+        continue;
+      }
+      const bool has_array = shape.types & kArrayType && !shape.arrays.empty();
+      const bool has_object = shape.types & kObjectType && !shape.objects.empty();
+      const uint8_t others = shape.types & ~((has_array ? kArrayType : 0) | (has_object ? kObjectType : 0));
+      if (others != 0) parts.push_back(done(leaf_of(shape.scalars, others)));
+      if (has_array) parts.push_back(array(shape.arrays));
+      if (has_object) object(parts.emplace_back(add(Plan())), shape.objects);
+    }
+    set_children(id, std::move(parts));
   }
 
-  void constants(PlanId id, const Schema& schema) {
-    require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst}));
+  PlanId constants(ValueId value, const PlainSchema& schema) {
+    require(schema.has_only({Keyword::kType, Keyword::kNullable, Keyword::kEnum, Keyword::kConst, Keyword::kSimple}));
     require(schema.has(Keyword::kEnum) != schema.has(Keyword::kConst));
-    std::span<const ValueId> values(&schema.values[static_cast<size_t>(Keyword::kConst)], 1);
-    if (schema.has(Keyword::kEnum)) {
-      require(document_.kind(schema.value(Keyword::kEnum)) == JsonKind::kArray);
-      values = document_.items(schema.value(Keyword::kEnum));
-    }
-    spend(kItemCost + kConstantCost * values.size());
+    const auto listed = reader_.listed(schema, schema.has(Keyword::kEnum) ? Keyword::kEnum : Keyword::kConst);
+    const auto is_simple = [&](ValueId one) {
+      const JsonKind kind = document_.kind(one);
+      return kind != JsonKind::kFraction && kind != JsonKind::kArray && kind != JsonKind::kObject && document_.source(one) != "-0";
+    };
+    if (!schema.has(Keyword::kSimple) && std::ranges::all_of(listed, is_simple)) return constants(shapes_.own(value, schema));
+    reader_.spend(kItemCost + kConstantCost * listed.size());
+    return done(leaf_of({{value}}, std::nullopt));
+  }
+
+  // The values of a shape that it admits.
+  PlanId constants(const PlainShape& shape) {
+    require(shape.scalars.empty());
+    const PlainValues& values = *shape.values[0];
+    reader_.spend(kItemCost + kConstantCost * values.members.size());
     std::unordered_set<std::string> known;
     std::vector<PlainNode> literals;
-    for (ValueId value : values) {
+    for (ValueId value : values.members) {
       std::string text;
-      if (!(append_constant(value, text) & schema.types)) continue;
-      if (known.insert(text).second) literals.push_back(literal(text));
+      if (!(reader_.append_constant(value, text) & shape.types)) continue;
+      const bool is_common = std::ranges::all_of(shape.values, [&](const PlainValues* other) { return other == &values || other->has(text); });
+      if (is_common && known.insert(text).second) literals.push_back(literal(text));
     }
-    if (literals.empty()) literals.push_back(nothing());
-    set_children(id, {done(literals.size() == 1 ? literals[0] : combine(Kind::kChoice, literals))});
+    if (literals.empty()) return done(nothing());
+    return done(literals.size() == 1 ? literals[0] : combine(Kind::kChoice, literals));
   }
 
-  // Writes a scalar in its canonical form; returns its type.
-  TypeBits append_constant(ValueId id, std::string& out) {
-    switch (document_.kind(id)) {
-      case JsonKind::kString: append_quoted(document_.string(id), out); return kStringType;
-      case JsonKind::kInteger: require(document_.source(id) != "-0"); out = document_.source(id); return kIntegerType;
-      case JsonKind::kNull: out = "null"; return kNullType;
-      case JsonKind::kTrue: out = "true"; return kBooleanType;
-      case JsonKind::kFalse: out = "false"; return kBooleanType;
-      default: throw NotPlain();
+  // What the arrays of schemas that are met need.
+  PlanId array(std::span<const ValueId> schemas) {
+    reader_.spend(kItemCost);
+    Plan plan;
+    plan.form = Form::kArray;
+    std::vector<ValueId> items;
+    for (ValueId id : schemas) {
+      const PlainSchema schema = reader_.read(id);
+      if (schema.has(Keyword::kMinItems)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(Keyword::kMinItems)));
+      if (schema.has(Keyword::kMaxItems)) plan.most = std::min(plan.most, reader_.count(schema.value(Keyword::kMaxItems)));
+      if (!schema.has(Keyword::kItems)) continue;
+      const ValueId item = schema.value(Keyword::kItems);
+      if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
     }
+    plan.children = {items.empty() ? anything() : request_all(items)};
+    return add(std::move(plan));
   }
 
-  // What the arrays of a schema need; `owner` is the plan of the schema.
-  void array(PlanId id, const Schema& schema, PlanId owner) {
-    spend(kItemCost);
-    if (schema.has(Keyword::kMinItems)) plans_[id].fewest = count(schema.value(Keyword::kMinItems));
-    if (schema.has(Keyword::kMaxItems)) plans_[id].most = count(schema.value(Keyword::kMaxItems));
-    require(plans_[id].fewest <= plans_[id].most && plans_[id].most > 0);
-    plans_[id].form = Form::kArray;
-    const PlanId item = schema.has(Keyword::kItems)
-                            ? request(schema.value(Keyword::kItems), {.parent = owner, .keyword = "items"})
-                            : anything();
-    set_children(id, {item});
-  }
-
-  // What the objects of a schema need: a plan for the value of each name, then one for those of all other names.
-  void object(PlanId id, const Schema& schema, PlanId owner) {
+  // What the objects of schemas that are met need: a plan for the value of each name, then one for each region of others.
+  void object(PlanId id, std::span<const ValueId> schemas) {
+    const PlainSchema schema = reader_.read(schemas[0]);
+    if (schemas.size() > 1 || schema.has(Keyword::kPatternProperties)) return met_objects(id, schemas);
     std::vector<Entry> entries;
     std::vector<PlanId> children;
-    std::vector<std::string_view> names;
-    if (schema.has(Keyword::kRequired)) names = required_names(schema);
+    const std::vector<std::string_view> names = reader_.required_names(schema);
     std::unordered_set<std::string_view> required(names.begin(), names.end());
-    std::optional<ValueId> additional;
-    bool is_open = true;
-    if (schema.has(Keyword::kAdditionalProperties)) {
-      const ValueId value = schema.value(Keyword::kAdditionalProperties);
-      if (document_.kind(value) == JsonKind::kFalse) is_open = false;
-      else if (document_.kind(value) != JsonKind::kTrue) additional = value;
-    }
-    const auto request_additional = [&] {
-      if (!is_open) return done(nothing());
-      return additional ? request(*additional, {.parent = owner, .keyword = "additionalProperties"}) : anything();
-    };
-    std::span<const JsonDocument::Member> declared;
-    if (schema.has(Keyword::kProperties)) declared = properties(schema);
+    const ValueId additional = reader_.additional(schema);
+    const auto request_additional = [&] { return additional == kNone ? anything() : request(additional); };
+    const std::span<const JsonDocument::Member> declared = reader_.properties(schema);
     for (const auto& [name, value] : declared) entries.push_back({name, required.erase(name) > 0});
     for (std::string_view name : names)
       if (required.erase(name) > 0) entries.push_back({name, true});
-    spend(kShapeCost + kEntryCost * entries.size());
-    for (const auto& [name, value] : declared)
-      children.push_back(request(value, {.parent = owner, .keyword = "properties", .name = name}));
+    reader_.spend(kShapeCost + kEntryCost * entries.size());
+    for (const auto& [name, value] : declared) children.push_back(request(value));
     for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
-    if (is_open) children.push_back(request_additional());
+    std::vector<PlainNode> regions;
+    if (additional == kNone || document_.kind(additional) == JsonKind::kObject) {
+      regions.push_back(kNone);
+      children.push_back(request_additional());
+    }
+    set_members(id, std::move(entries), std::move(regions), std::move(children));
+  }
+
+  // The same of several schemas, or with patterns: of each schema the property of a name and the patterns that it
+  // matches apply to a value, or else what it says of other names.
+  void met_objects(PlanId id, std::span<const ValueId> schemas) {
+    std::vector<PlainSchema> read;
+    std::vector<Entry> entries;
+    std::unordered_map<std::string_view, uint32_t> entry_of, pattern_of;
+    const auto declare = [&](std::string_view name) -> Entry& {
+      const auto [known, is_new] = entry_of.try_emplace(name, entries.size());
+      if (is_new) entries.push_back({name, false});
+      return entries[known->second];
+    };
+    std::vector<std::string_view> patterns;
+    for (ValueId schema : schemas) {
+      is_read_[schema] = true;
+      read.push_back(reader_.read(schema));
+      for (const auto& [name, value] : reader_.properties(read.back())) declare(name);
+      for (const auto& [pattern, value] : reader_.properties(read.back(), Keyword::kPatternProperties))
+        if (pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
+    }
+    for (const PlainSchema& schema : read)
+      for (std::string_view name : reader_.required_names(schema)) declare(name).is_required = true;
+    const std::shared_ptr<const PlainPlanner::Names> names = patterns.empty() ? nullptr : names_of(entries, patterns);
+    const size_t regions_at_most = names ? names->regions.size() : 1;
+    std::vector<std::vector<ValueId>> places(entries.size() + regions_at_most);  // what applies to the values
+    std::vector<bool> is_told;
+    for (const PlainSchema& schema : read) {
+      is_told.assign(places.size(), false);
+      const auto tell = [&](size_t at, ValueId value) {
+        is_told[at] = true;
+        places[at].push_back(value);
+      };
+      for (const auto& [name, value] : reader_.properties(schema)) tell(entry_of.at(name), value);
+      for (const auto& [pattern, value] : reader_.properties(schema, Keyword::kPatternProperties))
+        for (size_t at = 0; at < places.size(); ++at) {
+          const auto& matched = at < entries.size() ? names->matched[at] : names->regions[at - entries.size()].matched;
+          if (std::ranges::find(matched, pattern_of.at(pattern)) != matched.end()) tell(at, value);
+        }
+      const ValueId additional = reader_.additional(schema);
+      for (size_t at = 0; at < places.size(); ++at)
+        if (!is_told[at] && additional != kNone) places[at].push_back(additional);
+    }
+    reader_.spend(kShapeCost + kEntryCost * entries.size());
+    std::vector<PlanId> children;
+    std::vector<PlainNode> regions;
+    const bool is_closed = std::ranges::any_of(read, [&](const PlainSchema& schema) { return reader_.is_closed(schema); });
+    const auto is_false = [&](ValueId schema) { return document_.kind(schema) == JsonKind::kFalse; };
+    for (size_t at = 0; at < places.size(); ++at) {
+      if (at >= entries.size()) {
+        if (is_closed || std::ranges::any_of(places[at], is_false)) continue;
+        regions.push_back(names ? add_leaf({names->regions[at - entries.size()].key, LeafSize::kAtom}) : kNone);
+      }
+      children.push_back(places[at].empty() ? anything() : request_all(places[at]));
+    }
+    set_members(id, std::move(entries), std::move(regions), std::move(children));
+  }
+
+  std::shared_ptr<const PlainPlanner::Names> names_of(const std::vector<Entry>& entries, const std::vector<std::string_view>& patterns) {
+    std::string text = "{\"properties\":{";
+    const auto append_free = [&](std::string_view name) {
+      if (text.back() != '{') text.push_back(',');
+      append_quoted(name, text);
+      text += ":true";
+    };
+    for (const Entry& entry : entries) append_free(entry.name);
+    text += "},\"patternProperties\":{";
+    for (std::string_view pattern : patterns) append_free(pattern);
+    text += "}}";
+    std::shared_ptr<const PlainPlanner::Names> names = of_.names(text, helper_.attr("names"));
+    require(names != nullptr);
+    return names;
+  }
+
+  void set_members(PlanId id, std::vector<Entry> entries, std::vector<PlainNode> regions, std::vector<PlanId> children) {
     Plan& plan = plans_[id];
     plan.form = Form::kObject;
-    plan.is_open = is_open;
     plan.entries = std::move(entries);
+    plan.regions = std::move(regions);
     plan.children = std::move(children);
   }
 
@@ -532,7 +439,7 @@ class PlainPlanning {
       case Form::kArray: term = array_term(plan, terms[0]); break;
     }
     plan.state = State::kDone;
-    if (plan.rule != kNone || (plan.uses > 1 && plan.schema != kNone && !is_small(term))) {
+    if (plan.rule != kNone || (plan.uses > 1 && !plan.schemas.empty() && !is_small(term))) {
       plan.rule = rule_of(id);
       terms_->rules[plan.rule].body = term;
       if (term != nothing_) term = call(plan.rule);
@@ -546,28 +453,26 @@ class PlainPlanning {
     return static_cast<uint32_t>(terms_->rules.size() - 1);
   }
 
+  // The pointers of the schemas of a plan.
   std::string label(PlanId id) const {
-    std::vector<PlanId> trail;
-    for (; plans_[id].origin.parent != kNone; id = plans_[id].origin.parent) trail.push_back(id);
-    std::string text = plans_[id].origin.label;
-    for (size_t i = trail.size(); i-- > 0;) {
-      const Origin& origin = plans_[trail[i]].origin;
-      append_step(origin.keyword, text);
-      if (origin.name.data() != nullptr) append_step(origin.name, text);
-      if (origin.index != kNone) append_step(std::to_string(origin.index), text);
+    std::string text;
+    for (ValueId schema : plans_[id].schemas) {
+      if (!text.empty()) text += " & ";
+      text += reader_.pointer(schema);
     }
     return text;
   }
 
   bool is_small(PlainNode node) const {
-    const auto is_small_alone = [&](PlainNode one) {
+    const auto is_atom = [&](PlainNode one) {
       const PlainTerms::Node& made = terms_->nodes[one];
-      return made.kind == Kind::kLiteral || made.kind == Kind::kCall || (made.kind == Kind::kLeaf && is_small_leaf_[made.low]);
+      return made.kind == Kind::kLiteral || made.kind == Kind::kCall || (made.kind == Kind::kLeaf && leaf_sizes_[made.low] == LeafSize::kAtom);
     };
     const PlainTerms::Node& made = terms_->nodes[node];
-    if (made.kind != Kind::kChoice) return is_small_alone(node);
+    if (made.kind == Kind::kLeaf) return leaf_sizes_[made.low] != LeafSize::kLarge;
+    if (made.kind != Kind::kChoice) return is_atom(node);
     const std::span<const PlainNode> parts = terms_->parts_of(made);
-    return parts.size() <= kFewChoices && std::ranges::all_of(parts, is_small_alone);
+    return parts.size() <= kFewChoices && std::ranges::all_of(parts, is_atom);
   }
 
   // Terms: the same as in terms.py, object_terms.py and arrays.py.
@@ -607,9 +512,11 @@ class PlainPlanning {
   }
 
   PlainNode array_term(const Plan& plan, PlainNode item) {
-    if (item == nothing_) return plan.fewest > 0 ? nothing() : sequence({shared(PlainSyntax::kOpenArray), shared(PlainSyntax::kEndArray)});
+    const uint32_t most = item == nothing_ ? 0 : plan.most;
+    if (plan.fewest > most) return nothing();
+    if (most == 0) return sequence({shared(PlainSyntax::kOpenArray), shared(PlainSyntax::kEndArray)});
     const PlainNode further[] = {sequence({shared(PlainSyntax::kComma), item})};
-    const PlainNode tail = combine(Kind::kRepeat, further, plan.fewest > 1 ? plan.fewest - 1 : 0, plan.most == kNone ? kNone : plan.most - 1);
+    const PlainNode tail = combine(Kind::kRepeat, further, plan.fewest > 1 ? plan.fewest - 1 : 0, most == kNone ? kNone : most - 1);
     const PlainNode some = sequence({item, tail, shared(PlainSyntax::kCloseArray)});
     return sequence({shared(PlainSyntax::kOpenArray), plan.fewest > 0 ? some : choice({shared(PlainSyntax::kEndArray), some})});
   }
@@ -625,11 +532,17 @@ class PlainPlanning {
         return nothing();
       }
     }
-    const bool is_open = plan.is_open && values.back() != nothing_;
+    std::vector<PlainNode> others;
+    for (size_t i = 0; i < plan.regions.size(); ++i) {
+      const PlainNode value = values[plan.entries.size() + i];
+      if (value == nothing_) continue;
+      const PlainNode key = plan.regions[i] == kNone ? other_names(plan.entries) : plan.regions[i];
+      others.push_back(sequence({key, shared(PlainSyntax::kColon), value}));
+    }
+    const PlainNode other = either(others);
+    const bool is_open = other != nothing_;
     std::vector<PlainNode> loop;  // (comma other)*
-    PlainNode other = kNone;
     if (is_open) {
-      other = sequence({other_names(plan.entries), shared(PlainSyntax::kColon), values.back()});
       const PlainNode more[] = {sequence({shared(PlainSyntax::kComma), other})};
       loop.push_back(combine(Kind::kRepeat, more, 0, kNone));
     }
@@ -674,8 +587,9 @@ class PlainPlanning {
 
   // Leaves
 
-  // The leaf of the simple keywords of a schema; with `types` in place of its `type`.
-  PlainNode leaf_of(ValueId id, std::optional<uint8_t> types) {
+  // The leaf of the simple keywords of schemas; with `types` in place of their `type`, which one schema alone may keep.
+  PlainNode leaf_of(std::span<const ValueId> schemas, std::optional<uint8_t> types) {
+    const bool is_simple = schemas.empty() || (schemas.size() == 1 && (types || !reader_.read(schemas[0]).has_values()));
     std::string text = "{";
     if (types) {
       text += "\"type\":[";
@@ -687,22 +601,40 @@ class PlainPlanning {
       }
       text.push_back(']');
     }
+    if (schemas.size() == 1) append_leaf(schemas[0], !types, text);
+    if (schemas.size() > 1) {
+      text += ",\"allOf\":";
+      char before = '[';
+      for (ValueId schema : schemas) {
+        text.push_back(std::exchange(before, ','));
+        text.push_back('{');
+        append_leaf(schema, false, text);
+        text.push_back('}');
+      }
+      text.push_back(']');
+    }
+    text.push_back('}');
+    for (ValueId schema : schemas) is_read_[schema] = true;
+    if (is_simple) return add_leaf(of_.leaf(text, make_leaf_));
+    return add_leaf(of_.leaf(text, helper_.attr("whole")));
+  }
+
+  void append_leaf(ValueId id, bool with_types_and_values, std::string& text) const {
     for (const auto& [name, value] : document_.members(id)) {
-      const auto found = of_.keywords_.find(name);
-      if (found == of_.keywords_.end()) continue;
-      const bool is_type = found->second == Keyword::kType || found->second == Keyword::kNullable;
-      if (found->second != Keyword::kSimple && (types || !is_type)) continue;
-      if (text.size() > 1) text.push_back(',');
+      const auto found = of_.dialect_.keywords.find(name);
+      if (found == of_.dialect_.keywords.end()) continue;
+      const Keyword keyword = found->second;
+      const bool is_other = keyword == Keyword::kType || keyword == Keyword::kNullable || keyword == Keyword::kEnum || keyword == Keyword::kConst;
+      if (keyword != Keyword::kSimple && !(with_types_and_values && is_other)) continue;
+      if (text.back() != '{') text.push_back(',');
       append_quoted(name, text);
       text.push_back(':');
       text += document_.source(value);
     }
-    text.push_back('}');
-    return add_leaf(of_.leaf(text, make_leaf_));
   }
 
   PlainNode shared(PlainSyntax::Term term) {
-    if (shared_[term] == kNone) shared_[term] = add_leaf({of_.syntax_.terms[term], true});
+    if (shared_[term] == kNone) shared_[term] = add_leaf({of_.syntax_.terms[term], LeafSize::kAtom});
     return shared_[term];
   }
 
@@ -711,41 +643,43 @@ class PlainPlanning {
     for (PlainNode node : leaf_nodes_)
       if (terms_->leaves[terms_->nodes[node].low].is(leaf.term)) return node;
     terms_->leaves.push_back(leaf.term);
-    is_small_leaf_.push_back(leaf.is_small);
+    leaf_sizes_.push_back(leaf.size);
     leaf_nodes_.push_back(emit({Kind::kLeaf, 0, 0, static_cast<uint32_t>(terms_->leaves.size() - 1), 0}));
     return leaf_nodes_.back();
   }
 
   PlainPlanner& of_;
   const JsonDocument& document_;
-  nb::handle make_leaf_;
+  PlainReader reader_;
+  PlainShapes shapes_;
+  nb::handle make_leaf_, helper_;
   std::unique_ptr<PlainTerms> terms_;
   std::vector<PlanId> plan_of_;  // by schema
+  std::map<std::vector<ValueId>, PlanId> conjunctions_;
+  std::vector<bool> is_read_;    // likewise: by the planner in Python
   std::vector<Plan> plans_;
   std::vector<PlanId> pending_;
   std::vector<PlainNode> leaf_nodes_;
   std::array<PlainNode, PlainSyntax::kTerms> shared_;
-  std::vector<bool> is_small_leaf_;
+  std::vector<LeafSize> leaf_sizes_;
   PlanId anything_ = kNone;
   PlainNode empty_string_ = kNone;
   PlainNode nothing_ = kNone;  // of no text
-  bool has_reference_ = false, has_inner_identifier_ = false;
   uint32_t depth_ = 0;
-  uint64_t spent_ = 0;
 };
 
 PlainPlanner::PlainPlanner(nb::dict keywords, bool reference_stands_alone, PlainSyntax syntax, PlainLimits limits)
-    : reference_stands_alone_(reference_stands_alone), syntax_(std::move(syntax)), limits_(limits) {
+    : dialect_{{}, reference_stands_alone}, syntax_(std::move(syntax)), limits_(limits) {
   for (auto [name, number] : keywords) {
     const auto keyword = nb::cast<size_t>(number);
     if (keyword >= kKeywords) throw nb::value_error("plain planner: no such keyword");
-    keywords_.emplace(nb::cast<std::string>(name), static_cast<Keyword>(keyword));
+    dialect_.keywords.emplace(nb::cast<std::string>(name), static_cast<Keyword>(keyword));
   }
 }
 
-std::unique_ptr<PlainTerms> PlainPlanner::plan(const JsonDocument& document, nb::handle make_leaf) {
+std::unique_ptr<PlainTerms> PlainPlanner::plan(const JsonDocument& document, nb::handle make_leaf, nb::handle helper) {
   try {
-    return PlainPlanning(*this, document, make_leaf).all();
+    return PlainPlanning(*this, document, make_leaf, helper).all();
   } catch (const NotPlain&) {
     return nullptr;
   }
@@ -755,12 +689,27 @@ PlainPlanner::Leaf PlainPlanner::leaf(const std::string& text, nb::handle make_l
   if (const auto found = leaves_.find(text); found != leaves_.end()) return found->second;
   nb::object made = make_leaf(text);
   if (made.is_none()) return {};
-  Leaf leaf{made[0], nb::cast<bool>(made[1])};
+  const bool is_small = nb::cast<bool>(made[1]), is_choice = nb::cast<bool>(made[2]);
+  Leaf leaf{made[0], !is_small ? LeafSize::kLarge : is_choice ? LeafSize::kSmall : LeafSize::kAtom};
   if (text.size() <= kLongestLeaf) {
     if (leaves_.size() >= kMostLeaves) leaves_.clear();
     leaves_.insert_or_assign(text, leaf);
   }
   return leaf;
+}
+
+std::shared_ptr<const PlainPlanner::Names> PlainPlanner::names(const std::string& text, nb::handle make_names) {
+  if (const auto found = names_.find(text); found != names_.end()) return found->second;
+  nb::object made = make_names(text);
+  if (made.is_none()) return nullptr;
+  auto names = std::make_shared<Names>();
+  names->matched = nb::cast<std::vector<std::vector<uint32_t>>>(made[0]);
+  for (nb::handle region : made[1]) names->regions.push_back({nb::cast<std::vector<uint32_t>>(region[0]), region[1]});
+  if (text.size() <= kLongestLeaf) {
+    if (names_.size() >= kMostLeaves) names_.clear();
+    names_.insert_or_assign(text, names);
+  }
+  return names;
 }
 
 }  // namespace structgen

@@ -1,4 +1,4 @@
-// The planner of plain JSON Schemas: objects, arrays, constants, references, simple types, and unions of these.
+// The planner of plain JSON Schemas: objects, arrays, constants, references, simple types, unions and conjunctions.
 //
 // It makes what structgen.grammar.json_schema.planner makes, node by node, in a small part of the time; that one is
 // its reference, and takes over for every schema that says more, or that is at fault.
@@ -15,20 +15,10 @@
 #include <vector>
 
 #include "json_document.h"
+#include "plain_reading.h"
 #include "plain_terms.h"
 
 namespace structgen {
-
-// What a keyword is to the planner, in the order of `_KEYWORDS` in plain.py.  Keywords that are not in the table are
-// annotations.
-enum class Keyword : uint8_t {
-  kOther,       // not plain
-  kSimple,      // of strings and numbers: part of a leaf
-  kIdentifier,  // plain where no reference depends on it
-  kType, kNullable, kEnum, kConst, kReference, kAnyOf, kOneOf, kAllOf, kProperties, kRequired, kAdditionalProperties, kItems,
-  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems,
-};
-constexpr size_t kKeywords = 19;
 
 // The terms that all grammars of a policy share.
 struct PlainSyntax {
@@ -38,38 +28,44 @@ struct PlainSyntax {
   std::array<nanobind::object, kTerms> terms;
 };
 
-struct PlainLimits {
-  uint64_t cost;    // of the whole schema, as NormalForm.spend counts it
-  uint32_t depth;   // of arrays and objects, and of references to references
-};
-
 class PlainPlanner {
  public:
   // keywords: a dict from names to numbers of `Keyword`.
   PlainPlanner(nanobind::dict keywords, bool reference_stands_alone, PlainSyntax syntax, PlainLimits limits);
 
   // Null where the schema is not plain.  O(size of what is reached).
-  //   make_leaf: called with the text of a schema of simple keywords that was not met before; gives its term and whether
-  //     that is as well repeated as called, or None where there is none.
-  std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf);
+  //   make_leaf: called with the text of a schema of simple keywords that was not met before; gives its term, whether
+  //     that is as well repeated as called, and whether it is a choice; or None where there is none.
+  //   helper: its method `whole` does the same for constants and conjunctions of simple keywords; `names` tells the names
+  //     of objects apart by patterns, or gives None where these are refused.
+  std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper);
 
  private:
   friend class PlainPlanning;
+  enum class LeafSize : uint8_t { kLarge, kSmall, kAtom };  // small: as well repeated as called; atom: also within a choice
   struct Leaf {
     nanobind::object term;
-    bool is_small = false;
+    LeafSize size = LeafSize::kLarge;
+  };
+  // Which of several patterns names match.
+  struct Names {
+    struct Region {
+      std::vector<uint32_t> matched;
+      nanobind::object key;  // the texts of the names of the region
+    };
+    std::vector<std::vector<uint32_t>> matched;  // by declared names
+    std::vector<Region> regions;                 // of all others
   };
   // The leaf of a schema of simple keywords; an empty object where there is none.
   Leaf leaf(const std::string& text, nanobind::handle make_leaf);
+  // The same of the names of a schema with patterns; null where there are none.
+  std::shared_ptr<const Names> names(const std::string& text, nanobind::handle make_names);
 
-  struct Hash : std::hash<std::string_view> {
-    using is_transparent = void;
-  };
-  std::unordered_map<std::string, Keyword, Hash, std::equal_to<>> keywords_;
-  bool reference_stands_alone_;
+  PlainDialect dialect_;
   PlainSyntax syntax_;
   PlainLimits limits_;
-  std::unordered_map<std::string, Leaf, Hash, std::equal_to<>> leaves_;
+  std::unordered_map<std::string, Leaf, PlainDialect::Hash, std::equal_to<>> leaves_;
+  std::unordered_map<std::string, std::shared_ptr<const Names>> names_;
 };
 
 }  // namespace structgen

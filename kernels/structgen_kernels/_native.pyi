@@ -87,7 +87,9 @@ class PlainPlanner:
         max_depth: int,
     ) -> None: ...
 
-_Planner = TypeVar("_Planner", bound=tuple[PlainPlanner, Callable[[str], tuple[object, bool] | None], object])
+_Planner = TypeVar(
+    "_Planner", bound=tuple[PlainPlanner, Callable[[str], tuple[object, bool, bool] | None], object, object]
+)
 
 def json_text(value: object, max_depth: int, max_bytes: int) -> str | None: ...
 def plan_plain(

@@ -1,4 +1,4 @@
-"""The native planner for plain schemas: objects, arrays, constants, references, simple types, and unions of these.
+"""The native planner for plain schemas: objects, arrays, constants, references, simple types, unions, conjunctions.
 
 Most schemas are nothing else, and for them the engine's library plans directly from the JSON text.  It gives the very
 terms of :class:`~structgen.grammar.json_schema.planner.Planner`, which is what it is tested against; schemas that say
@@ -7,6 +7,7 @@ more, and schemas that are at fault, are left to that one.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from structgen_kernels import _native
@@ -16,7 +17,10 @@ from structgen.grammar.json_schema.documents import Documents
 from structgen.grammar.json_schema.drafts import UNDECLARED, standard_dialect
 from structgen.grammar.json_schema.leaves import SIMPLE
 from structgen.grammar.json_schema.library import Library
+from structgen.grammar.json_schema.membership import belongs
+from structgen.grammar.json_schema.names import NameLanguage
 from structgen.grammar.json_schema.normal_form import NormalForm
+from structgen.grammar.json_schema.object_layout import ObjectLayout
 from structgen.grammar.json_schema.places import Place
 from structgen.grammar.json_schema.planner import Planner
 from structgen.grammar.json_schema.plans import is_small
@@ -24,7 +28,8 @@ from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.references import References
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import ANY_STRING
-from structgen.grammar.nodes import EMPTY, Grammar
+from structgen.grammar.json_schema.validity import Validity
+from structgen.grammar.nodes import EMPTY, Choice, Grammar
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
@@ -54,6 +59,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
     "maxItems": 16,
     "uniqueItems": 17,
     "additionalItems": 18,
+    "patternProperties": 19,
 }
 
 
@@ -85,10 +91,14 @@ class PlainSchemas:
     def _add_planner(self, uri: str | None) -> _Known | None:
         """The planner of the dialect that ``$schema`` declares; ``None`` if that is of no draft."""
         dialect = UNDECLARED if uri is None else standard_dialect(uri)
-        made = None if dialect is None else (self._planner(dialect), _LeafMaker(self._setting, dialect), dialect)
+        made = None if dialect is None else self._known(dialect)
         others = self._planners if len(self._planners) < _MOST_PLANNERS else {}
         self._planners = {**others, uri: made}  # at once, for threads that read it
         return made
+
+    def _known(self, dialect: Dialect) -> _Known:
+        setting = self._setting
+        return self._planner(dialect), _LeafMaker(setting, dialect), dialect, _Helper(setting, dialect)
 
     def _planner(self, dialect: Dialect) -> _native.PlainPlanner:
         syntax, limits = self._setting.syntax, self._setting.limits
@@ -117,7 +127,7 @@ class PlainSchemas:
         )
 
 
-_Known: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect]"
+_Known: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect, _Helper]"
 
 
 class _LeafMaker:
@@ -132,11 +142,64 @@ class _LeafMaker:
         self._reader = reader_of(dialect)
         self._planner = Planner(NormalForm(references, limits), setting, limits)
 
-    def __call__(self, text: str) -> tuple[Grammar, bool] | None:
-        """The term of a schema, and whether it is as well repeated as called; ``None`` if there is none."""
+    def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
+        """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
         try:
             place = Place(parse_json(text, "json schema", self._limits), self._resource, None, ())
             term = self._planner.leaf(place, self._reader)
         except StructgenError:
             return None  # the other planner says what is wrong, and where
-        return None if term is EMPTY else (term, is_small(term))
+        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+
+
+class _Helper:
+    """Does for the native planner what is more than leaves, for it to keep."""
+
+    def __init__(self, setting: Setting, dialect: Dialect) -> None:
+        self._setting = setting
+        self._dialect = dialect
+
+    def whole(self, text: str) -> tuple[Grammar, bool, bool] | None:
+        """Plan constants, or a conjunction of simple types: the same of these as leaves are."""
+        try:
+            forms, place = self._read(text)
+            term = Planner(forms, self._setting, self._setting.limits).grammar(place)
+        except StructgenError:
+            return None
+        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+
+    def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
+        """How the names of a schema of objects lie to its patterns; ``None`` if these are refused.
+
+        Args:
+            text: the schema, of ``properties`` and ``patternProperties`` that leave all values free.
+
+        Returns:
+            for each name which patterns it matches, and for each region of other names which these match, with the
+            texts of the names.
+        """
+        try:
+            forms, place = self._read(text)
+            (facet,) = forms.read(place).shape.objects
+            layout = ObjectLayout((facet,), partial(_names, forms), self._setting.policy)
+        except StructgenError:
+            return None
+        index = {pattern: number for number, (pattern, _) in enumerate(facet.patterns)}
+        matched = [
+            [number for number, (_, language) in enumerate(facet.patterns) if belongs(name, language)]
+            for name in facet.properties
+        ]
+        return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
+
+    def _read(self, text: str) -> tuple[NormalForm, Place]:
+        """The only schema of a document, ready to be read."""
+        limits = self._setting.limits
+        schema = parse_json(text, "json schema", limits)
+        library = Library(None, limits)
+        documents = Documents(schema, self._dialect, library, limits, asserts_formats=self._setting.asserts_formats)
+        references = References(documents, tracks_scopes=False)
+        return NormalForm(references, limits), references.start()
+
+
+def _names(forms: NormalForm, places: tuple[Place, ...]) -> NameLanguage:
+    return NameLanguage(places, forms, Validity(forms))

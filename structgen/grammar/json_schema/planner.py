@@ -345,9 +345,9 @@ class Planner:
 
     def _scalars(self, shape: Shape) -> Grammar:
         """All values of a shape but the arrays and objects that it constrains."""
-        types = shape.types
-        if shape.string or shape.number or shape.arrays or shape.objects:
+        if shape.string or shape.number:
             return alternatives(*self._scalar_terms(shape))
+        types = shape.types & ~((ARRAY if shape.arrays else 0) | (OBJECT if shape.objects else 0))
         key = types, self._level if self._counts_levels else 0
         term = self._plain.get(key)
         if term is None:
