@@ -74,8 +74,9 @@ Row Engine::make_row(StateId state, const Near& near) {
 // A state of which the row is likely to tell most of this one's.
 Engine::Near Engine::near_state(StateId id) {
   const State& state = machine_.automaton().expanded(id);
-  if (!state.calls.empty() || state.live.size() < kWideState || is_outside(id)) return {};
+  if (!state.calls.empty() || state.live.size() < kWideState) return {};
   if (Near near = without_excluded(id); near.state != kNone) return near;
+  if (is_outside(id)) return {};
   if (Near near = without_length(id); near.state != kNone) return near;
   if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
   if (Near near; (near.state = successor_alike(id)) != kNone) return near;
