@@ -403,15 +403,7 @@ std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {
   auto& held = class_masks_[groups];
   if (held) return held;
   auto mask = std::make_shared<Words>(words());
-  const Trie& all = tokens_->trie();
-  for (uint32_t node = 1; node < all.size();) {
-    if (all.prefix[node] & ~groups) {
-      node = all.end[node];
-      continue;
-    }
-    for (uint32_t token : all.tokens_at(node)) (*mask)[token >> 5] |= uint32_t{1} << (token & 31);
-    ++node;
-  }
+  tokens_->for_each_within(groups, [&](uint32_t token, uint32_t) { (*mask)[token >> 5] |= uint32_t{1} << (token & 31); });
   cache_bytes_ += mask->size() * 4;
   return held = std::move(mask);
 }
