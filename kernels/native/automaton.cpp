@@ -110,11 +110,11 @@ StateId Automaton::intern(std::vector<TermId>& items) {
 }
 
 StateId Automaton::state_of(TermId term) {
-  const auto found = state_of_term_.find(term);
-  if (found != state_of_term_.end()) return found->second;
+  if (term < state_of_term_.size() && state_of_term_[term] != kNone) return state_of_term_[term];
   std::vector<TermId> items{term};
   const StateId id = intern(items);
-  state_of_term_.emplace(term, id);
+  if (state_of_term_.size() <= term) state_of_term_.resize(terms_.size(), kNone);
+  state_of_term_[term] = id;
   return id;
 }
 
@@ -301,7 +301,9 @@ void Automaton::collect(TermId root, Expansion& out) {
 }
 
 std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
-  const auto held = items(id);
+  const State& state = states_[id];
+  if (state.expanded && state.next.group_count() != 1) return std::nullopt;  // as of most states that walks meet
+  const auto held = item_lists_[state.items];
   if (held.size() != 1) return std::nullopt;
   const Term whole = terms_[held[0]];
   const bool is_sequence = whole.kind == Kind::kSequence;
@@ -520,7 +522,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
 
 // The edges of a term by classes of bytes: of a boolean term the derivatives, whose targets may be unsettled.
 const std::vector<Automaton::Edge>& Automaton::edges(TermId root) {
-  if (const auto found = edges_.find(root); found != edges_.end()) return found->second;
+  if (const auto found = edges_.find(root)) return *found;
   const Term term = terms_[root];
   std::vector<Edge> result;
   if (term.kind == Kind::kNot) {
@@ -547,8 +549,8 @@ const std::vector<Automaton::Edge>& Automaton::edges(TermId root) {
   }
   result.resize(kept);
   result.shrink_to_fit();
-  product_bytes_ += sizeof(*edges_.begin()) + kept * sizeof(Edge);
-  return edges_.emplace(root, std::move(result)).first->second;
+  product_bytes_ += sizeof result + kept * sizeof(Edge);
+  return edges_.insert(root, std::move(result));
 }
 
 // The edges of an intersection.
@@ -957,7 +959,7 @@ TermId Automaton::unicode_escape(TermId value) {
 
 size_t Automaton::bytes_used() const {
   return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + product_bytes_ + item_lists_.bytes() +
-         state_of_term_.size() * 40 + symbols_.bytes_used() + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
+         state_of_term_.size() * sizeof(StateId) + symbols_.bytes_used() + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
 }
 
 }  // namespace structgen

@@ -47,6 +47,7 @@ class ByteMap {
   void for_each(Visit&& visit) const {
     for (const auto& [set, target] : groups_) visit(set, target);
   }
+  size_t group_count() const { return groups_.size(); }
   size_t bytes() const { return groups_.capacity() * sizeof(groups_[0]) + (index_ ? sizeof *index_ : 0); }
 
  private:
@@ -185,11 +186,11 @@ class Automaton {
   std::deque<State> states_;
   ListPool<TermId> item_lists_;
   std::vector<StateId> state_of_list_;
-  std::unordered_map<TermId, StateId> state_of_term_;
+  std::deque<StateId> state_of_term_;  // kNone: not asked for yet
   std::unordered_map<TermId, std::vector<Code>> first_codes_;
   std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
   std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
-  std::unordered_map<TermId, std::vector<Edge>> edges_;  // of boolean terms and their parts
+  NumberMap<std::vector<Edge>> edges_;  // of boolean terms and their parts
   std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;

@@ -238,7 +238,7 @@ class Engine {
   Distinct distinct_;
   std::deque<std::shared_ptr<const Trie>> tries_;  // [0] is unused: the vocabulary's own trie stands for it
   IdTable trie_table_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Row>> rows_;
+  NumberMap<std::shared_ptr<const Row>> rows_;
   ListPool<uint32_t> exit_lists_;
   std::vector<TrieId> residuals_;  // by list of exits from the vocabulary's trie
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;

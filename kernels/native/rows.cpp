@@ -22,12 +22,12 @@ constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual 
 
 const Row* Engine::find_row(TrieId trie, StateId state) const {
   const auto found = rows_.find(row_key(trie, state));
-  return found == rows_.end() ? nullptr : found->second.get();
+  return found ? found->get() : nullptr;
 }
 
 const Row& Engine::keep(TrieId trie, StateId state, std::shared_ptr<const Row> made) {
   cache_bytes_ += 48;
-  return *rows_.emplace(row_key(trie, state), std::move(made)).first->second;
+  return *rows_.insert(row_key(trie, state), std::move(made));
 }
 
 const Row& Engine::row(TrieId trie, StateId state) {
