@@ -70,14 +70,13 @@ ByteGroup foreign_group(const std::array<uint8_t, 3>& tail) {
 
 }  // namespace
 
-void Trie::annotate() {
-  groups.assign(size(), 0);
-  height.assign(size(), 0);
+// Tells of each node what lies above it.  Returns the groups of the last bytes, where the characters are well-formed.
+std::vector<uint16_t> Trie::annotate_paths() {
   prefix.assign(size(), 0);
   chars.assign(size(), 0);
   std::vector<uint32_t> path(max_depth + 1u, 0);
   std::vector<Utf8> utf8(max_depth + 1u, kBoundary);  // of the recogniser that starts at the root
-  std::vector<uint16_t> own(size(), 0);                // group of the last byte, where the characters are well-formed
+  std::vector<uint16_t> own(size(), 0);
   for (uint32_t node = 1; node < size(); ++node) {
     const uint16_t here = depth[node];
     path[here] = node;
@@ -88,8 +87,19 @@ void Trie::annotate() {
     prefix[node] = prefix[parent] | (utf8[here] == kBroken ? uint16_t{kMalformed} : own[node]);
     chars[node] = chars[parent] + ((byte[node] & 0xC0) != 0x80);
   }
+  hash = size();
+  for (uint32_t i = 0; i < size(); ++i)
+    hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
+  for (uint32_t token : tokens) hash = combine(hash, token);
   link_children();
-  // From below: after a whole character a subtree has the groups that are known of it; only within one it is entered.
+  return own;
+}
+
+// From below: after a whole character a subtree has the groups that are known of it; only within one it is entered.
+void Trie::annotate() {
+  const std::vector<uint16_t> own = annotate_paths();
+  groups.assign(size(), 0);
+  height.assign(size(), 0);
   struct Place {
     uint32_t node;
     Utf8 state;
@@ -110,10 +120,6 @@ void Trie::annotate() {
       }
     }
   }
-  hash = size();
-  for (uint32_t i = 0; i < size(); ++i)
-    hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
-  for (uint32_t token : tokens) hash = combine(hash, token);
 }
 
 void Trie::link_children() {
@@ -247,10 +253,12 @@ void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
   const uint32_t token_shift = static_cast<uint32_t>(made.tokens.size()) - trie.token_begin[first];
   const auto depth_shift = static_cast<uint16_t>(depth - trie.depth[from]);
   made.byte.insert(made.byte.end(), trie.byte.begin() + first, trie.byte.begin() + last);
+  made.groups.insert(made.groups.end(), trie.groups.begin() + first, trie.groups.begin() + last);
+  made.height.insert(made.height.end(), trie.height.begin() + first, trie.height.begin() + last);
   made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[first], trie.tokens.begin() + trie.token_begin[last]);
+  made.max_depth = std::max<uint16_t>(made.max_depth, depth + trie.height[from]);
   for (uint32_t node = first; node < last; ++node) {
     made.depth.push_back(static_cast<uint16_t>(trie.depth[node] + depth_shift));
-    made.max_depth = std::max(made.max_depth, made.depth.back());
     made.end.push_back(trie.end[node] + node_shift);
     made.token_begin.push_back(trie.token_begin[node] + token_shift);
   }
@@ -275,6 +283,12 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     made.max_depth = std::max(made.max_depth, depth);
     made.end.push_back(made.size());
     made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+    made.groups.push_back(0);
+    made.height.push_back(0);
+    for (uint32_t source : sources) {
+      made.groups.back() |= trie.groups[source];
+      made.height.back() = std::max(made.height.back(), trie.height[source]);
+    }
     if (depth > 0) {  // tokens that end at an exit leave nothing
       const auto first = static_cast<std::ptrdiff_t>(made.tokens.size());
       for (uint32_t source : sources) made.tokens.insert(made.tokens.end(), trie.tokens_at(source).begin(), trie.tokens_at(source).end());
@@ -308,7 +322,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     open(byte);
   }
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
-  made.annotate();
+  made.annotate_paths();
   return made;
 }
 

@@ -66,6 +66,7 @@ struct Trie {
   uint64_t hash = 0;  // of the contents
 
   void annotate();
+  std::vector<uint16_t> annotate_paths();  // all but `groups` and `height`
   void link_children();
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
