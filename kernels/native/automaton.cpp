@@ -312,6 +312,12 @@ std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
   return LiteralState{head, is_sequence ? whole.b : kEpsilonTerm};
 }
 
+StateId Automaton::after_literal(StateId id, size_t bytes) {
+  const auto [head, tail] = *literal(id);
+  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + static_cast<uint32_t>(bytes)), tail)};
+  return intern(rest);
+}
+
 // Most states stand within a literal: one edge, and nothing else.
 bool Automaton::expand_literal(StateId id) {
   const auto found = literal(id);
@@ -319,8 +325,7 @@ bool Automaton::expand_literal(StateId id) {
   const Term head = found->head;
   ByteSet set;
   set.insert(static_cast<uint8_t>(terms_.blob(head.a)[head.b]));
-  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), found->tail)};
-  const StateId target = intern(rest);
+  const StateId target = after_literal(id, 1);
   State& state = states_[id];
   state.next.assign(set, target);
   state.next.seal();
@@ -351,21 +356,68 @@ std::vector<TermId> Automaton::alternatives(TermId term) const {
   return {list.begin(), list.end()};
 }
 
+std::optional<Automaton::ExcludingState> Automaton::excluding_state(StateId id) {
+  const auto held = items(id);
+  if (held.size() != 1) return std::nullopt;
+  const Term whole = terms_[held[0]];
+  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson || whole.b != terms_.literal("\"")) return std::nullopt;
+  const auto value = excluding(terms_[whole.a].a);
+  if (!value) return std::nullopt;
+  return ExcludingState{*value, whole.b};
+}
+
+size_t Automaton::leap(StateId id, std::string_view text) {
+  if (const auto found = literal(id)) {
+    const std::string_view wanted = terms_.blob(found->head.a).substr(found->head.b);
+    const size_t same = static_cast<size_t>(std::ranges::mismatch(wanted, text).in1 - wanted.begin());
+    return same == wanted.size() ? same : text.size();  // what differs ends the state, however much is read
+  }
+  const auto found = excluding_state(id);
+  if (!found) return 0;
+  // Bytes by which the language stays as it is, and that are neither escapes nor the end.
+  const StateId language = state_of(found->value.language);
+  const StateId free = state_of(terms_.sequence(json(found->value.language), found->tail));
+  size_t count = 0;
+  for (char letter : text) {
+    const auto byte = static_cast<uint8_t>(letter);
+    if (byte == '"' || byte == '\\' || expanded(language).next[byte] != language || expanded(free).next[byte] != free) break;
+    ++count;
+  }
+  return count;
+}
+
+StateId Automaton::after_leap(StateId id, std::string_view read) {
+  if (const auto found = literal(id)) {
+    const std::string_view wanted = terms_.blob(found->head.a).substr(found->head.b);
+    return wanted.starts_with(read) ? after_literal(id, read.size()) : kDead;
+  }
+  const auto [value, tail] = *excluding_state(id);
+  std::vector<TermId> rests;
+  for (TermId text : alternatives(value.texts)) {
+    if (text == kEpsilonTerm) continue;
+    const Term held = terms_[text];
+    if (terms_.blob(held.a).substr(held.b).starts_with(read))
+      rests.push_back(terms_.literal_rest(held.a, held.b + static_cast<uint32_t>(read.size())));
+  }
+  if (rests.empty()) return state_of(terms_.sequence(json(value.language), tail));
+  meter_.work(kTermSteps * rests.size(), kDeriving);
+  const TermId rest = terms_.conjunction({value.language, terms_.negation(terms_.choice(std::move(rests)))});
+  settle(rest, Weight::kPlain);
+  std::vector<TermId> items{terms_.sequence(json(rest), tail)};
+  return intern(items);
+}
+
 // Within the name of a member that must be none of the declared ones: where no text begins, all is as without them.
 bool Automaton::expand_excluding(StateId id) {
-  const auto held = items(id);
-  if (held.size() != 1) return false;
-  const Term whole = terms_[held[0]];
-  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson || whole.b != terms_.literal("\"")) return false;
-  const TermId value = terms_[whole.a].a;
-  const auto found = excluding(value);
-  if (!found) return false;
-  const State& free = expanded(state_of(terms_.sequence(json(found->language), whole.b)));
-  const State& language = expanded(state_of(found->language));
+  const auto found_state = excluding_state(id);
+  if (!found_state) return false;
+  const auto [found, tail] = *found_state;
+  const State& free = expanded(state_of(terms_.sequence(json(found.language), tail)));
+  const State& language = expanded(state_of(found.language));
   std::map<uint8_t, std::vector<TermId>> begun;  // what is left of the texts by their first bytes
   ByteSet differing;
   differing.insert('\\');
-  for (TermId text : alternatives(found->texts)) {
+  for (TermId text : alternatives(found.texts)) {
     if (text == kEpsilonTerm) {
       differing.insert('"');
       continue;
@@ -381,7 +433,7 @@ bool Automaton::expand_excluding(StateId id) {
     if (const ByteSet same = set & ~differing; !same.empty()) edges.emplace_back(target, same);
   });
   const auto add_edge = [&](uint8_t byte, TermId rest) {
-    std::vector<TermId> items{terms_.sequence(rest, whole.b)};
+    std::vector<TermId> items{terms_.sequence(rest, tail)};
     const StateId target = intern(items);
     if (target == kDead) return;
     auto edge = std::find_if(edges.begin(), edges.end(), [&](const auto& known) { return known.first == target; });
@@ -393,7 +445,7 @@ bool Automaton::expand_excluding(StateId id) {
     settle(rest, Weight::kPlain);
     if (terms_.distance(rest) != kInfinite) add_edge(byte, json(rest));
   }
-  add_edge('\\', json_escape(value));
+  add_edge('\\', json_escape(terms_[terms_[items(id)[0]].a].a));
   State& state = states_[id];
   for (const auto& [target, set] : edges) {
     state.next.assign(set, target);

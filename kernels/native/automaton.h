@@ -114,6 +114,12 @@ class Automaton {
     TermId tail;
   };
   std::optional<LiteralState> literal(StateId id) const;
+  // The state after the first bytes of that literal, without those between.
+  StateId after_literal(StateId id, size_t bytes);
+  // How many bytes of `text` can be read at once from a state within a literal or a string that excludes texts, and the
+  // state after so many of them; 0: none, as in all other states.
+  size_t leap(StateId id, std::string_view text);
+  StateId after_leap(StateId id, std::string_view read);
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   void trim();    // what can be derived anew, where it is much
@@ -153,6 +159,12 @@ class Automaton {
   void expand(StateId id);
   bool expand_literal(StateId id);
   bool expand_excluding(StateId id);
+  // Of a state `json(language & !texts) '"'`.
+  struct ExcludingState {
+    Excluding value;
+    TermId tail;
+  };
+  std::optional<ExcludingState> excluding_state(StateId id);
   void collect(TermId root, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
