@@ -257,10 +257,13 @@ void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
   made.height.insert(made.height.end(), trie.height.begin() + first, trie.height.begin() + last);
   made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[first], trie.tokens.begin() + trie.token_begin[last]);
   made.max_depth = std::max<uint16_t>(made.max_depth, depth + trie.height[from]);
+  const size_t at = made.end.size();
+  for (auto* values : {&made.end, &made.token_begin}) values->resize(at + last - first);
+  made.depth.resize(at + last - first);
   for (uint32_t node = first; node < last; ++node) {
-    made.depth.push_back(static_cast<uint16_t>(trie.depth[node] + depth_shift));
-    made.end.push_back(trie.end[node] + node_shift);
-    made.token_begin.push_back(trie.token_begin[node] + token_shift);
+    made.depth[at + node - first] = static_cast<uint16_t>(trie.depth[node] + depth_shift);
+    made.end[at + node - first] = trie.end[node] + node_shift;
+    made.token_begin[at + node - first] = trie.token_begin[node] + token_shift;
   }
 }
 
