@@ -110,11 +110,11 @@ StateId Automaton::intern(std::vector<TermId>& items) {
 }
 
 StateId Automaton::state_of(TermId term) {
-  const auto found = state_of_term_.find(term);
-  if (found != state_of_term_.end()) return found->second;
+  if (term < state_of_term_.size() && state_of_term_[term] != kNone) return state_of_term_[term];
   std::vector<TermId> items{term};
   const StateId id = intern(items);
-  state_of_term_.emplace(term, id);
+  if (state_of_term_.size() <= term) state_of_term_.resize(terms_.size(), kNone);
+  state_of_term_[term] = id;
   return id;
 }
 
@@ -301,13 +301,21 @@ void Automaton::collect(TermId root, Expansion& out) {
 }
 
 std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
-  const auto held = items(id);
+  const State& state = states_[id];
+  if (state.expanded && state.next.group_count() != 1) return std::nullopt;  // as of most states that walks meet
+  const auto held = item_lists_[state.items];
   if (held.size() != 1) return std::nullopt;
   const Term whole = terms_[held[0]];
   const bool is_sequence = whole.kind == Kind::kSequence;
   const Term head = is_sequence ? terms_[whole.a] : whole;
   if (head.kind != Kind::kLiteral) return std::nullopt;
   return LiteralState{head, is_sequence ? whole.b : kEpsilonTerm};
+}
+
+StateId Automaton::after_literal(StateId id, size_t bytes) {
+  const auto [head, tail] = *literal(id);
+  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + static_cast<uint32_t>(bytes)), tail)};
+  return intern(rest);
 }
 
 // Most states stand within a literal: one edge, and nothing else.
@@ -317,8 +325,7 @@ bool Automaton::expand_literal(StateId id) {
   const Term head = found->head;
   ByteSet set;
   set.insert(static_cast<uint8_t>(terms_.blob(head.a)[head.b]));
-  std::vector<TermId> rest{terms_.sequence(terms_.literal_rest(head.a, head.b + 1), found->tail)};
-  const StateId target = intern(rest);
+  const StateId target = after_literal(id, 1);
   State& state = states_[id];
   state.next.assign(set, target);
   state.next.seal();
@@ -349,21 +356,68 @@ std::vector<TermId> Automaton::alternatives(TermId term) const {
   return {list.begin(), list.end()};
 }
 
+std::optional<Automaton::ExcludingState> Automaton::excluding_state(StateId id) {
+  const auto held = items(id);
+  if (held.size() != 1) return std::nullopt;
+  const Term whole = terms_[held[0]];
+  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson || whole.b != terms_.literal("\"")) return std::nullopt;
+  const auto value = excluding(terms_[whole.a].a);
+  if (!value) return std::nullopt;
+  return ExcludingState{*value, whole.b};
+}
+
+size_t Automaton::leap(StateId id, std::string_view text) {
+  if (const auto found = literal(id)) {
+    const std::string_view wanted = terms_.blob(found->head.a).substr(found->head.b);
+    const size_t same = static_cast<size_t>(std::ranges::mismatch(wanted, text).in1 - wanted.begin());
+    return same == wanted.size() ? same : text.size();  // what differs ends the state, however much is read
+  }
+  const auto found = excluding_state(id);
+  if (!found) return 0;
+  // Bytes by which the language stays as it is, and that are neither escapes nor the end.
+  const StateId language = state_of(found->value.language);
+  const StateId free = state_of(terms_.sequence(json(found->value.language), found->tail));
+  size_t count = 0;
+  for (char letter : text) {
+    const auto byte = static_cast<uint8_t>(letter);
+    if (byte == '"' || byte == '\\' || expanded(language).next[byte] != language || expanded(free).next[byte] != free) break;
+    ++count;
+  }
+  return count;
+}
+
+StateId Automaton::after_leap(StateId id, std::string_view read) {
+  if (const auto found = literal(id)) {
+    const std::string_view wanted = terms_.blob(found->head.a).substr(found->head.b);
+    return wanted.starts_with(read) ? after_literal(id, read.size()) : kDead;
+  }
+  const auto [value, tail] = *excluding_state(id);
+  std::vector<TermId> rests;
+  for (TermId text : alternatives(value.texts)) {
+    if (text == kEpsilonTerm) continue;
+    const Term held = terms_[text];
+    if (terms_.blob(held.a).substr(held.b).starts_with(read))
+      rests.push_back(terms_.literal_rest(held.a, held.b + static_cast<uint32_t>(read.size())));
+  }
+  if (rests.empty()) return state_of(terms_.sequence(json(value.language), tail));
+  meter_.work(kTermSteps * rests.size(), kDeriving);
+  const TermId rest = terms_.conjunction({value.language, terms_.negation(terms_.choice(std::move(rests)))});
+  settle(rest, Weight::kPlain);
+  std::vector<TermId> items{terms_.sequence(json(rest), tail)};
+  return intern(items);
+}
+
 // Within the name of a member that must be none of the declared ones: where no text begins, all is as without them.
 bool Automaton::expand_excluding(StateId id) {
-  const auto held = items(id);
-  if (held.size() != 1) return false;
-  const Term whole = terms_[held[0]];
-  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson || whole.b != terms_.literal("\"")) return false;
-  const TermId value = terms_[whole.a].a;
-  const auto found = excluding(value);
-  if (!found) return false;
-  const State& free = expanded(state_of(terms_.sequence(json(found->language), whole.b)));
-  const State& language = expanded(state_of(found->language));
+  const auto found_state = excluding_state(id);
+  if (!found_state) return false;
+  const auto [found, tail] = *found_state;
+  const State& free = expanded(state_of(terms_.sequence(json(found.language), tail)));
+  const State& language = expanded(state_of(found.language));
   std::map<uint8_t, std::vector<TermId>> begun;  // what is left of the texts by their first bytes
   ByteSet differing;
   differing.insert('\\');
-  for (TermId text : alternatives(found->texts)) {
+  for (TermId text : alternatives(found.texts)) {
     if (text == kEpsilonTerm) {
       differing.insert('"');
       continue;
@@ -379,7 +433,7 @@ bool Automaton::expand_excluding(StateId id) {
     if (const ByteSet same = set & ~differing; !same.empty()) edges.emplace_back(target, same);
   });
   const auto add_edge = [&](uint8_t byte, TermId rest) {
-    std::vector<TermId> items{terms_.sequence(rest, whole.b)};
+    std::vector<TermId> items{terms_.sequence(rest, tail)};
     const StateId target = intern(items);
     if (target == kDead) return;
     auto edge = std::find_if(edges.begin(), edges.end(), [&](const auto& known) { return known.first == target; });
@@ -391,7 +445,7 @@ bool Automaton::expand_excluding(StateId id) {
     settle(rest, Weight::kPlain);
     if (terms_.distance(rest) != kInfinite) add_edge(byte, json(rest));
   }
-  add_edge('\\', json_escape(value));
+  add_edge('\\', json_escape(terms_[terms_[items(id)[0]].a].a));
   State& state = states_[id];
   for (const auto& [target, set] : edges) {
     state.next.assign(set, target);
@@ -520,7 +574,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
 
 // The edges of a term by classes of bytes: of a boolean term the derivatives, whose targets may be unsettled.
 const std::vector<Automaton::Edge>& Automaton::edges(TermId root) {
-  if (const auto found = edges_.find(root); found != edges_.end()) return found->second;
+  if (const auto found = edges_.find(root)) return *found;
   const Term term = terms_[root];
   std::vector<Edge> result;
   if (term.kind == Kind::kNot) {
@@ -547,8 +601,8 @@ const std::vector<Automaton::Edge>& Automaton::edges(TermId root) {
   }
   result.resize(kept);
   result.shrink_to_fit();
-  product_bytes_ += sizeof(*edges_.begin()) + kept * sizeof(Edge);
-  return edges_.emplace(root, std::move(result)).first->second;
+  product_bytes_ += sizeof result + kept * sizeof(Edge);
+  return edges_.insert(root, std::move(result));
 }
 
 // The edges of an intersection.
@@ -957,7 +1011,7 @@ TermId Automaton::unicode_escape(TermId value) {
 
 size_t Automaton::bytes_used() const {
   return terms_.bytes_used() + states_.size() * sizeof(State) + edge_bytes_ + product_bytes_ + item_lists_.bytes() +
-         state_of_term_.size() * 40 + symbols_.bytes_used() + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
+         state_of_term_.size() * sizeof(StateId) + symbols_.bytes_used() + mark_.capacity() * 4 + (first_codes_.size() + code_tails_.size()) * 96;
 }
 
 }  // namespace structgen

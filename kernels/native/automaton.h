@@ -47,6 +47,7 @@ class ByteMap {
   void for_each(Visit&& visit) const {
     for (const auto& [set, target] : groups_) visit(set, target);
   }
+  size_t group_count() const { return groups_.size(); }
   size_t bytes() const { return groups_.capacity() * sizeof(groups_[0]) + (index_ ? sizeof *index_ : 0); }
 
  private:
@@ -113,6 +114,12 @@ class Automaton {
     TermId tail;
   };
   std::optional<LiteralState> literal(StateId id) const;
+  // The state after the first bytes of that literal, without those between.
+  StateId after_literal(StateId id, size_t bytes);
+  // How many bytes of `text` can be read at once from a state within a literal or a string that excludes texts, and the
+  // state after so many of them; 0: none, as in all other states.
+  size_t leap(StateId id, std::string_view text);
+  StateId after_leap(StateId id, std::string_view read);
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   void trim();    // what can be derived anew, where it is much
@@ -152,6 +159,12 @@ class Automaton {
   void expand(StateId id);
   bool expand_literal(StateId id);
   bool expand_excluding(StateId id);
+  // Of a state `json(language & !texts) '"'`.
+  struct ExcludingState {
+    Excluding value;
+    TermId tail;
+  };
+  std::optional<ExcludingState> excluding_state(StateId id);
   void collect(TermId root, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
@@ -185,11 +198,11 @@ class Automaton {
   std::deque<State> states_;
   ListPool<TermId> item_lists_;
   std::vector<StateId> state_of_list_;
-  std::unordered_map<TermId, StateId> state_of_term_;
+  std::deque<StateId> state_of_term_;  // kNone: not asked for yet
   std::unordered_map<TermId, std::vector<Code>> first_codes_;
   std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
   std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
-  std::unordered_map<TermId, std::vector<Edge>> edges_;  // of boolean terms and their parts
+  NumberMap<std::vector<Edge>> edges_;  // of boolean terms and their parts
   std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;

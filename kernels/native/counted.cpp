@@ -35,14 +35,8 @@ Engine::CountTable& Engine::count_table(StateId star) {
   const Absorption absorbed = absorption({star, kNone});
   const auto beyond = absorbed.groups ? tokens_->part(absorbed.groups, absorption_breaks(star, absorbed.groups)) : nullptr;
   const Trie& walked = beyond ? beyond->trie : all;
-  for (uint32_t node = 1; beyond && node < all.size();) {
-    if (all.prefix[node] & ~absorbed.groups) {
-      node = all.end[node];
-      continue;
-    }
-    made->put(made->inside, all.chars[node], all.tokens_at(node));
-    ++node;
-  }
+  if (beyond)
+    tokens_->for_each_within(absorbed.groups, [&](uint32_t token, uint32_t chars) { made->put(made->inside, chars, {&token, 1}); });
   struct Level {
     uint32_t next, stop;
     NodeId node;

@@ -117,6 +117,7 @@ void Engine::forget() {
   unproven_.clear();
   path_steps_.clear();
   planned_.clear();
+  leaps_.clear();
   absorptions_.clear();
   unbounded_.clear();
   ++epoch_;
@@ -147,18 +148,29 @@ bool Engine::may_go_beyond(NodeId end, std::string_view text) {
 }
 
 NodeId Engine::known_step_token(NodeId node, uint32_t token) const {
+  NodeId next = node;
   for (char byte : tokens_->token(token)) {
-    node = machine_.known_step(node, static_cast<uint8_t>(byte));
-    if (node == kDeadNode || node == kNone) break;
+    next = machine_.known_step(next, static_cast<uint8_t>(byte));
+    if (next == kDeadNode) break;
+    if (next == kNone) {
+      const NodeId* known = leaps_.find(uint64_t{node} << 32 | token);
+      return known ? *known : kNone;
+    }
   }
-  return node;
+  return next;
 }
 
 NodeId Engine::step_token(NodeId node, uint32_t token) {
-  for (char byte : tokens_->token(token)) {
-    node = machine_.step(node, static_cast<uint8_t>(byte));
-    if (node == kDeadNode) break;
+  const uint64_t key = uint64_t{node} << 32 | token;
+  if (const NodeId* known = leaps_.find(key)) return *known;
+  bool leaps = false;
+  for (std::string_view text = tokens_->token(token); !text.empty();) {
+    const size_t before = text.size();
+    node = machine_.advance(node, text);
+    if (node == kDeadNode) return node;
+    leaps |= before > text.size() + 1;
   }
+  if (leaps) leaps_.insert(key, node);
   return node;
 }
 

@@ -83,7 +83,7 @@ class Engine {
   uint64_t epoch() const { return epoch_; }
   void trim(size_t cache_bytes);
   size_t cache_bytes() const { return cache_bytes_; }
-  size_t bytes_used() const { return machine_.bytes_used() + distinct_.bytes_used() + cache_bytes_; }
+  size_t bytes_used() const { return machine_.bytes_used() + distinct_.bytes_used() + leaps_.bytes() + cache_bytes_; }
   size_t row_count() const { return rows_.size(); }
   size_t trie_count() const { return tries_.size(); }
 
@@ -238,7 +238,7 @@ class Engine {
   Distinct distinct_;
   std::deque<std::shared_ptr<const Trie>> tries_;  // [0] is unused: the vocabulary's own trie stands for it
   IdTable trie_table_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Row>> rows_;
+  NumberMap<std::shared_ptr<const Row>> rows_;
   ListPool<uint32_t> exit_lists_;
   std::vector<TrieId> residuals_;  // by list of exits from the vocabulary's trie
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
@@ -255,6 +255,7 @@ class Engine {
   std::unordered_set<NodeId> unproven_;                 // nodes whose search ran out of fuel
   std::unordered_map<NodeId, PathStep> path_steps_;
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
+  NumberMap<NodeId> leaps_;  // by node and token, where the nodes between were not made
   std::vector<Absorption> absorptions_;  // by state
   std::unordered_map<uint64_t, std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
   std::unordered_map<TermId, uint16_t> char_groups_;

@@ -83,6 +83,32 @@ class IdTable {
   std::vector<Part> parts_{kParts};
 };
 
+// From numbers to values that stay where they are; it grows as its table does.
+template <class Value>
+class NumberMap {
+ public:
+  const Value* find(uint64_t key) const {
+    const uint32_t place = table_.find(mix(key), [&](uint32_t held) { return entries_[held].first == key; });
+    return place == kNone ? nullptr : &entries_[place].second;
+  }
+  bool contains(uint64_t key) const { return find(key) != nullptr; }
+  // `key` must not be there yet.
+  const Value& insert(uint64_t key, Value value) {
+    table_.insert(mix(key), static_cast<uint32_t>(entries_.size()));
+    return entries_.emplace_back(key, std::move(value)).second;
+  }
+  void clear() {
+    table_.clear();
+    entries_.clear();
+  }
+  size_t size() const { return entries_.size(); }
+  size_t bytes() const { return entries_.size() * sizeof(entries_[0]) + table_.bytes(); }
+
+ private:
+  std::deque<std::pair<uint64_t, Value>> entries_;
+  IdTable table_;
+};
+
 inline uint64_t hash_value(const std::pair<uint32_t, uint32_t>& value) {
   return uint64_t{value.first} << 32 | value.second;
 }

@@ -185,6 +185,27 @@ NodeId Machine::step(NodeId id, uint8_t byte) {
   return target;
 }
 
+NodeId Machine::advance(NodeId id, std::string_view& text) {
+  constexpr size_t kMostLeaping = 4;
+  const auto held = configs(id);
+  const NodeId known = known_step(id, static_cast<uint8_t>(text[0]));
+  size_t count = known == kNone && held.size() <= kMostLeaping ? text.size() : 1;
+  const std::vector<Config> from(held.begin(), held.end());  // what is made may move the pool
+  for (const auto& [state, frame] : from)
+    if (count > 1) count = std::min(count, automaton_.leap(state, text));
+  if (count < 2) {
+    const auto byte = static_cast<uint8_t>(text[0]);
+    text.remove_prefix(1);
+    return known != kNone ? known : step(id, byte);
+  }
+  automaton_.meter().work(kStepSteps * count * from.size(), kMoving);
+  std::vector<Config> moved;
+  for (const auto& [state, frame] : from)
+    if (const StateId after = automaton_.after_leap(state, text.substr(0, count)); after != kDead) moved.emplace_back(after, frame);
+  text.remove_prefix(count);
+  return moved.empty() ? kDeadNode : intern(moved);
+}
+
 bool Machine::same_step(NodeId one, NodeId other, uint8_t byte) const {
   const auto first = closure(one), second = closure(other);
   return first.size() == 1 && second.size() == 1 && first[0].second == second[0].second &&

@@ -59,6 +59,8 @@ class Machine {
   NodeId step(NodeId node, uint8_t byte);
   // The same without making anything: kNone where the transition is not known yet.
   NodeId known_step(NodeId node, uint8_t byte) const;
+  // Takes the first bytes from `text`, as many as can be read at once, and returns the node after them.
+  NodeId advance(NodeId node, std::string_view& text);
   // Whether both go to the same node by `byte`, as far as that shows without making it.
   bool same_step(NodeId one, NodeId other, uint8_t byte) const;
   NodeId step_special(NodeId node, uint32_t token);

@@ -22,12 +22,12 @@ constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual 
 
 const Row* Engine::find_row(TrieId trie, StateId state) const {
   const auto found = rows_.find(row_key(trie, state));
-  return found == rows_.end() ? nullptr : found->second.get();
+  return found ? found->get() : nullptr;
 }
 
 const Row& Engine::keep(TrieId trie, StateId state, std::shared_ptr<const Row> made) {
   cache_bytes_ += 48;
-  return *rows_.emplace(row_key(trie, state), std::move(made)).first->second;
+  return *rows_.insert(row_key(trie, state), std::move(made));
 }
 
 const Row& Engine::row(TrieId trie, StateId state) {
@@ -74,8 +74,9 @@ Row Engine::make_row(StateId state, const Near& near) {
 // A state of which the row is likely to tell most of this one's.
 Engine::Near Engine::near_state(StateId id) {
   const State& state = machine_.automaton().expanded(id);
-  if (!state.calls.empty() || state.live.size() < kWideState || is_outside(id)) return {};
+  if (!state.calls.empty() || state.live.size() < kWideState) return {};
   if (Near near = without_excluded(id); near.state != kNone) return near;
+  if (is_outside(id)) return {};
   if (Near near = without_length(id); near.state != kNone) return near;
   if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
   if (Near near; (near.state = successor_alike(id)) != kNone) return near;
@@ -402,15 +403,7 @@ std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {
   auto& held = class_masks_[groups];
   if (held) return held;
   auto mask = std::make_shared<Words>(words());
-  const Trie& all = tokens_->trie();
-  for (uint32_t node = 1; node < all.size();) {
-    if (all.prefix[node] & ~groups) {
-      node = all.end[node];
-      continue;
-    }
-    for (uint32_t token : all.tokens_at(node)) (*mask)[token >> 5] |= uint32_t{1} << (token & 31);
-    ++node;
-  }
+  tokens_->for_each_within(groups, [&](uint32_t token, uint32_t) { (*mask)[token >> 5] |= uint32_t{1} << (token & 31); });
   cache_bytes_ += mask->size() * 4;
   return held = std::move(mask);
 }

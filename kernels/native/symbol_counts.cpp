@@ -89,7 +89,7 @@ const SymbolCounts& SymbolCounter::of(TermId root) {
         need(term.a);
         need(term.b);
         if (stack.size() != before) continue;
-        const SymbolCounts &head = known_.at(term.a), &tail = known_.at(term.b);
+        const SymbolCounts &head = *known_.find(term.a), &tail = *known_.find(term.b);
         for (size_t group = 0; group < kSymbolGroups; ++group) {
           made.least[group] = sum(head.least[group], tail.least[group]);
           made.most[group] = sum(head.most[group], tail.most[group]);
@@ -99,7 +99,7 @@ const SymbolCounts& SymbolCounter::of(TermId root) {
       case Kind::kRepeat: {
         need(term.a);
         if (stack.size() != before) continue;
-        const SymbolCounts& item = known_.at(term.a);
+        const SymbolCounts& item = *known_.find(term.a);
         for (size_t group = 0; group < kSymbolGroups; ++group) {
           made.least[group] = product(item.least[group], term.b);
           made.most[group] = product(item.most[group], term.c);
@@ -111,9 +111,9 @@ const SymbolCounts& SymbolCounter::of(TermId root) {
         const auto list = terms_.list(term.a);
         for (TermId item : list) need(item);
         if (stack.size() != before) continue;
-        made = known_.at(list[0]);
+        made = *known_.find(list[0]);
         for (TermId item : list.subspan(1)) {
-          const SymbolCounts& other = known_.at(item);
+          const SymbolCounts& other = *known_.find(item);
           const bool either = term.kind == Kind::kChoice;
           for (size_t group = 0; group < kSymbolGroups; ++group) {
             made.least[group] = either ? std::min(made.least[group], other.least[group]) : std::max(made.least[group], other.least[group]);
@@ -124,10 +124,10 @@ const SymbolCounts& SymbolCounter::of(TermId root) {
       }
       default: break;  // nothing is known
     }
-    known_.emplace(id, made);
+    known_.insert(id, made);
     stack.pop_back();
   }
-  return known_.at(root);
+  return *known_.find(root);
 }
 
 }  // namespace structgen

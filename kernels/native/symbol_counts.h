@@ -5,7 +5,6 @@
 #pragma once
 
 #include <array>
-#include <unordered_map>
 
 #include "term.h"
 
@@ -30,11 +29,11 @@ class SymbolCounter {
   // Bounds for all members of a regular term; they need not be attained.  O(parts that were not asked for before).
   const SymbolCounts& of(TermId term);
   void forget() { known_.clear(); }
-  size_t bytes_used() const { return known_.size() * (sizeof(SymbolCounts) + 24); }
+  size_t bytes_used() const { return known_.bytes(); }
 
  private:
   const TermStore& terms_;
-  std::unordered_map<TermId, SymbolCounts> known_;
+  NumberMap<SymbolCounts> known_;
 };
 
 // The first group: characters, told by the bytes that begin one.

@@ -70,30 +70,21 @@ ByteGroup foreign_group(const std::array<uint8_t, 3>& tail) {
 
 }  // namespace
 
-void Trie::annotate() {
-  groups.assign(size(), 0);
-  height.assign(size(), 0);
+// Tells of each node what lies above it.  Returns the groups of the last bytes, where the characters are well-formed.
+std::vector<uint16_t> Trie::annotate_paths() {
   prefix.assign(size(), 0);
   chars.assign(size(), 0);
-  // utf8[s] is the recogniser's state at the current node when started after the path's node of depth s.
-  std::vector<std::vector<Utf8>> utf8(max_depth + 1u);
   std::vector<uint32_t> path(max_depth + 1u, 0);
+  std::vector<Utf8> utf8(max_depth + 1u, kBoundary);  // of the recogniser that starts at the root
+  std::vector<uint16_t> own(size(), 0);
   for (uint32_t node = 1; node < size(); ++node) {
     const uint16_t here = depth[node];
     path[here] = node;
-    std::vector<Utf8>& states = utf8[here];
-    states.assign(utf8[here - 1u].begin(), utf8[here - 1u].end());
-    states.push_back(kBoundary);  // started at the parent
     const auto behind = [&](unsigned back) { return here > back ? byte[path[here - back]] : uint8_t{0}; };
-    const uint16_t group = byte[node] < 0x80 ? group_of(byte[node]) : foreign_group({behind(2), behind(1), byte[node]});
-    for (uint16_t start = 0; start < here; ++start) {
-      states[start] = utf8_step(states[start], byte[node]);
-      const uint32_t above = path[start];
-      groups[above] |= states[start] == kBroken ? uint16_t{kMalformed} : group;
-      height[above] = std::max<uint16_t>(height[above], here - start);
-    }
+    own[node] = byte[node] < 0x80 ? group_of(byte[node]) : foreign_group({behind(2), behind(1), byte[node]});
     const uint32_t parent = path[here - 1u];
-    prefix[node] = prefix[parent] | (states[0] == kBroken ? uint16_t{kMalformed} : group);
+    utf8[here] = utf8_step(utf8[here - 1u], byte[node]);
+    prefix[node] = prefix[parent] | (utf8[here] == kBroken ? uint16_t{kMalformed} : own[node]);
     chars[node] = chars[parent] + ((byte[node] & 0xC0) != 0x80);
   }
   hash = size();
@@ -101,64 +92,115 @@ void Trie::annotate() {
     hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
   for (uint32_t token : tokens) hash = combine(hash, token);
   link_children();
+  return own;
+}
+
+// From below: after a whole character a subtree has the groups that are known of it; only within one it is entered.
+void Trie::annotate() {
+  const std::vector<uint16_t> own = annotate_paths();
+  groups.assign(size(), 0);
+  height.assign(size(), 0);
+  struct Place {
+    uint32_t node;
+    Utf8 state;
+  };
+  std::vector<Place> within;
+  for (uint32_t above = size(); above-- > 0;) {
+    within.assign(1, {above, kBoundary});
+    while (!within.empty()) {
+      const Place from = within.back();
+      within.pop_back();
+      for (uint32_t at = child_begin[from.node]; at < child_begin[from.node + 1]; ++at) {
+        const uint32_t node = child_node[at];
+        const Utf8 state = utf8_step(from.state, child_byte[at]);
+        groups[above] |= state == kBroken ? uint16_t{kMalformed} : own[node];
+        if (from.node == above) height[above] = std::max<uint16_t>(height[above], height[node] + 1);
+        if (state == kBoundary) groups[above] |= groups[node];
+        else if (state != kBroken) within.push_back({node, state});
+      }
+    }
+  }
 }
 
 void Trie::link_children() {
-  std::vector<uint32_t> path(max_depth + 1u, 0), parents(size(), 0);
-  child_begin.assign(size() + 1, 0);
-  for (uint32_t node = 1; node < size(); ++node) {
-    path[depth[node]] = node;
-    parents[node] = path[depth[node] - 1u];
-    ++child_begin[parents[node] + 1];
+  child_begin.clear();
+  child_byte.clear();
+  child_node.clear();
+  child_begin.reserve(size() + 1);
+  child_byte.reserve(size() - 1);
+  child_node.reserve(size() - 1);
+  for (uint32_t node = 0; node < size(); ++node) {
+    child_begin.push_back(static_cast<uint32_t>(child_node.size()));
+    for (uint32_t child = node + 1; child < end[node]; child = end[child]) {
+      child_byte.push_back(byte[child]);
+      child_node.push_back(child);
+    }
   }
-  for (uint32_t node = 0; node < size(); ++node) child_begin[node + 1] += child_begin[node];
-  std::vector<uint32_t> next(child_begin.begin(), child_begin.end() - 1);
-  child_byte.resize(size() - 1);
-  child_node.resize(size() - 1);
-  for (uint32_t node = 1; node < size(); ++node) {
-    const uint32_t place = next[parents[node]]++;
-    child_byte[place] = byte[node];
-    child_node[place] = node;
-  }
+  child_begin.push_back(static_cast<uint32_t>(child_node.size()));
 }
 
 std::optional<TriePart> part_beyond(const Trie& trie, uint16_t inside, uint16_t breaks, size_t most) {
-  TriePart part;
-  Trie& made = part.trie;
-  std::vector<uint32_t> path(trie.max_depth + 1u, 0);  // nodes of the whole trie
-  std::vector<uint32_t> open;                          // nodes of the part
-  const auto add = [&](uint32_t node, bool with_tokens) {
-    for (; open.size() > trie.depth[node]; open.pop_back()) made.end[open.back()] = made.size();
-    open.push_back(made.size());
-    part.origin.push_back(node);
-    made.byte.push_back(trie.byte[node]);
-    made.depth.push_back(trie.depth[node]);
-    made.end.push_back(0);
-    made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
-    made.groups.push_back(trie.groups[node]);  // of the whole: a part has no more
-    made.height.push_back(trie.height[node]);
-    made.max_depth = std::max(made.max_depth, trie.depth[node]);
-    if (!with_tokens) return;
-    const auto tokens = trie.tokens_at(node);
-    made.tokens.insert(made.tokens.end(), tokens.begin(), tokens.end());
-  };
-  add(0, false);
+  std::vector<uint32_t> tops;  // of the subtrees that leave
+  size_t total = 1, tokens = 0;
   for (uint32_t node = 1; node < trie.size();) {
-    path[trie.depth[node]] = node;
     const uint16_t leaves_by = trie.prefix[node] & ~inside;
     if (leaves_by == 0) {
       node = (trie.groups[node] & ~inside & breaks) == 0 && (trie.groups[node] & kMalformed) == 0 ? trie.end[node] : node + 1;
       continue;
     }
     if (leaves_by & breaks) {
-      for (size_t depth = 1; depth < trie.depth[node]; ++depth)
-        if (open.size() <= depth || part.origin[open[depth]] != path[depth]) add(path[depth], false);
-      for (uint32_t below = node; below < trie.end[node]; ++below) add(below, true);
+      tops.push_back(node);
+      total += trie.end[node] - node;
+      tokens += trie.token_begin[trie.end[node]] - trie.token_begin[node];
+      if (total > most) return std::nullopt;
     }
-    if (made.size() > most) return std::nullopt;
     node = trie.end[node];
   }
-  for (uint32_t node : open) made.end[node] = made.size();
+  TriePart part;
+  Trie& made = part.trie;
+  total += total / 4;  // with the way to each of them
+  for (auto* values : {&made.depth, &made.groups, &made.height}) values->reserve(total);
+  for (auto* values : {&made.end, &made.token_begin, &part.origin}) values->reserve(total);
+  made.byte.reserve(total);
+  made.tokens.reserve(tokens);
+  std::vector<uint32_t> open;  // nodes of the part
+  const auto copy = [&](uint32_t first, uint32_t last) {
+    const auto append = [&](auto& to, const auto& from) { to.insert(to.end(), from.begin() + first, from.begin() + last); };
+    append(made.byte, trie.byte);
+    append(made.depth, trie.depth);
+    append(made.groups, trie.groups);  // of the whole: a part has no more
+    append(made.height, trie.height);
+    for (uint32_t node = first; node < last; ++node) part.origin.push_back(node);
+  };
+  const auto close = [&](uint32_t depth) {
+    for (; open.size() > depth; open.pop_back()) made.end[open.back()] = made.size();
+  };
+  const auto add_on_the_way = [&](uint32_t node) {
+    close(trie.depth[node]);
+    open.push_back(made.size());
+    copy(node, node + 1);
+    made.end.push_back(0);
+    made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+  };
+  add_on_the_way(0);
+  for (uint32_t top : tops) {
+    while (part.origin[open.back()] != 0 && trie.end[part.origin[open.back()]] <= top) close(static_cast<uint32_t>(open.size()) - 1);
+    for (uint32_t node = part.origin[open.back()]; trie.depth[node] + 1u < trie.depth[top];) {
+      for (++node; trie.end[node] <= top;) node = trie.end[node];
+      add_on_the_way(node);
+    }
+    const uint32_t last = trie.end[top];
+    const uint32_t node_shift = made.size() - top;  // modulo 2^32, as the next
+    const uint32_t token_shift = static_cast<uint32_t>(made.tokens.size()) - trie.token_begin[top];
+    copy(top, last);
+    for (uint32_t node = top; node < last; ++node) {
+      made.end.push_back(trie.end[node] + node_shift);
+      made.token_begin.push_back(trie.token_begin[node] + token_shift);
+    }
+    made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[top], trie.tokens.begin() + trie.token_begin[last]);
+    made.max_depth = std::max<uint16_t>(made.max_depth, trie.depth[top] + trie.height[top]);
+  }
+  close(0);
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
   made.link_children();
   return part;
@@ -211,12 +253,17 @@ void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
   const uint32_t token_shift = static_cast<uint32_t>(made.tokens.size()) - trie.token_begin[first];
   const auto depth_shift = static_cast<uint16_t>(depth - trie.depth[from]);
   made.byte.insert(made.byte.end(), trie.byte.begin() + first, trie.byte.begin() + last);
+  made.groups.insert(made.groups.end(), trie.groups.begin() + first, trie.groups.begin() + last);
+  made.height.insert(made.height.end(), trie.height.begin() + first, trie.height.begin() + last);
   made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[first], trie.tokens.begin() + trie.token_begin[last]);
+  made.max_depth = std::max<uint16_t>(made.max_depth, depth + trie.height[from]);
+  const size_t at = made.end.size();
+  for (auto* values : {&made.end, &made.token_begin}) values->resize(at + last - first);
+  made.depth.resize(at + last - first);
   for (uint32_t node = first; node < last; ++node) {
-    made.depth.push_back(static_cast<uint16_t>(trie.depth[node] + depth_shift));
-    made.max_depth = std::max(made.max_depth, made.depth.back());
-    made.end.push_back(trie.end[node] + node_shift);
-    made.token_begin.push_back(trie.token_begin[node] + token_shift);
+    made.depth[at + node - first] = static_cast<uint16_t>(trie.depth[node] + depth_shift);
+    made.end[at + node - first] = trie.end[node] + node_shift;
+    made.token_begin[at + node - first] = trie.token_begin[node] + token_shift;
   }
 }
 
@@ -239,6 +286,12 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     made.max_depth = std::max(made.max_depth, depth);
     made.end.push_back(made.size());
     made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+    made.groups.push_back(0);
+    made.height.push_back(0);
+    for (uint32_t source : sources) {
+      made.groups.back() |= trie.groups[source];
+      made.height.back() = std::max(made.height.back(), trie.height[source]);
+    }
     if (depth > 0) {  // tokens that end at an exit leave nothing
       const auto first = static_cast<std::ptrdiff_t>(made.tokens.size());
       for (uint32_t source : sources) made.tokens.insert(made.tokens.end(), trie.tokens_at(source).begin(), trie.tokens_at(source).end());
@@ -272,7 +325,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     open(byte);
   }
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
-  made.annotate();
+  made.annotate_paths();
   return made;
 }
 
@@ -313,6 +366,13 @@ TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {
     if (!token(id).empty()) entries.emplace_back(token(id), id);
   std::sort(entries.begin(), entries.end());
   trie_ = build_trie(entries);
+  find_kinds();
+}
+
+void TokenTrie::find_kinds() {
+  kinds_.reserve(trie_.tokens.size());
+  for (uint32_t node = 0; node < trie_.size(); ++node)
+    for (size_t i = trie_.tokens_at(node).size(); i > 0; --i) kinds_.push_back({trie_.prefix[node], trie_.chars[node]});
 }
 
 std::string TokenTrie::serialize() const {
@@ -349,13 +409,21 @@ TokenTrie TokenTrie::deserialize(std::string_view data) {
                result.offsets_.front() == 0 && result.offsets_.back() == result.text_.size() &&
                std::is_sorted(result.offsets_.begin(), result.offsets_.end()) &&
                std::is_sorted(trie.token_begin.begin(), trie.token_begin.end()) && trie.depth[0] == 0;
+  std::vector<size_t> open;  // nodes whose subtree goes on; their number is a depth
+  const auto close = [&](size_t depth, size_t at) {
+    for (; open.size() > depth; open.pop_back()) sound = sound && trie.end[open.back()] == at;
+  };
   for (size_t i = 0; sound && i < nodes; ++i) {
-    sound = trie.end[i] > i && trie.end[i] <= nodes && (i == 0 || (trie.depth[i] > 0 && trie.depth[i] <= trie.depth[i - 1] + 1));
+    sound = i == 0 || (trie.depth[i] > 0 && trie.depth[i] <= trie.depth[i - 1] + 1);
+    close(trie.depth[i], i);
+    open.push_back(i);
     trie.max_depth = std::max(trie.max_depth, trie.depth[i]);
   }
+  close(0, nodes);
   for (size_t i = 0; sound && i < trie.tokens.size(); ++i) sound = trie.tokens[i] < result.size();
   if (!sound) throw std::invalid_argument("token trie data is damaged");
   trie.annotate();
+  result.find_kinds();
   return result;
 }
 

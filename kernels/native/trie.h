@@ -66,6 +66,7 @@ struct Trie {
   uint64_t hash = 0;  // of the contents
 
   void annotate();
+  std::vector<uint16_t> annotate_paths();  // all but `groups` and `height`
   void link_children();
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
@@ -103,7 +104,7 @@ struct TriePart {
   Trie trie;
   std::vector<uint32_t> origin;
 };
-// Nothing where it has more than `most` nodes.
+// Nothing where more than `most` nodes leave them.
 std::optional<TriePart> part_beyond(const Trie& trie, uint16_t groups, uint16_t breaks, size_t most);
 
 // The tokens of a vocabulary with their trie.
@@ -121,6 +122,16 @@ class TokenTrie {
   }
   const Trie& trie() const { return trie_; }
 
+  // Calls visit(token, n) for the tokens that are made of characters of `groups`, n of which begin in the token.
+  template <class Visit>
+  void for_each_within(uint16_t groups, Visit&& visit) const {
+    for (uint32_t node = 1; node < trie_.size(); node = trie_.end[node]) {
+      if (trie_.prefix[node] & ~groups) continue;
+      for (uint32_t at = trie_.token_begin[node]; at < trie_.token_begin[trie_.end[node]]; ++at)
+        if (!(kinds_[at].groups & ~groups)) visit(trie_.tokens[at], kinds_[at].chars);
+    }
+  }
+
   // Shared by the engines of a vocabulary, and kept where they are likely to be asked for again.
   std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
   std::shared_ptr<const Trie> residual(const std::vector<uint32_t>& exits) const;
@@ -136,6 +147,11 @@ class TokenTrie {
   std::string text_;
   std::vector<uint64_t> offsets_{0};
   Trie trie_;
+  struct TokenKind {
+    uint16_t groups, chars;  // `prefix` and `chars` of the node where the token ends
+  };
+  std::vector<TokenKind> kinds_;  // of trie_.tokens, so that finding those of a class is one pass
+  void find_kinds();
 };
 
 }  // namespace structgen

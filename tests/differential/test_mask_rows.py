@@ -7,6 +7,7 @@ counted classes near their bounds, classes of characters, and states whose bound
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,32 @@ def test_masks_of_json_schemas(name: str, deepseek_vocabulary: Vocabulary) -> No
 def test_masks_of_regexes(name: str, deepseek_vocabulary: Vocabulary) -> None:
     pattern, texts = REGEXES[name]
     compare(regex(pattern), texts, deepseek_vocabulary)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_tokens_lead_where_their_bytes_lead(name: str, deepseek_vocabulary: Vocabulary) -> None:
+    """A token is read as few long pieces, its bytes one by one; both come to the same state."""
+    schema, texts = SCHEMAS[name]
+    constraint = compile(json_schema(json.dumps(schema)), deepseek_vocabulary)
+    rng = random.Random(11)
+    for text in texts:
+        matcher = constraint.matcher()
+        assert matcher.accept_bytes(text.encode()) == len(text.encode())
+        allowed = allowed_tokens(matcher, deepseek_vocabulary.size)
+        related = [t for t in allowed if deepseek_vocabulary.tokens[t][:1] in (b"n", b"i", b"x", b"a")]
+        for token in rng.sample(sorted(allowed), min(150, len(allowed))) + related[:150]:
+            data = deepseek_vocabulary.tokens[token]
+            if not data:
+                continue
+            assert matcher.accept(token)
+            end = matcher.state_id
+            matcher.rollback(1)
+            assert matcher.accept_bytes(data) == len(data)
+            assert matcher.state_id == end
+            matcher.rollback(1)
+            assert matcher.accept(token), "once more, over what is known"
+            assert matcher.state_id == end
+            matcher.rollback(1)
 
 
 NAMES = ("", "name", "names", "nap", "n", "né", "日本", "日", "a\U0001f600b", 'a"b', "back\\slash", "/", "\n", "a\tb")
