@@ -13,6 +13,7 @@
 #include <shared_mutex>
 
 #include "flatten.h"
+#include "label.h"
 #include "matcher.h"
 #include "plain_schema.h"
 #include "python_json.h"
@@ -118,6 +119,10 @@ NB_MODULE(_native, m) {
 
   static nb::object limit_error;  // called as limit_error(name, maximum, evidence); set by the Python face
   m.def("set_limit_error", [](nb::object type) { limit_error = std::move(type); }, "type"_a);
+  m.def("is_a_label", [](std::string_view text, bool bidi) { return is_a_label(text, bidi ? Direction::kBidi : Direction::kLeftToRight); },
+        "text"_a, "bidi"_a);
+  m.def("a_label_rest", [](std::string_view text, bool bidi) { return a_label_rest(text, bidi ? Direction::kBidi : Direction::kLeftToRight); },
+        "text"_a, "bidi"_a);
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { limit_error.reset(); }));
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {

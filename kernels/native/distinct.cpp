@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "engine.h"
+#include "label.h"
 
 namespace structgen {
 
@@ -26,28 +27,20 @@ void clear(std::span<const uint32_t> tokens, uint32_t* words) {
 
 }  // namespace
 
-class Distinct::Trial {
- public:
-  explicit Trial(JsonScopes& scopes) : scopes_(scopes), mark_(scopes.mark()) {}
-  ~Trial() { scopes_.release(mark_); }
-  Trial(const Trial&) = delete;
-  Trial& operator=(const Trial&) = delete;
-
- private:
-  JsonScopes& scopes_;
-  size_t mark_;
-};
-
 Distinct::Distinct(Engine& engine) : engine_(engine) {}
 
 std::string Distinct::key(const Position& at) const {
   std::string key(reinterpret_cast<const char*>(&at.node), sizeof at.node);
+  key += at.label;
+  key.push_back('.');
   return key + scopes_.key(at.lexer);
 }
 
 bool Distinct::drop(Position& at, std::span<const FrameId> scopes) {
   at.node = engine_.machine().without(at.node, scopes);
-  if (!engine_.machine()[at.node].in_scope) at.lexer = {};
+  const Node& left = engine_.machine()[at.node];
+  if (!left.in_scope) at.lexer = {};
+  if (!left.in_label) at.label.clear();
   return at.node != kDeadNode;
 }
 
@@ -80,10 +73,13 @@ bool Distinct::step(Position& at, uint8_t byte) {
   Machine& machine = engine_.machine();
   machine.automaton().meter().work(kByteSteps, "looking for values that occur twice");
   if (at.lexer.mode == LexMode::kNumber && !is_number_byte(byte) && !handle(at, scopes_.end_number(at.lexer))) return false;
+  if (!at.label.empty() && is_end(at.label, byte) && !end_label(at)) return false;
   const bool is_bracket = byte == '[' || byte == '{';
   const bool opens = is_bracket && at.lexer.mode <= LexMode::kAfter;
   if (is_bracket) check_entry(at, opens);
   at.node = machine.step(at.node, byte);
+  if (!machine[at.node].in_label) at.label.clear();
+  else if (!read_label(at, byte)) return false;
   if (at.node == kDeadNode) return false;
   if (!machine[at.node].in_scope) {
     if (at.lexer.active()) at.lexer = {};
@@ -112,6 +108,7 @@ bool Distinct::step_token(Position& at, uint32_t token) {
   if (!text.empty()) return step(at, text);
   at.node = engine_.machine().step_special(at.node, token);
   if (!engine_.machine()[at.node].in_scope) at.lexer = {};
+  at.label.clear();  // none holds a special token
   return at.node != kDeadNode;
 }
 
@@ -133,6 +130,7 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
     int64_t symbol;
     bool operator>(const Entry& other) const { return std::pair(rank, age) > std::pair(other.rank, other.age); }
   };
+  if (auto known = label_completion(start); known && leads(start, *known, goal, effort)) return known;
   const Trial trial(scopes_);
   Machine& machine = engine_.machine();
   std::vector<Visit> visits{{start, kNone, 0, 0}};
@@ -200,8 +198,8 @@ const std::vector<int64_t>* Distinct::way(const Position& at, Goal goal, Effort 
 
 std::optional<std::vector<int64_t>> Distinct::completion(const Position& at, uint64_t fuel) {
   std::vector<int64_t> straight = engine_.shortest_completion(at.node);
-  if (leads(at, straight, Goal::kEnd, {true, fuel})) return straight;
-  return search(at, Goal::kEnd, {true, fuel});
+  if (leads(at, straight, Goal::kEnd, {true, true, fuel})) return straight;
+  return search(at, Goal::kEnd, {true, true, fuel});
 }
 
 bool Distinct::completable(const Position& at, Effort effort) {
@@ -293,7 +291,7 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
     }
     return farthest;
   }
-  const auto try_each = [&](const std::vector<uint32_t>& tokens) {
+  const auto try_each = [&](std::span<const uint32_t> tokens) {
     for (uint32_t token : tokens) {
       if (!(words[token >> 5] >> (token & 31) & 1)) continue;
       Position next = start;
@@ -304,7 +302,10 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
     try_each(lists().strings);
     if (start.lexer.mode != LexMode::kString) try_each(lists().numbers);
   }
-  try_each(lists().openers);
+  if (effort.has_containers) try_each(lists().openers);
+  try_each(label_openers());
+  for (uint32_t node : doubtful(start))
+    try_each(std::span(all.tokens).subspan(all.token_begin[node], all.token_begin[all.end[node]] - all.token_begin[node]));
   return farthest;
 }
 
@@ -436,13 +437,16 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
   const auto fits = [&](const Position& at) {
     if (machine[at.node].accepting) return true;
     if ((machine[at.node].distance + longest - 1) / longest > budget) return false;
-    if (engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, fuel})) return true;
+    if (engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, true, fuel})) return true;
+    if (machine[at.node].in_label && !at.lexer.active() && add(machine[at.node].distance, kLongestRest) <= budget) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {
       try {
         const auto symbols = completion(at, kCompletionSteps);
         const auto tokens = symbols ? spelled(*symbols) : std::nullopt;
-        place->second = (tokens && tokens->size() <= budget) || (symbols && fewest(at, budget + 1, fuel));
+        // Of an open label too many texts would have to be tried.
+        const bool is_searched = symbols && !machine[at.node].in_label;
+        place->second = (tokens && tokens->size() <= budget) || (is_searched && fewest(at, budget + 1, fuel));
       } catch (const LimitError& error) {
         if (error.limit != "distance_steps" || !engine_.byte_complete()) throw;  // not known to fit
       }

@@ -8,6 +8,11 @@
 // which every completion would: those are found by walking the trie where the lexer says that this is possible.
 //
 // It must be certain from the text where a scope begins; a grammar that leaves two ways is refused when they are met.
+//
+// Labels of host names are followed in the same way (distinct_labels.cpp): the text of an open one is kept, and where it
+// ends the configurations inside its rule are dropped unless it decodes to a valid label.  No search is needed there:
+// what was written can be completed as long as there is room, and near the end of that the bytes after which nothing
+// completes it are dropped at once.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +35,7 @@ class Engine;
 struct Position {
   NodeId node = kDeadNode;
   JsonLexer lexer;
+  std::string label;  // that is open: small letters, then an open escape as it stands
 };
 
 class Distinct {
@@ -41,8 +47,10 @@ class Distinct {
   bool step(Position& at, std::string_view text);
   bool step_token(Position& at, uint32_t token);  // no EOS
 
-  // How hard to look: `thorough` where nothing is known of the scopes, and the steps that one search may take.
+  // How hard to look: whether there are containers at all, `thorough` where nothing is known of them, and the steps that
+  // one search may take.
   struct Effort {
+    bool has_containers;
     bool thorough;
     uint64_t fuel;
   };
@@ -59,6 +67,9 @@ class Distinct {
   // Some completion: bytes, with special tokens as -1 - id.  That of the machine where it repeats nothing.
   std::optional<std::vector<int64_t>> completion(const Position& at, uint64_t fuel);
 
+  // How many more tokens than the machine's distances tell may complete an open label and what follows it.
+  uint32_t label_slack();
+
   // How much the lexer holds, and a return to when it held less: what positions made since then hold is void.
   size_t size() const { return scopes_.size(); }
   void release(size_t size) { scopes_.release(size); }
@@ -73,6 +84,17 @@ class Distinct {
   class Trial;  // drops what the lexer has made when it ends
 
   bool drop(Position& at, std::span<const FrameId> scopes);
+  // What becomes of an open label: it ends, or reads a byte.  False where nothing is left.
+  bool end_label(Position& at);
+  static bool is_end(const std::string& label, uint8_t byte);
+  bool may_escape(const std::string& label, Scope scope);
+  bool may_go_on(const std::string& label, NodeId node, Scope scope);
+  bool read_label(Position& at, uint8_t byte);
+  template <class Holds>
+  bool keep_labels(Position& at, Holds&& holds);
+  std::optional<std::vector<int64_t>> label_completion(const Position& at);
+  // Nodes of the trie, each with all below it, after which an open label may be no valid one.
+  std::vector<uint32_t> doubtful(const Position& at);
   bool handle(Position& at, JsonScopes::Event event);
   void check_entry(const Position& at, bool opens);
   bool is_uncertain(const Position& at, bool thorough, std::vector<ValueId>& targets) const;
@@ -84,11 +106,26 @@ class Distinct {
   std::optional<std::vector<uint32_t>> fewest(const Position& at, uint32_t bound, uint64_t& fuel);
   std::string key(const Position& at) const;
   const Lists& lists();
+  const std::vector<uint32_t>& label_openers();  // tokens that hold the beginning of a label and may hold its end
 
   Engine& engine_;
   JsonScopes scopes_;
   std::unique_ptr<Lists> lists_;
+  std::optional<std::vector<uint32_t>> label_openers_;
+  std::optional<uint32_t> label_slack_;
   std::vector<std::vector<int64_t>> ways_[2];  // by goal: found before, latest last
+};
+
+class Distinct::Trial {
+ public:
+  explicit Trial(JsonScopes& scopes) : scopes_(scopes), mark_(scopes.mark()) {}
+  ~Trial() { scopes_.release(mark_); }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+ private:
+  JsonScopes& scopes_;
+  size_t mark_;
 };
 
 }  // namespace structgen

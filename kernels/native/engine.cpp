@@ -35,6 +35,7 @@ Engine::Engine(std::shared_ptr<const TokenTrie> tokens, uint32_t vocabulary_size
       machine_(byte_complete_ ? alone_ : ByteSet::all()),
       distinct_(*this) {
   tries_.emplace_back();
+  shared_rules_.has_labels = byte_complete_;
 }
 
 Engine::~Engine() = default;

@@ -174,6 +174,10 @@ class Flattening {
         break;
       case NodeClass::kDistinct:
         if (mode != kText) host_.attr("distinct_in_regular")(nb::handle(node));
+        frame.count = 1;
+        break;
+      case NodeClass::kLabel:
+        if (mode != kText) host_.attr("label_in_regular")(nb::handle(node));
         [[fallthrough]];
       default: frame.count = 1;
     }
@@ -294,7 +298,13 @@ class Flattening {
         const auto holds = [&](const nb::object& name) { return nb::cast<bool>(nb::handle(attribute(frame.node, name))); };
         using Known = structgen::Scope;
         const Known known = holds(of_.is_spare_) ? Known::kSpare : holds(of_.is_endless_) ? Known::kEndless : Known::kUnknown;
-        return emit({.kind = Kind::kDistinct, .low = static_cast<uint32_t>(known)}, parts);
+        return emit({.kind = Kind::kScope, .low = static_cast<uint32_t>(known)}, parts);
+      }
+      case NodeClass::kLabel: {
+        const auto kind = nb::cast<std::string>(nb::handle(attribute(frame.node, of_.kind_)));
+        using Known = structgen::Scope;
+        const Known scope = kind == "bidi" ? Known::kBidiLabel : kind == "u-label" ? Known::kLetterLabel : Known::kLabel;
+        return emit({.kind = Kind::kScope, .low = static_cast<uint32_t>(scope)}, parts);
       }
       case NodeClass::kShared: {
         if (frame.mode != kText) return parts[0];
@@ -499,6 +509,7 @@ Flattener::Flattener(nb::handle classes)
       separator_(interned("separator")),
       is_spare_(interned("is_spare")),
       is_endless_(interned("is_endless")),
+      kind_(interned("kind")),
       plain_(interned("plain")) {
   if (nb::len(classes) != kNodeClasses) throw nb::value_error("flattener: one class for each kind of node");
   for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];

@@ -46,7 +46,7 @@ FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope s
   if (known[list] != kNone) return known[list];
   automaton_.meter().charge("making call frames");
   Distance distance = kInfinite;
-  bool in_scope = scope != Scope::kNone;
+  bool in_scope = is_container(scope);
   for (const auto& [state, below] : entries) {
     distance = std::min(distance, add(automaton_[state].distance, frames_[below].distance));
     in_scope |= frames_[below].in_scope;
@@ -147,6 +147,7 @@ NodeId Machine::intern(std::vector<Config>& configs) {
   for (const auto& [state, frame] : configs) {
     node.distance = std::min(node.distance, add(automaton_[state].distance, frames_[frame].distance));
     node.in_scope |= frames_[frame].in_scope;
+    node.in_label |= is_label(frames_[frame].scope);
   }
   node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
   if (node_of_list_.size() < lists_.size()) node_of_list_.resize(lists_.size(), kNone);
@@ -239,7 +240,7 @@ std::vector<FrameId> Machine::scopes(NodeId id) const {
     const FrameId frame = work.back();
     work.pop_back();
     if (!frames_[frame].in_scope || !seen.insert(frame).second) continue;
-    if (frames_[frame].scope != Scope::kNone) found.push_back(frame);
+    if (is_container(frames_[frame].scope)) found.push_back(frame);
     for (const auto& [state, below] : entries(frame)) work.push_back(below);
   }
   std::sort(found.begin(), found.end());
@@ -249,7 +250,7 @@ std::vector<FrameId> Machine::scopes(NodeId id) const {
 std::vector<FrameId> Machine::pending_scopes(NodeId id) {
   std::vector<FrameId> found;
   for (const auto& [state, frame] : closure(id))
-    if (frames_[frame].scope != Scope::kNone && state == automaton_.rule_start(frames_[frame].rule)) found.push_back(frame);
+    if (is_container(frames_[frame].scope) && state == automaton_.rule_start(frames_[frame].rule)) found.push_back(frame);
   return found;
 }
 

@@ -30,7 +30,7 @@ struct Frame {
   RuleId rule = kNone;   // the rule called when the frame was first made, for explanations
   Distance distance = 0; // shortest completion after the call returns
   Scope scope = Scope::kNone;  // of that rule
-  bool in_scope = false;       // this frame or one below it is that of a scope
+  bool in_scope = false;       // this frame or one below it is that of a container's scope
 };
 
 struct Node {
@@ -41,7 +41,8 @@ struct Node {
   bool accepting = false;    // the text may end here
   bool only_accepting = false;  // ... and nothing may follow
   bool has_specials = false;
-  bool in_scope = false;  // some configuration stands inside a rule with a scope
+  bool in_scope = false;  // some configuration stands inside a rule with the scope of a container
+  bool in_label = false;  // ... of a label, of which something is read
   std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
   std::unique_ptr<std::array<NodeId, 256>> many;         // the same when there are more; kNone is unknown
 };
@@ -66,10 +67,10 @@ class Machine {
   NodeId step_special(NodeId node, uint32_t token);
   std::vector<uint32_t> specials(NodeId node) const;
 
-  // The frames of scopes that configurations of the node stand in, and the node without these configurations.
+  // The frames of containers that configurations of the node stand in, and the node without these configurations.
   std::vector<FrameId> scopes(NodeId id) const;
   NodeId without(NodeId id, std::span<const FrameId> scopes);
-  // The frames of scopes of which nothing is read yet.
+  // The frames of containers of which nothing is read yet.
   std::vector<FrameId> pending_scopes(NodeId id);
 
   const Node& operator[](NodeId id) const { return nodes_[id]; }

@@ -20,7 +20,7 @@ constexpr uint64_t kMaskShare = 50;
 Constraint::Constraint(std::shared_ptr<Engine> engine, TermId start, std::vector<uint32_t> eos, const Limits& limits)
     : engine_(std::move(engine)), term_(start), eos_(std::move(eos)), limits_(limits) {
   exclusively([&](Engine& held) {  // limits that the first state meets are met here
-    scope_ = held.machine().automaton().terms().scope_below(term_);
+    scopes_ = held.machine().automaton().terms().scopes_below(term_);
     return this->start();
   });
 }

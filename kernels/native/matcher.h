@@ -25,11 +25,12 @@ class Constraint {
   const Limits& limits() const { return limits_; }
   uint64_t states_used() const { return used_; }
   // What is known of the rules without repetition that the grammar has.
-  Scope scope() const { return scope_; }
-  bool has_scope() const { return scope_ != Scope::kNone; }
+  Scope scope() const { return scopes_.containers; }
+  bool has_labels() const { return scopes_.labels; }
+  bool has_scope() const { return scope() != Scope::kNone || has_labels(); }
   // Whether a completion must be searched for anywhere, since nothing is promised of what must differ.
-  bool is_searched() const { return scope_ == Scope::kUnknown; }
-  Distinct::Effort effort() const { return {is_searched(), limits_.distance_steps}; }
+  bool is_searched() const { return scope() == Scope::kUnknown; }
+  Distinct::Effort effort() const { return {scope() != Scope::kNone, is_searched(), limits_.distance_steps}; }
 
   // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
   // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore
@@ -67,7 +68,7 @@ class Constraint {
   TermId term_;
   std::vector<uint32_t> eos_;
   Limits limits_;
-  Scope scope_ = Scope::kNone;
+  TermStore::Scopes scopes_;
   // Guarded by the engine's mutex:
   mutable uint64_t used_ = 0;
   mutable uint64_t epoch_ = 0;
@@ -122,9 +123,10 @@ class Matcher {
   // The same where the grammar has scopes (matcher_scopes.cpp).
   struct Trace {
     JsonLexer lexer;
+    std::string label;
     std::vector<uint32_t> plan;  // tokens, last one first, that are known to complete the text; none: not looked for
   };
-  Position position() const { return {node_, trace_.lexer}; }
+  Position position() const { return {node_, trace_.lexer, trace_.label}; }
   void sync_scopes(Engine& engine);
   bool accept_in_scopes(Engine& engine, uint32_t token);
   size_t accept_bytes_in_scopes(Engine& engine, std::string_view data);

@@ -15,7 +15,7 @@ constexpr uint64_t kMaskShare = 5;  // a mask within a budget may spend this par
 void Matcher::record(Engine& engine, Position next, size_t made, uint32_t token, std::string text) {
   for (size_t i = made; i < engine.distinct().size(); ++i)
     engine.machine().automaton().meter().charge("holding items that must differ");
-  Trace after{std::move(next.lexer), {}};
+  Trace after{std::move(next.lexer), std::move(next.label), {}};
   if (token != kNone && !trace_.plan.empty() && trace_.plan.back() == token)
     after.plan.assign(trace_.plan.begin(), trace_.plan.end() - 1);
   steps_.push_back({node_, accepting_, token, std::move(text)});
@@ -70,12 +70,13 @@ size_t Matcher::validate_in_scopes(Engine& engine, std::span<const uint32_t> tok
 
 // Reads everything once more, after the engine has forgotten.
 void Matcher::sync_scopes(Engine& engine) {
-  Position at{constraint_->start(), {}};
+  Position at{constraint_->start(), {}, {}};
   traces_.resize(steps_.size());
   for (size_t i = 0; i < steps_.size(); ++i) {
     Step& taken = steps_[i];
     taken.before = at.node;
     traces_[i].lexer = at.lexer;
+    traces_[i].label = at.label;
     if (terminated_ && i + 1 == steps_.size()) break;
     engine.renew_steps();
     if (taken.token == kNone) engine.distinct().step(at, taken.text);
@@ -83,6 +84,7 @@ void Matcher::sync_scopes(Engine& engine) {
   }
   engine.renew_steps();
   trace_.lexer = std::move(at.lexer);
+  trace_.label = std::move(at.label);
   enter(engine, at.node);
   epoch_ = engine.epoch();
 }
@@ -110,8 +112,10 @@ void Matcher::fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t bu
 }
 
 bool Matcher::needs_budget_in_scopes(Engine& engine, uint32_t budget) {
-  // The distances of the machine are those of texts that may repeat what is required.
-  if (constraint_->scope() != Scope::kSpare || engine.reach(node_) > budget) return true;
+  // The distances of the machine are those of texts whose labels may be any, and that may repeat what is required.
+  const uint64_t reach = uint64_t{engine.reach(node_)} + (constraint_->has_labels() ? engine.distinct().label_slack() : 0);
+  if (constraint_->scope() == Scope::kNone) return reach > budget;
+  if (constraint_->scope() != Scope::kSpare || reach > budget) return true;
   std::vector<uint32_t> words(engine.words());
   engine.fill(node_, words.data(), constraint_->limits().distance_steps);
   return engine.distinct().correct(position(), words.data(), constraint_->effort(), true) > budget;

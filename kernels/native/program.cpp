@@ -82,7 +82,7 @@ class Run {
       case Kind::kCall: return terms_.call(first_rule + one.low);
       case Kind::kSetRule: terms_.set_rule(first_rule + one.low, made_[operands[0]]); return kEmptyTerm;
       case Kind::kShare: return terms_.call(shared_rule(shared_.plain, made_[operands[0]]).first);
-      case Kind::kDistinct: return distinct(made_[operands[0]], static_cast<Scope>(one.low));
+      case Kind::kScope: return scoped(made_[operands[0]], static_cast<Scope>(one.low));
       case Kind::kTerm: return one.low;
     }
     return kEmptyTerm;
@@ -123,9 +123,10 @@ class Run {
     }
     return {place->second, is_new};
   }
-  TermId distinct(TermId item, Scope scope) {
-    if (terms_.distance(item) == 0) throw std::domain_error("the item of a distinct term may be empty");
-    const auto [rule, is_new] = shared_rule(shared_.distinct[static_cast<size_t>(scope)], item);
+  TermId scoped(TermId item, Scope scope) {
+    if (is_label(scope) && !shared_.has_labels) return kEmptyTerm;
+    if (terms_.distance(item) == 0) throw std::domain_error("the item of a distinct term or label may be empty");
+    const auto [rule, is_new] = shared_rule(shared_.scoped[static_cast<size_t>(scope)], item);
     if (is_new) terms_.set_scope(rule, scope);
     return terms_.call(rule);
   }
@@ -170,7 +171,7 @@ bool is_sound(const Program& program, size_t index) {
     case Kind::kRepeat: return count == 1 && one.low <= one.high;
     case Kind::kPermutation: return count >= 2 && one.required <= count - 2 && one.low <= one.high;
     case Kind::kSetRule: return count == 1 && one.low < program.rules.size();
-    case Kind::kDistinct: return count == 1 && one.low < kScopes;
+    case Kind::kScope: return count == 1 && one.low < kScopes;
     case Kind::kNot:
     case Kind::kJsonString:
     case Kind::kShare: return count == 1;

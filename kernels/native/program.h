@@ -30,7 +30,7 @@ struct Instruction {
     kCall,        // low: rule
     kSetRule,     // the operand becomes the body of rule low; makes no term
     kShare,       // the operand as a rule that is one for all grammars of an engine
-    kDistinct,    // members of the operand without repetition, as a shared rule; low: what is known of its Scope
+    kScope,       // the members of the operand that a Scope leaves, as a shared rule; low: that scope
     kTerm,        // low: a term that the engine has already
   };
   Kind kind;
@@ -61,12 +61,14 @@ Program unpack(std::string_view data);
 // Rules that are one for all grammars of an engine, by the term of their body.
 struct SharedRules {
   std::unordered_map<TermId, RuleId> plain;
-  std::unordered_map<TermId, RuleId> distinct[kScopes];  // by what is known of the scope
+  std::unordered_map<TermId, RuleId> scoped[kScopes];
+  // Whether tokens spell whatever completes a label; else there are none in the grammars of the engine.
+  bool has_labels = false;
 };
 
 // Runs a program: the term of each instruction (kEmptyTerm for kSetRule).  O(instructions + operands), and what
 // deciding the emptiness of intersections and complements takes.  Throws std::domain_error where the operand of
-// kDistinct may be empty.
+// kScope may be empty.
 std::vector<TermId> run(const Program& program, Automaton& automaton, SharedRules& shared);
 
 }  // namespace structgen

@@ -401,9 +401,9 @@ void TermStore::set_rule(RuleId rule, TermId body) {
   if (distances_[body] != kUnsolved) rules_[rule].distance = distances_[body];
 }
 
-Scope TermStore::scope_below(TermId root) const {
-  Scope least = Scope::kNone;
-  if (!has_scopes_) return least;
+TermStore::Scopes TermStore::scopes_below(TermId root) const {
+  Scopes found;
+  if (!has_scopes_) return found;
   std::unordered_set<TermId> seen;
   std::vector<TermId> work{root};
   while (!work.empty()) {
@@ -422,11 +422,13 @@ Scope TermStore::scope_below(TermId root) const {
       work.push_back(parts.rest);
       for (uint32_t item : parts.items) work.push_back(Permutation::term_of(item));
     } else if (term.kind == Kind::kCall) {
-      least = std::max(least, rules_[term.a].scope);
+      const Scope scope = rules_[term.a].scope;
+      if (is_container(scope)) found.containers = std::max(found.containers, scope);
+      found.labels |= is_label(scope);
       work.push_back(rules_[term.a].body);
     }
   }
-  return least;
+  return found;
 }
 
 void TermStore::solve_rules() {

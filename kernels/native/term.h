@@ -80,14 +80,20 @@ struct OpenPermutation;
 
 using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
 
-// What is known of a rule whose members are JSON arrays and objects without repetition (see distinct.h).
+// What is known of a rule of whose members only some count: labels that decode to valid ones (label.h), JSON arrays and
+// objects without repetition (distinct.h).
 enum class Scope : uint8_t {
-  kNone,     // any rule else
-  kSpare,    // at most one of its members is required that another could repeat
-  kEndless,  // any number, but they never run out
+  kNone,       // any rule else
+  kLabel,      // begins with an A-label without right-to-left characters
+  kBidiLabel,  // ... with one that obeys the rule for names that have such
+  kLetterLabel,  // begins with a label of letters beyond ASCII, of two bytes each
+  kSpare,      // at most one of its members is required that another could repeat
+  kEndless,    // any number, but they never run out
   kUnknown,
 };
-constexpr size_t kScopes = 4;
+constexpr size_t kScopes = 7;
+constexpr bool is_label(Scope scope) { return scope >= Scope::kLabel && scope <= Scope::kLetterLabel; }
+constexpr bool is_container(Scope scope) { return scope >= Scope::kSpare; }
 
 class TermStore {
  public:
@@ -159,8 +165,12 @@ class TermStore {
     has_scopes_ = true;
   }
   Scope rule_scope(RuleId rule) const { return rules_[rule].scope; }
-  // The least that is known of the scopes in rules that a term can call.  O(terms below it), and nothing without scopes.
-  Scope scope_below(TermId id) const;
+  struct Scopes {
+    Scope containers = Scope::kNone;  // the least that is known of any
+    bool labels = false;
+  };
+  // The scopes in rules that a term can call.  O(terms below it), and nothing without scopes.
+  Scopes scopes_below(TermId id) const;
   size_t rule_count() const { return rules_.size(); }
   Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
   // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of

@@ -21,6 +21,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -275,7 +276,7 @@ class Linker:
             return node
         if node.node is None:
             term, scope = node.term, node.scope
-            while isinstance(term, (Shared, Described, Distinct, Rules)):
+            while isinstance(term, (Shared, Described, Distinct, Label, Rules)):
                 if isinstance(term, Rules):
                     scope, term = _Scope(dict(term.rules), scope), term.body
                 else:  # what is shared is closed, so it is one node in all scopes

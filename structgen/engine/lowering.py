@@ -75,8 +75,9 @@ def _coupled(
         )
     except LimitExceeded:
         raise
-    except ValueError as error:  # of a distinct term
-        raise GrammarError("grammar", str(error), remedy="let every member be one JSON array or object") from None
+    except ValueError as error:  # of a distinct term or a label
+        remedy = "let every member be one JSON array or object, or begin with a label"
+        raise GrammarError("grammar", str(error), remedy=remedy) from None
     if shared:
         engine.remember(flat.shared, shared)
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)

@@ -112,6 +112,8 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
             return nodes.Capture(node.name, children[0])
         case nodes.Distinct():
             return nodes.Distinct(children[0], node.is_spare, node.is_endless)
+        case nodes.Label():
+            return nodes.Label(children[0], node.kind)
         case Described():
             return Described(children[0], node.description)
         case nodes.Rules():

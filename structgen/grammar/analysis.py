@@ -19,6 +19,7 @@ from structgen.grammar.nodes import (
     Distinct,
     Grammar,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -43,7 +44,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def is_regular(grammar: Grammar) -> bool:
-    """Whether a closed term is regular on its face: no recursive rule, special token or distinct term in it.
+    """Whether a closed term is regular on its face: no recursive rule, special token, distinct term or label in it.
 
     Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
     are not looked through.
@@ -54,7 +55,7 @@ def is_regular(grammar: Grammar) -> bool:
     flat = resolve(grammar, through_shared=True)
     rules = dict(flat.rules)
     order = _dependencies_first(flat.body, rules)
-    return order is not None and not any(isinstance(node, (SpecialToken, Distinct)) for node in order)
+    return order is not None and not any(isinstance(node, (SpecialToken, Distinct, Label)) for node in order)
 
 
 def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:

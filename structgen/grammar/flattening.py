@@ -20,6 +20,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -106,6 +107,15 @@ class _Host:
         )
 
     @staticmethod
+    def label_in_regular(_: Label) -> NoReturn:
+        """A label that is judged by what it decodes to stands where only text can."""
+        raise GrammarError(
+            "grammar",
+            "a label is used where the language must be regular",
+            remedy="keep labels out of intersections, complements and JSON strings",
+        )
+
+    @staticmethod
     def unknown(node: object) -> NoReturn:
         """``node`` is of no class of the IR."""
         raise GrammarError("grammar", f"unknown node {type(node).__name__}")
@@ -135,6 +145,7 @@ _FLATTENER: Final = _native.Flattener(
         Described,
         Permutation,
         Distinct,
+        Label,
     )
 )
 

@@ -28,6 +28,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -241,6 +242,12 @@ class Splitter:
                     "grammar",
                     f"a distinct term starts with the left-recursive rule {_first(starts)!r}",
                     remedy="an array or object starts with its bracket; write the rule so",
+                )
+            case Label():
+                raise GrammarError(
+                    "grammar",
+                    f"a label starts with the left-recursive rule {_first(starts)!r}",
+                    remedy="a label starts with xn--; write the rule so",
                 )
             case Capture():
                 raise UnsupportedFeature(

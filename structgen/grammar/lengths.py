@@ -36,6 +36,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -210,6 +211,8 @@ class _Lengths:
                 return _Measured(exactly(UNBOUNDED))
             case Distinct():
                 return _without_repetition(node, parts[0])
+            case Label() if parts[0].around is None:
+                return _Measured((EMPTY, parts[0].base[1]))
             case Capture() | Shared() | Described():
                 return parts[0]
         return _Measured(UNKNOWN)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final, TypeAlias, final
+from typing import Literal as Literal_
 
 __all__ = [
     "ANY_CHAR",
@@ -30,6 +31,8 @@ __all__ = [
     "Grammar",
     "Intersection",
     "JsonString",
+    "Label",
+    "LabelKind",
     "Literal",
     "Permutation",
     "Reference",
@@ -48,6 +51,9 @@ __all__ = [
 
 MAX_CODE_POINT: Final = 0x10FFFF
 SURROGATES: Final = (0xD800, 0xDFFF)
+
+LabelKind: TypeAlias = Literal_["a-label", "bidi", "u-label"]
+"""What a :class:`Label` may be."""
 
 
 class Grammar:
@@ -524,6 +530,42 @@ class Distinct(Grammar):
 
     def _own(self) -> object:
         return self.is_spare, self.is_endless
+
+
+@final
+class Label(Grammar):
+    """The texts of ``item`` that begin with a label of a host name which may stand there.
+
+    ``kind`` says which (RFC 5890 to 5893; none with characters that compose with others):
+
+    * ``"a-label"``: ``xn--``, in any case, and Punycode, up to the first byte that is no letter, digit or hyphen.  It
+      has no right-to-left characters.
+    * ``"bidi"``: the same that obeys the rule for names with right-to-left characters.
+    * ``"u-label"``: letters that take two bytes each.  Each of its beginnings takes at most 63 octets as an A-label.
+
+    The members of ``item`` must be all such texts of up to 59 characters (from 1 after ``xn--``), valid or not, then
+    one byte of another kind; letters are the left-to-right ones of Greek (U+0380 to U+03FF) or of Cyrillic (U+0400 to
+    U+04FF).  All of this may also be written in escapes of JSON by code point.  The text must tell where members begin,
+    and wherever a label is possible, something else must be that takes fewer bytes.
+    Where tokens do not spell every text of ASCII, there are no labels.
+    """
+
+    __slots__ = ("item", "kind")
+    _fields = ("item", "kind")
+    item: Grammar
+    kind: LabelKind
+
+    def __init__(self, item: Grammar, kind: LabelKind = "a-label") -> None:
+        if kind not in ("a-label", "bidi", "u-label"):
+            raise ValueError(f"Label: there is no kind {kind!r}; give 'a-label', 'bidi' or 'u-label'")
+        _set(self, item=_term(item, "Label"), kind=kind)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.kind
 
 
 def literal(text: str | bytes) -> Grammar:

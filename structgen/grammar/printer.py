@@ -26,6 +26,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -37,7 +38,7 @@ from structgen.grammar.nodes import (
     postorder,
 )
 from structgen.grammar.report import Described
-from structgen.grammar.spelling import write_bytes, write_class, write_name, write_text
+from structgen.grammar.spelling import LABEL_MARKS, write_bytes, write_class, write_name, write_text
 
 __all__ = ["to_text"]
 
@@ -247,6 +248,9 @@ class _Writer:
     def _distinct(self, node: Distinct) -> _Pieces:
         return _call("distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item)
 
+    def _label(self, node: Label) -> _Pieces:
+        return _call("label" + LABEL_MARKS[node.kind], node.item)
+
     def _special_token(self, node: SpecialToken) -> _Pieces:
         yield f"token({node.token if isinstance(node.token, int) else write_text(node.token)})"
 
@@ -268,6 +272,7 @@ _WRITERS: Final[Mapping[type[Grammar], Callable[[_Writer, Any], _Pieces]]] = {
     JsonString: _Writer._json_string,
     Shared: _Writer._shared,
     Distinct: _Writer._distinct,
+    Label: _Writer._label,
 }
 
 

@@ -22,6 +22,7 @@ from structgen.grammar.nodes import (
     Grammar,
     Intersection,
     JsonString,
+    Label,
     Literal,
     Permutation,
     Reference,
@@ -31,7 +32,7 @@ from structgen.grammar.nodes import (
     Shared,
     SpecialToken,
 )
-from structgen.grammar.spelling import KEYWORDS, SpellingError, read_bytes, read_class, read_text
+from structgen.grammar.spelling import KEYWORDS, LABEL_MARKS, SpellingError, read_bytes, read_class, read_text
 
 __all__ = ["parse"]
 
@@ -264,6 +265,12 @@ class _Parser:
                 self._take()
             begin = self._expect("mark", "(", "'(' after 'distinct'")
             self._open(begin, lambda term: Distinct(term, is_spare, is_endless))
+        elif name == "label":
+            kind = next((kind for kind, mark in LABEL_MARKS.items() if mark and self._at("mark", mark)), None)
+            if kind is not None:
+                self._take()
+            begin = self._expect("mark", "(", "'(' after 'label'")
+            self._open(begin, lambda term: Label(term, kind or "a-label"))
         elif name in {"json", "shared"}:
             wrap = JsonString if name == "json" else Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from structgen.grammar.nodes import ANY_CHAR, MAX_CODE_POINT, SURROGATES, ByteClass, CharClass
+from structgen.grammar.nodes import ANY_CHAR, MAX_CODE_POINT, SURROGATES, ByteClass, CharClass, LabelKind
 
 __all__ = [
     "KEYWORDS",
+    "LABEL_MARKS",
     "SpellingError",
     "read_bytes",
     "read_class",
@@ -25,8 +26,10 @@ __all__ = [
     "write_text",
 ]
 
-KEYWORDS: Final = frozenset({"distinct", "in", "json", "let", "permutation", "rules", "shared", "token"})
+KEYWORDS: Final = frozenset({"distinct", "in", "json", "label", "let", "permutation", "rules", "shared", "token"})
 """Words that a rule or capture of the same name must be quoted for: ``<token>``."""
+LABEL_MARKS: Final[dict[LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
+"""What follows the word ``label``, by the kind of label."""
 
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
 _ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}

@@ -5,8 +5,8 @@ The algorithm keeps all ways of reading the input at once as items (node, state,
 entered), so any recursion and any ambiguity are welcome. Source: Earley, "An efficient context-free parsing
 algorithm" (1970); empty strings as in Aycock and Horspool, "Practical Earley parsing" (2002).
 
-A ``Distinct`` node ends only where its text repeats nothing.  Then it is no longer true that every item can be
-completed, so a completion is searched for.
+A ``Distinct`` node ends only where its text repeats nothing, and a ``Label`` node where it decodes to a valid label.
+Then it is no longer true that every item can be completed, so a completion is searched for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.testing.derivatives import Algebra, Regex, Special, Symbol
+from structgen.testing.label_texts import is_refused
 from structgen.testing.repetition import repeats
 from structgen.testing.scoping import Node, postorder_of, resolve
 
@@ -93,7 +94,7 @@ class Recogniser:
             *(Special(text) for text in special.values()),
             *sorted(range(256), key=lambda byte: (_CLOSING.find(byte), -byte)),
         )
-        self._distinct = {node for node in self._entered if isinstance(self._nodes[node].term, ir.Distinct)}
+        self._judged = {node for node in self._entered if isinstance(self._nodes[node].term, (ir.Distinct, ir.Label))}
         self._nullable = self._least_fixpoint(lambda regex: regex.nullable)
         self._productive = self._least_fixpoint(lambda regex: not self._algebra.is_empty(regex))
         self.start = Position()
@@ -136,7 +137,7 @@ class Recogniser:
         cuts = 0
         for _, state, _ in position.items:
             cuts |= state.cuts if isinstance(state, Regex) else 0
-        if self._distinct:  # bytes of one kind may differ in what they repeat
+        if self._judged:  # bytes of one kind may differ in what they repeat
             cuts = -1
         is_allowed = False
         for byte in range(256):
@@ -155,7 +156,7 @@ class Recogniser:
             here.items[item] = None
             node, state, origin = item
             # A node that ends where it was entered read nothing: its callers went on when they called it.
-            if origin is not here and self._ends(node, state) and not self._repeats(node, origin, here):
+            if origin is not here and self._ends(node, state) and not self._is_refused(node, origin, here):
                 agenda.extend(origin.callers.get(node, ()))
                 here.is_accepting |= node == 0 and origin is self.start
             for child, after in self._calls(node, state):
@@ -164,14 +165,17 @@ class Recogniser:
                 if child in self._nullable:
                     agenda.append((node, after, origin))
 
-    # Texts that repeat nothing
+    # Texts that repeat nothing, and valid labels
 
-    def _repeats(self, node: int, origin: Position, here: Position) -> bool:
-        return node in self._distinct and repeats(here.text[len(origin.text) :])
+    def _is_refused(self, node: int, origin: Position, here: Position) -> bool:
+        if node not in self._judged:
+            return False
+        text, term = here.text[len(origin.text) :], self._nodes[node].term
+        return is_refused(text, term.kind) if isinstance(term, ir.Label) else repeats(text)
 
     def _is_live(self, position: Position) -> bool:
         """Search a completion, deeper and deeper; closing marks come first."""
-        if not self._distinct:
+        if not self._judged:
             return True
         depth, fuel = 4, _FUEL
         while position.is_live is None:
@@ -195,12 +199,12 @@ class Recogniser:
         return position.is_live
 
     def _has_way_out(self, here: Position) -> bool:
-        """Whether some item has callers up to the whole grammar without a repetition among them."""
+        """Whether some item has callers up to the whole grammar of which none is refused."""
         agenda = [(node, origin) for node, _, origin in here.items]
         seen = set(agenda)
         while agenda:
             node, origin = agenda.pop()
-            if self._repeats(node, origin, here):
+            if self._is_refused(node, origin, here):
                 continue
             if node == 0 and origin is self.start:
                 return True

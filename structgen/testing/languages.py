@@ -13,6 +13,7 @@ from itertools import product
 
 from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
+from structgen.testing.label_texts import is_refused
 from structgen.testing.repetition import repeats
 from structgen.testing.scoping import Node, postorder_of, resolve
 
@@ -100,6 +101,8 @@ def _combined(node: Node, members: Mapping[int, set[bytes]], universe: set[bytes
             return _texts(universe) - parts[0]
         case ir.Distinct():
             return {word for word in parts[0] if not repeats(word)}
+        case ir.Label(kind=kind):
+            return {word for word in parts[0] if not is_refused(word, kind)}
         case _:
             return set().union(*parts)
 

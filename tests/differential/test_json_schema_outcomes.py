@@ -36,8 +36,6 @@ NOT_WRITTEN = {
     "optional/bignum.json | integer | a ": "integers have at most 40 digits",
     "optional/bignum.json | number | a ": "integers have at most 40 digits",
     "optional/float-overflow.json | ": "numbers are finite in double precision",
-    "optional/format/hostname.json | validation of A-label": "labels that begin with xn-- are not written",
-    "optional/format/idn-hostname.json | validation of": "labels that begin with xn--, long ones and some others",
 }
 # Invalid ones that are members, since these keywords are annotations: optional in draft 7, so in later drafts.
 NOT_ASSERTED = {"draft7/optional/content.json | ": "contentMediaType and contentEncoding"}
@@ -45,11 +43,6 @@ NOT_ASSERTED = {"draft7/optional/content.json | ": "contentMediaType and content
 
 # The same where every spelling of a value is allowed.
 NOT_ANSWERED = {
-    "optional/format/hostname.json | validation of A-label": "labels that begin with xn-- are not written",
-    "optional/format/idn-hostname.json | validation of internationalized host names | valid Chinese Punycode": (
-        "labels that begin with xn-- are not written"
-    ),
-    "optional/format/idn-hostname.json | validation of separators": "labels that may be too long are not written",
     "multipleOf.json | float division = inf": "multiples of 123456789 need too large an automaton",
     **NOT_ASSERTED,
 }

