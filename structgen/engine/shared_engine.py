@@ -67,6 +67,7 @@ def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
         if engine is None or engine.memory_bytes > _MAX_ENGINE_BYTES:
             engine = _engines[vocabulary] = SharedEngine(vocabulary)
         vocabulary.engine = engine
+        vocabulary.constraints.clear()  # they are of other engines, and would keep these
         return engine
 
 

@@ -47,6 +47,7 @@ def test_mutations_of_all(cases: list[dict[str, Any]]) -> None:
 def compare(cases: list[dict[str, Any]], count: int) -> None:
     """Look at ``count`` mutations of each schema's instances, one in three changed twice, in any spelling."""
     seen = Counter[bool]()
+    limited = 0
     for case in cases:
         try:
             constraint = compile(json_schema(case["schema"], policy=EVERY_SPELLING), BYTES)
@@ -61,9 +62,13 @@ def compare(cases: list[dict[str, Any]], count: int) -> None:
             text = rng.choice(list(spellings(value, rng.choice((frozenset(), None)))))
             expected = judge.is_valid(text)
             seen[expected] += 1
-            assert accepts(constraint, text) == expected, f"{case['name']}: {text!r} is valid: {expected}"
-            twice = with_a_member_twice(value, case["schema"])
-            assert twice is None or not accepts(constraint, twice), f"{case['name']}: {twice!r}"
+            try:
+                assert accepts(constraint, text) == expected, f"{case['name']}: {text!r} is valid: {expected}"
+                twice = with_a_member_twice(value, case["schema"])
+                assert twice is None or not accepts(constraint, twice), f"{case['name']}: {twice!r}"
+            except LimitExceeded:
+                limited += 1
+    assert limited < len(cases) / 1_000
     assert min(seen[True], seen[False]) > len(cases)
 
 

@@ -53,14 +53,24 @@ def constraints(
     return made
 
 
-def check(case: dict[str, Any], constraint: Constraint, rng: random.Random, spares: tuple[int, ...]) -> None:
-    """Let texts be written under the masks: they parse, repeat no declared name, and both validators take them."""
+def check(case: dict[str, Any], constraint: Constraint, rng: random.Random, spares: tuple[int, ...]) -> int:
+    """Let texts be written under the masks: they parse, repeat no declared name, and both validators take them.
+
+    Returns:
+        how many texts came to no end, since a limit was reached.
+    """
     judge = Judge(case["schema"])
+    limited = 0
     for spare in spares:
-        text = walk(constraint, rng, spare).decode()
+        try:
+            text = walk(constraint, rng, spare).decode()
+        except LimitExceeded:
+            limited += 1
+            continue
         assert judge.is_valid(text), f"{case['name']}: {text!r} is let through"
         repeated = list(repeated_names(json.loads(text, object_pairs_hook=Members), case["schema"], case["schema"]))
         assert not repeated, f"{case['name']}: {text!r} repeats {repeated}"
+    return limited
 
 
 class Members(list[tuple[str, Any]]):
@@ -100,7 +110,7 @@ def test_random_walks_are_valid(constraints: list[tuple[dict[str, Any], Constrai
     """Every text that the masks let through is valid."""
     rng = random.Random(7)
     for case, constraint in constraints:
-        check(case, constraint, rng, (0, 25))
+        assert check(case, constraint, rng, (0, 25)) == 0
 
 
 def test_random_walks_in_any_order_are_valid(cases: list[dict[str, Any]], deepseek_vocabulary: Vocabulary):
@@ -112,7 +122,7 @@ def test_random_walks_in_any_order_are_valid(cases: list[dict[str, Any]], deepse
             constraint = compile(json_schema(case["schema"], order="any"), deepseek_vocabulary)
         except (GrammarError, LimitExceeded):
             continue
-        check(case, constraint, rng, (0, 25))
+        assert check(case, constraint, rng, (0, 25)) == 0
         walked += 1
     assert walked > SCHEMAS // 4
 
@@ -122,28 +132,31 @@ def test_random_walks_byte_by_byte_are_valid(shared_data: Path, step: int):
     """The same with one token a byte and longer texts, in all spellings too; all schemas at night."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
     every = JsonPolicy(order="any", numbers="all", escapes="all")
-    walked = 0
+    walked = limited = 0
     for case in real_cases(shared_data)[::step]:
         for policy, spares in ((JsonPolicy(), (0, 30, 120)), (every, (0, 60))):
             try:
                 constraint = compile(json_schema(case["schema"], policy=policy), vocabulary)
             except (GrammarError, LimitExceeded):
                 continue
-            check(case, constraint, random.Random(case["name"]), spares)
+            limited += check(case, constraint, random.Random(case["name"]), spares)
             walked += 1
     assert walked > 150
+    assert limited < walked / 1_000
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
 def test_random_walks_of_all_schemas_are_valid(shared_data: Path, deepseek_vocabulary: Vocabulary):
     """Every schema of the data, with a real vocabulary."""
+    limited = 0
     for case in real_cases(shared_data):
         try:
             constraint = compile(json_schema(case["schema"]), deepseek_vocabulary)
         except (GrammarError, LimitExceeded):
             continue
-        check(case, constraint, random.Random(case["name"]), (0, 40))
+        limited += check(case, constraint, random.Random(case["name"]), (0, 40))
+    assert limited < 10
 
 
 def spellings(text: str, vocabulary: Vocabulary, rng: random.Random) -> list[list[int]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
-from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine import Matcher, Vocabulary, compile, shared_engine
 from structgen.errors import LimitExceeded
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Complement, Grammar, Intersection
@@ -132,3 +135,19 @@ def test_taking_many_tokens_at_once_is_not_bounded_by_the_steps_of_one() -> None
     text = b"abac" * 40
     assert matcher.accept_bytes(text) == len(text)
     assert matcher.validate(list(b"abab")) == 4
+
+
+def test_an_engine_that_has_grown_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constraints that are kept for equal grammars do not keep the engine that a newer one has replaced."""
+    made, grammar = vocabulary(), regex("a+b")
+    matcher = compile(grammar, made).matcher()
+    assert made.engine is not None
+    engine = weakref.ref(made.engine)
+    monkeypatch.setattr(shared_engine, "_MAX_ENGINE_BYTES", 0)
+    other = compile(regex("c"), made)
+    assert engine() is not None, "a matcher is in use"
+    assert other.is_of(made.engine)
+    del matcher
+    gc.collect()
+    assert engine() is None
+    assert compile(grammar, made).matcher().accept(ord("a"))
