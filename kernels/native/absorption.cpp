@@ -9,6 +9,48 @@ namespace {
 
 constexpr Distance kCharacterTail = character_tail(kForeignGroups);
 
+// What may follow within a character, by the bytes that it still lacks; the first of them may be limited.
+enum Tail : uint8_t { kNoTail, kOne, kTwo, kThree, kTwoAfterE0, kTwoAfterED, kThreeAfterF0, kThreeAfterF4, kTails };
+
+struct TailEdge {
+  ByteSet bytes;
+  uint16_t group;  // of the character
+  Tail after;
+};
+
+// The bytes that go on with well-formed text in each place.
+const std::vector<TailEdge>& tail_edges(Tail tail) {
+  static const std::array<std::vector<TailEdge>, kTails> edges = [] {
+    std::array<std::vector<TailEdge>, kTails> made;
+    for (ByteGroup group : kAsciiGroups) {
+      ByteSet bytes;
+      for (unsigned byte = 0; byte < 0x80; ++byte)
+        if (group_of(static_cast<uint8_t>(byte)) == group) bytes.insert(static_cast<uint8_t>(byte));
+      made[kNoTail].push_back({bytes, group, kNoTail});
+    }
+    const auto add = [&](Tail from, unsigned low, unsigned high, Tail after) {
+      made[from].push_back({ByteSet::range(low, high), kForeignGroups, after});
+    };
+    add(kNoTail, 0xC2, 0xDF, kOne);
+    add(kNoTail, 0xE0, 0xE0, kTwoAfterE0);
+    add(kNoTail, 0xE1, 0xEC, kTwo);
+    add(kNoTail, 0xED, 0xED, kTwoAfterED);
+    add(kNoTail, 0xEE, 0xEF, kTwo);
+    add(kNoTail, 0xF0, 0xF0, kThreeAfterF0);
+    add(kNoTail, 0xF1, 0xF3, kThree);
+    add(kNoTail, 0xF4, 0xF4, kThreeAfterF4);
+    add(kOne, 0x80, 0xBF, kNoTail);
+    add(kTwo, 0x80, 0xBF, kOne);
+    add(kThree, 0x80, 0xBF, kTwo);
+    add(kTwoAfterE0, 0xA0, 0xBF, kOne);
+    add(kTwoAfterED, 0x80, 0x9F, kOne);
+    add(kThreeAfterF0, 0x90, 0xBF, kTwo);
+    add(kThreeAfterF4, 0x80, 0x8F, kTwo);
+    return made;
+  }();
+  return edges[tail];
+}
+
 }  // namespace
 
 Engine::Absorption Engine::absorption(Spot at) {
@@ -51,6 +93,87 @@ Engine::Absorption Engine::compute_absorption(StateId state) {
   if (best.groups == 0) return {};
   if (items.size() > 1) best.may_end = false;
   return best;
+}
+
+// The states that texts of some groups lead to, each with the place within a character.
+struct Engine::Closure {
+  struct Place {
+    StateId state;
+    Tail tail;
+    uint16_t group;  // by which it was reached first
+  };
+  std::vector<Place> places;
+  uint16_t refused = 0;  // groups without which the rest might do
+  Distance distance = 0;
+};
+
+// Looks for groups such that every text of their characters keeps the automaton alive and cannot end it, whatever
+// states it leads to: the inside of a string that must have a match of some pattern somewhere, for one.  True if there
+// are any, and then all these states absorb them.  O(states on the way, of which few are looked at).
+bool Engine::close_absorption(StateId start) {
+  constexpr size_t kMostPlaces = 96;
+  if (absorption({start, kNone}).groups != 0 || std::exchange(absorptions_[start].is_searched, true)) return absorptions_[start].is_closed;
+  Automaton& automaton = machine_.automaton();
+  const auto lacking = [&](StateId state) {
+    uint16_t groups = 0;
+    const ByteSet& live = automaton.expanded(state).live;
+    for (const TailEdge& edge : tail_edges(kNoTail))
+      if (!(edge.bytes & ~live).empty()) groups |= edge.group;
+    return groups;
+  };
+  const auto explore = [&](uint16_t groups) -> std::optional<Closure> {
+    Closure found{{{start, kNoTail, 0}}, 0, 0};
+    for (size_t i = 0; i < found.places.size(); ++i) {
+      if (found.places.size() > kMostPlaces) return std::nullopt;
+      const auto [id, tail, group] = found.places[i];
+      const State& state = automaton.expanded(id);
+      if (state.final || !state.calls.empty() || !state.specials.empty()) {
+        found.refused = group == 0 ? groups : group;
+        return found;
+      }
+      found.distance = std::max(found.distance, state.distance);
+      for (const TailEdge& edge : tail_edges(tail)) {
+        if (!(edge.group & groups)) continue;
+        if (!(edge.bytes & ~state.live).empty()) {
+          found.refused |= edge.group;
+          continue;
+        }
+        state.next.for_each([&](const ByteSet& set, StateId target) {
+          if ((set & edge.bytes).empty()) return;
+          const auto is_it = [&](const Closure::Place& place) { return place.state == target && place.tail == edge.after; };
+          if (std::none_of(found.places.begin(), found.places.end(), is_it)) found.places.push_back({target, edge.after, edge.group});
+        });
+      }
+      if (found.refused & groups) return found;
+    }
+    return found;
+  };
+  const auto attempt = [&]() -> std::pair<uint16_t, Closure> {
+    uint16_t groups = static_cast<uint16_t>(kEveryGroup & ~kMalformed & ~lacking(start));
+    // A group that leads where others are lacking, as a quote does, is the first to go.
+    uint16_t leaving = 0;
+    for (const TailEdge& edge : tail_edges(kNoTail)) {
+      if (!(edge.group & groups) || edge.after != kNoTail) continue;
+      automaton[start].next.for_each([&](const ByteSet& set, StateId target) {
+        if (!(set & edge.bytes).empty() && (lacking(target) & groups)) leaving |= edge.group;
+      });
+    }
+    groups &= ~leaving;
+    while (groups != 0) {
+      std::optional<Closure> found = explore(groups);
+      if (!found) break;
+      if (!(found->refused & groups)) return {groups, std::move(*found)};
+      groups &= ~found->refused;
+    }
+    return {};
+  };
+  const auto [groups, found] = cheaply(attempt);
+  if (groups == 0) return false;
+  for (const auto& [state, tail, group] : found.places) {
+    if (tail != kNoTail || absorption({state, kNone}).groups != 0) continue;
+    absorptions_[state] = {.groups = groups, .count = kNone, .distance = found.distance, .known = true, .is_closed = true, .is_searched = true};
+  }
+  return true;
 }
 
 // Groups of the bytes by which a text within `groups` may go on: those that are live in some state on the way.

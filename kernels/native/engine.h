@@ -146,7 +146,9 @@ class Engine {
   static void add_tokens(const Trie& trie, uint32_t place, Found& found);
   void add_leaf(const Trie& trie, uint32_t place, Spot above, Found& found);
   bool enter(const Trie& trie, uint32_t place, Spot here, Found& found);
+  class DenseWalk;
   void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
+  void walk_levels(const Trie& trie, uint32_t top, Spot from, Found& found);
   bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
   void compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
@@ -201,8 +203,12 @@ class Engine {
     bool is_outside = false;  // see Engine::is_outside
     bool may_end = false;   // nothing more of the class is required: all such texts share one shortest completion
     bool known = false;
+    bool is_closed = false;    // found by close_absorption(), and
+    bool is_searched = false;  // ... that was asked
   };
   Absorption absorption(Spot at);
+  bool close_absorption(StateId state);
+  struct Closure;
   Absorption compute_absorption(StateId state);
   Absorption item_absorption(TermId item);
   std::optional<uint8_t> way_out(TermId conjunction);

@@ -5,6 +5,7 @@
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
 
+#include "dense_walk.h"
 #include "engine.h"
 
 namespace structgen {
@@ -65,9 +66,12 @@ Row Engine::make_row(StateId state, const Near& near) {
   }
   const Absorption absorbed = absorption({state, kNone});
   if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
-    // A JSON string goes on by itself, or ends.
-    if (const auto beyond = tokens_->part(absorbed.groups, absorbed.is_outside ? kEveryGroup & ~kControl : absorption_breaks(state, absorbed.groups)))
-      return class_row(state, *beyond);
+    if (!absorbed.is_closed || absorbed.groups == kPlainString) {  // or too few have these groups to be worth a part
+      // A JSON string goes on by itself, or ends.
+      const bool is_string = absorbed.is_outside || absorbed.is_closed;
+      if (const auto beyond = tokens_->part(absorbed.groups, is_string ? kStringBreaks : absorption_breaks(state, absorbed.groups)))
+        return class_row(state, *beyond);
+    }
   return plain_row(kVocabularyTrie, state);
 }
 
@@ -79,6 +83,7 @@ Engine::Near Engine::near_state(StateId id) {
   if (is_outside(id)) return {};
   if (Near near = without_length(id); near.state != kNone) return near;
   if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
+  if (close_absorption(id) && absorption({id, kNone}).groups == kPlainString) return {};
   if (Near near; (near.state = successor_alike(id)) != kNone) return near;
   return unbounded(id, kLeastBound);
 }
@@ -163,6 +168,12 @@ bool Engine::enter(const Trie& trie, uint32_t place, Spot here, Found& found) {
 
 // The tokens below `top` that may follow at `from`, `top` being its place in the trie.
 void Engine::walk(const Trie& trie, uint32_t top, Spot from, Found& found) {
+  if (DenseWalk::pays(trie, top, live(from))) DenseWalk(*this, trie, found).run(top, from);
+  else walk_levels(trie, top, from, found);
+}
+
+// The same in the trie's levels: each looks up only the children by bytes that are live.
+void Engine::walk_levels(const Trie& trie, uint32_t top, Spot from, Found& found) {
   struct Level {
     uint32_t next, stop;  // children to visit
     Spot spot;

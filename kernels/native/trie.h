@@ -38,6 +38,8 @@ ByteGroup group_of(uint8_t byte);  // of an ASCII byte
 constexpr ByteGroup kAsciiGroups[] = {kLower, kUpper, kDigit, kSpace, kPunctuation, kQuoting, kControl, kDelete};
 constexpr uint16_t kForeignGroups = kForeign | kForeignSpace | kLineSeparator;
 constexpr uint16_t kEveryGroup = 0xFFF;
+constexpr uint16_t kPlainString = kEveryGroup & ~(kQuoting | kControl | kMalformed);  // what JSON strings hold as it is
+constexpr uint16_t kStringBreaks = kEveryGroup & ~kControl;  // what may follow there
 // Bytes that a text of such characters may lack of its last one.
 constexpr uint32_t character_tail(uint16_t groups) { return groups & kForeignGroups ? 3 : 0; }
 // The code points of kForeignSpace.
@@ -151,7 +153,7 @@ class TokenTrie {
     uint16_t groups, chars;  // `prefix` and `chars` of the node where the token ends
   };
   std::vector<TokenKind> kinds_;  // of trie_.tokens, so that finding those of a class is one pass
-  void find_kinds();
+  void prepare();
 };
 
 }  // namespace structgen

@@ -58,6 +58,15 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "class and length": (pattern("^[a-z_]*$", minLength=1, maxLength=12), ['"', '"abc', '"abc_def_gh']),
     "dots": (pattern("^.{0,9}$"), ['"', '"abcdefg']),
     "occurs anywhere": (pattern("[0-9]{2}-[a-z]"), ['"', '"x4', '"x42', '"x42-', '"x42-q']),
+    "names with matches of two patterns": (
+        {"type": "object", "patternProperties": {"a": {"type": "null"}, "b": {"enum": [None, 1]}}, "minProperties": 1},
+        ['{"', '{"a', '{"ab', '{"xb', '{"é', '{"a\\u0062'],
+    ),
+    "one of the patterns": (
+        {"type": "string", "oneOf": [pattern("customer"), pattern("maker"), pattern("er$")]},
+        ['"', '"customer', '"mak', '"é', '"maker '],
+    ),
+    "a match and no match": ({"allOf": [pattern("né"), {"not": pattern("日")}]}, ['"', '"né', '"n', '"\\u65e5'[:3]]),
     "words": (WORDS, ['"', '"the', '"the ', '"a b c d e f g h', '"a b c d e f g h i j']),
     "words of some length": ({**WORDS, "maxLength": 30}, ['"', '"the cat', '"the cat sat on the mat by m']),
     "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
@@ -123,6 +132,15 @@ def test_masks_of_json_schemas(name: str, deepseek_vocabulary: Vocabulary) -> No
 def test_masks_of_regexes(name: str, deepseek_vocabulary: Vocabulary) -> None:
     pattern, texts = REGEXES[name]
     compare(regex(pattern), texts, deepseek_vocabulary)
+
+
+def test_masks_of_more_states_than_one_table_holds(deepseek_vocabulary: Vocabulary) -> None:
+    """Each of many tokens is followed by its own digits, so their texts share no state."""
+    rng = random.Random(5)
+    tokens = [text for text in deepseek_vocabulary.tokens if text.isalpha() and len(text) > 4]
+    words = sorted(rng.sample(tokens, 9000))
+    grammar = Choice(tuple(Literal(word + b"%05d" % at) for at, word in enumerate(words)))
+    compare(grammar, ["", words[0][:1].decode(), words[4500].decode()], deepseek_vocabulary)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -1,0 +1,56 @@
+// Walks over large parts of a trie, from states that go on by many bytes.
+#pragma once
+
+#include <vector>
+
+#include "engine.h"
+
+namespace structgen {
+
+// The states and nodes that one walk meets get small numbers, and their edges a table by byte.  So a node of the trie
+// costs a few reads, where looking a state up costs dozens.  The trie's nodes are visited as they are stored.
+class Engine::DenseWalk {
+ public:
+  static bool pays(const Trie& trie, uint32_t top, const ByteSet& live) {
+    constexpr uint32_t kManyNodes = 2048;
+    constexpr unsigned kManyBytes = 24;
+    return trie.end[top] - top >= kManyNodes && live.size() >= kManyBytes;
+  }
+
+  DenseWalk(Engine& engine, const Trie& trie, Found& found) : engine_(engine), trie_(trie), found_(found) {}
+  // Files the tokens below `top` that may follow at `from`.  O(nodes below `top` of which the parent is alive).
+  void run(uint32_t top, Spot from);
+
+ private:
+  using Number = uint16_t;
+  static constexpr Number kNowhere = 0;   // nothing may follow
+  static constexpr Number kUnnumbered = static_cast<Number>(~0u);  // found by a closer look only
+  static constexpr size_t kMostNumbers = 8192;  // 4 MiB of edges
+
+  enum Flag : uint8_t {
+    kMet = 1,        // its distance is counted
+    kEntered = 2,    // its edges are in the table
+    kAttention = 4,  // there is more to do than to go on: any of those below
+    kLiteral = 8,    // it reads a literal, which needs no states
+    kEnds = 16,      // the automaton may end there
+    kOnlyEnds = 32,  // ... and nothing may follow
+    kAbsorbs = 64,   // some subtrees pass whole
+  };
+
+  Number number_of(Spot spot);
+  void add_edges(Number number);
+  void enter(Number number);
+  Number step(Number above, uint32_t place);
+  uint32_t attend(Number number, uint32_t place);
+
+  Engine& engine_;
+  const Trie& trie_;
+  Found& found_;
+  NumberMap<Number> numbers_;  // by state or node
+  std::vector<Spot> spots_;    // by number
+  std::vector<uint8_t> flags_;
+  std::vector<Number> edges_;  // by number and byte
+  std::vector<Number> path_;   // by depth
+};
+
+}  // namespace structgen
