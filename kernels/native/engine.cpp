@@ -53,6 +53,10 @@ void Engine::dispose(Engine* engine) {
   }
 }
 
+void Engine::prefetch(const Plan& plan) const {
+  for (uint32_t i = 0; i < plan.count; ++i) plan_rows_[plan.begin + i]->prefetch();
+}
+
 void Engine::write(const Plan& plan, uint32_t* words) const {
   if (plan.count == 0) {
     std::memset(words, 0, size_t{this->words()} * 4);
@@ -63,9 +67,9 @@ void Engine::write(const Plan& plan, uint32_t* words) const {
 }
 
 bool Engine::try_fill(NodeId node, uint32_t* words) const {
-  if (node >= plans_.size() || plans_[node].count == kNone) return false;
-  write(plans_[node], words);
-  return true;
+  const Plan* plan = find_plan(node);
+  if (plan) write(*plan, words);
+  return plan != nullptr;
 }
 
 void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {

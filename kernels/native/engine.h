@@ -51,6 +51,15 @@ class Engine {
   std::shared_mutex& mutex() { return mutex_; }
   SharedRules& shared_rules() { return shared_rules_; }
 
+  struct Plan {  // the rows of a node's mask, in plan_rows_
+    uint32_t begin = 0, count = kNone;
+  };
+  // How the mask of a node is written; none if something is not known yet.
+  const Plan* find_plan(NodeId node) const { return node < plans_.size() && plans_[node].count != kNone ? &plans_[node] : nullptr; }
+  // Asks for the memory that write() reads, so that what several plans need is waited for at the same time.
+  void prefetch(const Plan& plan) const;
+  void write(const Plan& plan, uint32_t* words) const;
+
   // The mask of a node without EOS bits.  try_fill makes nothing and fails if something is not known yet.
   bool try_fill(NodeId node, uint32_t* words) const;
   void fill(NodeId node, uint32_t* words, uint64_t fuel);
@@ -249,9 +258,6 @@ class Engine {
   std::vector<TrieId> residuals_;  // by list of exits from the vocabulary's trie
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
   std::unordered_map<StateId, std::unique_ptr<CountTable>> count_tables_;
-  struct Plan {  // the rows of a node's mask, in plan_rows_
-    uint32_t begin = 0, count = kNone;
-  };
   std::vector<Plan> plans_;
   std::vector<const Row*> plan_rows_;
   size_t cache_bytes_ = 0;
@@ -270,7 +276,6 @@ class Engine {
   uint64_t epoch_ = 0;
   std::shared_mutex mutex_;
 
-  void write(const Plan& plan, uint32_t* words) const;
   void drop_rows();
   const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : *tries_[id]; }
 };

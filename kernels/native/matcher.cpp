@@ -1,7 +1,9 @@
 #include "matcher.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <exception>
 #include <shared_mutex>
 #include <stdexcept>
 
@@ -199,6 +201,44 @@ void Matcher::fill_mask(uint32_t* words) {
   set_eos(words);
 }
 
+const Engine::Plan* Matcher::find_plan() const {
+  const Engine& engine = constraint_->engine();
+  if (terminated_ || constraint_->has_scope() || epoch_ != engine.epoch()) return nullptr;
+  return engine.find_plan(node_);
+}
+
+// Between two calls a model has run and the caches are cold.  Matcher, constraint, plan and row lie in different
+// places, each known from the one before: all plans are looked up before the first mask is written, for what many
+// of them wait for then arrives at the same time.
+void Matcher::fill_together(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows) {
+  std::array<const Engine::Plan*, kTogether> plans;
+  const auto engine_of = [&](size_t i) { return &matchers[i]->constraint_->engine(); };
+  for (size_t begin = 0, end = 0; begin < matchers.size(); begin = end) {
+    Engine& engine = *engine_of(begin);
+    while (end < matchers.size() && engine_of(end) == &engine) ++end;
+    const std::shared_lock lock(engine.mutex());
+    for (size_t i = begin; i < end; ++i) {
+      plans[i] = matchers[i]->find_plan();
+      if (plans[i]) engine.prefetch(*plans[i]);
+    }
+    for (size_t i = begin; i < end; ++i) {
+      if (!plans[i]) continue;
+      engine.write(*plans[i], rows[i]);
+      matchers[i]->set_eos(rows[i]);
+    }
+  }
+  std::exception_ptr error;  // of one mask: the others are filled
+  for (size_t i = 0; i < matchers.size(); ++i) {
+    if (plans[i]) continue;
+    try {
+      matchers[i]->fill_mask(rows[i]);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
 void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
   if (terminated_ || budget == 0)
     std::memset(words, 0, size_t{constraint_->engine().words()} * 4);
@@ -302,7 +342,11 @@ std::vector<std::string> Matcher::rule_path() {
 }
 
 void fill_masks(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows) {
-  parallel_for(matchers.size(), [&](size_t i) { matchers[i]->fill_mask(rows[i]); });
+  const size_t parts = (matchers.size() + Matcher::kTogether - 1) / Matcher::kTogether;
+  parallel_for(parts, [&](size_t part) {
+    const size_t begin = part * Matcher::kTogether, count = std::min(Matcher::kTogether, matchers.size() - begin);
+    Matcher::fill_together(matchers.subspan(begin, count), rows.subspan(begin, count));
+  });
 }
 
 }  // namespace structgen

@@ -87,6 +87,9 @@ class Matcher {
   // Takes what `other` has taken, a matcher of the same grammar and vocabulary in any engine.
   void replay(const Matcher& other);
   void fill_mask(uint32_t* words);
+  // The same for at most kTogether matchers, known masks first.
+  static void fill_together(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
+  static constexpr size_t kTogether = 8;
   void fill_mask_within(uint32_t* words, uint32_t budget);
   bool needs_budget_mask(uint32_t budget);
   std::string forced_bytes();
@@ -110,6 +113,8 @@ class Matcher {
     uint32_t token;    // kNone: text without token boundaries
     std::string text;  // that text
   };
+  // With the engine's lock; none if the mask is not known yet, or is made for this text alone.
+  const Engine::Plan* find_plan() const;
   template <class Work>
   auto run(Work&& work) {
     return constraint_->exclusively([&](Engine& engine) {

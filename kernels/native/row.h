@@ -24,6 +24,8 @@ struct Row {
   bool empty() const { return !mask && added.empty(); }
   size_t bytes() const { return sizeof(Row) + (added.capacity() + removed.capacity()) * 4; }
 
+  // Asks for the memory that write() and merge() read.
+  void prefetch() const;
   // Replaces all `count` words.
   void write(uint32_t* words, size_t count) const;
   // Adds the tokens to those that are there.

@@ -15,10 +15,6 @@ namespace structgen {
 
 namespace {
 
-// Loops shorter than this are not worth waking anybody.
-constexpr size_t kWorthSharing = 8;
-constexpr size_t kChunk = 4;
-
 class Pool {
  public:
   explicit Pool(unsigned helpers) {
@@ -46,15 +42,13 @@ class Pool {
  private:
   void drain(const std::function<void(size_t)>& work, size_t count) {
     for (;;) {
-      const size_t begin = next_.fetch_add(kChunk);
-      if (begin >= count) return;
-      for (size_t i = begin; i < std::min(begin + kChunk, count); ++i) {
-        try {
-          work(i);
-        } catch (...) {
-          const std::lock_guard lock(mutex_);
-          if (!error_) error_ = std::current_exception();
-        }
+      const size_t i = next_.fetch_add(1);
+      if (i >= count) return;
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
       }
     }
   }
@@ -101,7 +95,7 @@ Pool& pool() {
 }  // namespace
 
 void parallel_for(size_t count, const std::function<void(size_t)>& work) {
-  if (count < kWorthSharing || std::thread::hardware_concurrency() < 2) {
+  if (count < 2 || std::thread::hardware_concurrency() < 2) {
     for (size_t i = 0; i < count; ++i) work(i);
     return;
   }

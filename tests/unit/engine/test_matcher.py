@@ -18,6 +18,7 @@ from structgen.grammar.nodes import (
     CharClass,
     Choice,
     Complement,
+    Distinct,
     Grammar,
     Intersection,
     JsonString,
@@ -424,6 +425,64 @@ def test_batches_equal_single_masks_across_threads():
         for row, wanted in zip(mask, expected, strict=True):
             found = set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
             assert found - {257} == wanted
+
+
+def with_words() -> Vocabulary:
+    """An engine of its own, with tokens of several bytes."""
+    return Vocabulary([*BYTES.tokens, *WORDS.tokens[3:], b"[1", b",2"], eos=[EOS])
+
+
+def mixed_matchers() -> list[Matcher]:
+    """Matchers of two engines: known masks and new ones, ended texts, items that must differ."""
+    vocabularies = [with_words(), with_words()]
+    unlike = Distinct(sequence("[", choice("1", "2", "11").many(0, None, sep=","), "]"))
+    grammars = [repeat(choice("a", "b")), literal("abcab"), repeat("ab", 0, 3), unlike]
+    matchers = [
+        compile(grammars[3 if index % 5 == 0 else index % 3], vocabularies[index // 3 % 2]).matcher()
+        for index in range(40)
+    ]
+    for index, matcher in enumerate(matchers):
+        if index % 2:
+            allowed(matcher)
+        if index % 4 == 0:
+            matcher.accept_bytes(b"[1," if index % 5 == 0 else b"ab")
+        if index % 7 == 0:
+            matcher.accept(EOS)
+    return matchers
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 16, 40])
+def test_batches_of_any_size_and_kind_equal_single_masks(count: int):
+    """Rows beyond the matchers stay as they are; what lay in the others before does not matter."""
+    matchers = mixed_matchers()[:count]
+    width = (with_words().size + 31) // 32
+    for _ in range(2):
+        masks = np.full((count + 1, width), -1, dtype=np.int32)
+        fill_masks(matchers, masks)
+        single = np.full((count + 1, width), -1, dtype=np.int32)
+        for row, matcher in enumerate(matchers):
+            matcher.fill_mask(single, row)
+        assert masks.tolist() == single.tolist()
+
+
+def test_a_mask_that_fails_keeps_no_other_from_being_filled():
+    """The limit of one is raised after all other rows are there, though the engine forgets its states for it."""
+    evil = sequence(repeat(choice("a", "b")), "a", repeat(choice("a", "b"), 18, 18))
+    vocabulary = with_words()
+    stuck = compile(evil, vocabulary, limits=Limits(states=3_000)).matcher()
+    rng = random.Random(3)
+    with pytest.raises(LimitExceeded):  # noqa: PT012  the step that fails is not known beforehand
+        while True:
+            allowed(stuck)
+            stuck.accept(rng.choice(b"ab"))
+    matchers = [compile(repeat("ab", index), vocabulary).matcher() for index in range(20)]
+    expected = [allowed(matcher) for matcher in matchers]
+    for place in (0, 5, 20):
+        masks = np.full((21, (vocabulary.size + 31) // 32), -1, dtype=np.int32)
+        with pytest.raises(LimitExceeded, match="states"):
+            fill_masks([*matchers[:place], stuck, *matchers[place:]], masks)
+        bits = np.unpackbits(np.delete(masks, place, axis=0).view(np.uint8), axis=1, bitorder="little")
+        assert [set(np.flatnonzero(row).tolist()) for row in bits] == expected
 
 
 def test_min_tokens_is_the_fewest():
