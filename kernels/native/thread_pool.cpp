@@ -1,9 +1,13 @@
 #include "thread_pool.h"
 
 #include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -14,6 +18,39 @@
 namespace structgen {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+// A caller that is done looks so long, without sleeping, whether its helpers are too: they mostly have little left,
+// and who sleeps waits for a processor again.
+constexpr auto kPatience = std::chrono::microseconds(100);
+
+#ifdef __linux__
+
+int processor() { return sched_getcpu(); }
+
+// How many processors this process may use; hardware_concurrency() counts those that it may not, too.
+unsigned processors() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::thread::hardware_concurrency();
+  return static_cast<unsigned>(CPU_COUNT(&allowed));
+}
+
+// Moves the calling thread to another processor that it may use, if there is one; from there on the kernel is free again.
+void leave(int processor) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(processor, &others);
+  if (CPU_COUNT(&others) != 0 && sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+#else
+
+int processor() { return -1; }
+unsigned processors() { return std::thread::hardware_concurrency(); }
+void leave(int) {}
+
+#endif
 
 class Pool {
  public:
@@ -27,6 +64,7 @@ class Pool {
       const std::lock_guard lock(mutex_);
       work_ = &work;
       count_ = count;
+      caller_ = processor();
       next_ = 0;
       error_ = nullptr;
       ++generation_;
@@ -35,6 +73,9 @@ class Pool {
     drain(work, count);
     std::unique_lock lock(mutex_);
     work_ = nullptr;  // nobody joins any more; who has joined holds copies
+    lock.unlock();
+    for (const auto begin = Clock::now(); busy_ != 0 && Clock::now() - begin < kPatience;) continue;
+    lock.lock();
     idle_.wait(lock, [&] { return busy_ == 0; });
     if (error_) std::rethrow_exception(error_);
   }
@@ -57,6 +98,14 @@ class Pool {
     for (;;) {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return work_ && generation_ != served; });
+      // The kernel may wake a thread on the processor of the one that wakes it although others are idle, which in a
+      // virtual machine may look busy to it.  There it would stop the caller and work in its stead, not beside it.
+      if (const int here = processor(); here >= 0 && here == caller_) {
+        lock.unlock();
+        leave(here);
+        lock.lock();
+        if (!work_) continue;  // done meanwhile
+      }
       served = generation_;
       ++busy_;
       const std::function<void(size_t)>& work = *work_;  // lives until busy_ is zero again
@@ -72,9 +121,10 @@ class Pool {
   std::condition_variable wake_, idle_;
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
+  int caller_ = -1;  // the processor of the caller, where it is known
   std::atomic<size_t> next_{0};
   uint64_t generation_ = 0;
-  unsigned busy_ = 0;
+  std::atomic<unsigned> busy_{0};
   std::exception_ptr error_;
 };
 
@@ -86,7 +136,7 @@ Pool& pool() {
   static pid_t owner = 0;
   const std::lock_guard lock(mutex);
   if (!made || owner != getpid()) {
-    made = new Pool(std::max(1u, std::thread::hardware_concurrency()) - 1);
+    made = new Pool(std::max(1u, processors()) - 1);
     owner = getpid();
   }
   return *made;
@@ -95,11 +145,8 @@ Pool& pool() {
 }  // namespace
 
 void parallel_for(size_t count, const std::function<void(size_t)>& work) {
-  if (count < 2 || std::thread::hardware_concurrency() < 2) {
-    for (size_t i = 0; i < count; ++i) work(i);
-    return;
-  }
-  pool().run(count, work);
+  if (count == 1) work(0);
+  else if (count > 1) pool().run(count, work);
 }
 
 }  // namespace structgen

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import random
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -483,6 +486,36 @@ def test_a_mask_that_fails_keeps_no_other_from_being_filled():
             fill_masks([*matchers[:place], stuck, *matchers[place:]], masks)
         bits = np.unpackbits(np.delete(masks, place, axis=0).view(np.uint8), axis=1, bitorder="little")
         assert [set(np.flatnonzero(row).tolist()) for row in bits] == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not tell threads where to run")
+def test_threads_of_batches_stay_where_the_process_may_run():
+    """Threads that move out of the caller's way keep to the processors of the process, also when these change."""
+    usable = os.sched_getaffinity(0)
+    matchers = mixed_matchers()
+    masks = np.zeros((40, (with_words().size + 31) // 32), dtype=np.int32)
+    try:
+        for chosen in [*({one} for one in usable), usable]:
+            confine(chosen)
+            for _ in range(20):
+                fill_masks(matchers, masks)
+            assert all(processors <= chosen for processors in processors_of_threads())
+    finally:
+        confine(usable)
+
+
+def processors_of_threads() -> Iterator[set[int]]:
+    """Where each thread of the process may run."""
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            yield os.sched_getaffinity(int(name))
+
+
+def confine(processors: set[int]) -> None:
+    """Let all threads of the process run on these processors only."""
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(name), processors)
 
 
 def test_min_tokens_is_the_fewest():
