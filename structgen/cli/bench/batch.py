@@ -1,28 +1,32 @@
 """Masks for a batch: 256 sequences over 32 schemas, at steady state.
 
 Sequences of one schema read the same valid instance from different places on, over and over.  After one whole round,
-in which every mask is checked to allow the token that comes next, a round of steps is timed: fill all rows at once
-(timed), accept a token in each (not timed).  Engines take turns, step by step.
+in which every mask is checked to allow the token that comes next, two rounds of steps are timed: fill all rows at once
+(timed), accept a token in each (not timed).  Engines take turns, first step by step: each finds the caches of the
+processors full of what the others left there.  Then each takes many steps in a row: it finds there what it left itself.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, final
 
+import numpy as np
+
 from structgen.cli.bench.cases import Case
-from structgen.cli.bench.engines import Engine, Sequence, allows
+from structgen.cli.bench.engines import Bits, Engine, Sequence, allows
 from structgen.cli.bench.measure import Tokenize, Verdict, judge
 
-__all__ = ["SCHEMAS", "SEQUENCES", "Course", "choose", "run_batch"]
+__all__ = ["IN_A_ROW", "SCHEMAS", "SEQUENCES", "Course", "choose", "run_batch"]
 
 SEQUENCES: Final = 256
 SCHEMAS: Final = 32
 _LEAST_TOKENS: Final = 16
 _MOST_TOKENS: Final = 300
 _STEPS: Final = 300
+IN_A_ROW: Final = (1, 50)
+"""So many steps an engine takes before the next one takes as many."""
 
 
 class Course:
@@ -67,8 +71,8 @@ def _course(engines: list[Engine], case: Case, tokens: list[int]) -> Course | No
 class _Rows:
     """The sequences of one engine; a sequence at its end begins again."""
 
-    def __init__(self, engine: Engine, courses: list[Course], threads: int) -> None:
-        self._engine, self._courses, self._threads = engine, courses, threads
+    def __init__(self, engine: Engine, courses: list[Course]) -> None:
+        self._engine, self._courses = engine, courses
         self._places: list[int] = []
         self._sequences: list[Sequence] = []
         copies = -(-SEQUENCES // len(courses))
@@ -80,24 +84,31 @@ class _Rows:
                 sequence.accept(token)
             self._sequences.append(sequence)
             self._places.append(place)
+        self._words: Bits = np.zeros((SEQUENCES, self._sequences[0].words.shape[1]), dtype=np.int32)
+        self._fill = engine.batch(self._sequences, self._words)
 
-    def prepare(self) -> None:
-        """Make ``fill`` for the sequences as they are now."""
-        self.fill, self.words = self._engine.batch(self._sequences, self._threads)
-
-    fill: Callable[[], object]
-
-    def step(self, *, check: bool) -> bool:
-        """Accept the next token of every sequence; return whether a sequence began again.
+    def steps(self, count: int, *, check: bool) -> list[float]:
+        """Fill all rows and accept a token in each, ``count`` times; return the microseconds of each fill.
 
         Raises:
-            AssertionError: a mask does not allow the token.
+            AssertionError: a mask does not allow the token, where masks are checked.
         """
+        times = []
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            self._fill()
+            times.append((time.perf_counter_ns() - start) / 1000)
+            if self._accept(check=check):
+                self._fill = self._engine.batch(self._sequences, self._words)
+        return times
+
+    def _accept(self, *, check: bool) -> bool:
+        """Accept the next token of every sequence; return whether a sequence began again."""
         is_changed = False
         for row, sequence in enumerate(self._sequences):
             course, place = self._courses[row % len(self._courses)], self._places[row]
             token = course.tokens[place]
-            if check and not allows(self.words, token, row):
+            if check and not allows(self._words, token, row):
                 raise AssertionError(f"{self._engine.name}: row {row} of a batch does not allow token {token}")
             sequence.accept(token)
             self._places[row] = place + 1
@@ -110,27 +121,21 @@ class _Rows:
         return self._engine.start(course.compiled[self._engine.name])
 
 
-def run_batch(engines: list[Engine], courses: list[Course]) -> dict[str, list[float]]:
-    """Return the microseconds that each timed fill of all rows took, by engine.
+def run_batch(engines: list[Engine], courses: list[Course]) -> dict[int, dict[str, list[float]]]:
+    """Return the microseconds that each timed fill of all rows took, by the number of calls in a row and by engine.
 
     Raises:
         AssertionError: a mask of the batch does not allow the token that comes next.
     """
-    threads = os.cpu_count() or 1
-    rows = [_Rows(engine, courses, threads) for engine in engines]
+    rows = [_Rows(engine, courses) for engine in engines]
     for one in rows:
-        one.prepare()
-    samples: dict[str, list[float]] = {engine.name: [] for engine in engines}
-    warm_up = max(len(course.tokens) for course in courses)
-    for step in range(warm_up + _STEPS):
-        for turn in range(len(rows)):
-            index = (step + turn) % len(rows)
-            one = rows[index]
-            start = time.perf_counter_ns()
-            one.fill()
-            taken = (time.perf_counter_ns() - start) / 1000
-            if step >= warm_up:
-                samples[engines[index].name].append(taken)
-            if one.step(check=step < warm_up):
-                one.prepare()
-    return samples
+        one.steps(max(len(course.tokens) for course in courses), check=True)
+    answer: dict[int, dict[str, list[float]]] = {}
+    for calls in IN_A_ROW:
+        samples: dict[str, list[float]] = {engine.name: [] for engine in engines}
+        for block in range(_STEPS // calls):
+            for turn in range(len(rows)):
+                index = (block + turn) % len(rows)
+                samples[engines[index].name] += rows[index].steps(calls, check=False)
+        answer[calls] = samples
+    return answer

@@ -129,10 +129,13 @@ class Comparison:
             return {"schemas": 0}
         with _without_collection():
             samples = run_batch(engines, courses)
-        spreads = {name: spread_of(values) for name, values in samples.items()}
-        ours = spreads.get(OURS)
-        ratios = {name: spread["p50"] / ours["p50"] for name, spread in spreads.items() if ours and name != OURS}
-        return {"schemas": len(courses), "sequences": SEQUENCES, "fill_us": spreads, "ratios_p50": ratios}
+        runs = []
+        for calls, times in samples.items():
+            spreads = {name: spread_of(values) for name, values in times.items()}
+            ours = spreads.get(OURS)
+            ratios = {name: spread["p50"] / ours["p50"] for name, spread in spreads.items() if ours and name != OURS}
+            runs.append({"in_a_row": calls, "fill_us": spreads, "ratios_p50": ratios})
+        return {"schemas": len(courses), "sequences": SEQUENCES, "runs": runs}
 
     def _memory(self, name: str) -> Any:
         settings = self._settings

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,6 +19,8 @@ from structgen.grammar.json_schema import forget_known, json_schema
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
+
+_THREADS: Final = os.cpu_count() or 1
 
 
 @dataclass(slots=True)
@@ -54,8 +57,11 @@ class Engine(Protocol):
     def start(self, compiled: Any) -> Sequence:
         """Begin a text."""
 
-    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
-        """Return what fills the masks of all sequences at once, on ``threads`` threads, and where it writes them."""
+    def batch(self, sequences: list[Sequence], rows: Bits) -> Callable[[], object]:
+        """Return what fills the masks of all sequences at once, on all processors, one row each.
+
+        What can be made once for all calls, such as threads, is.
+        """
 
 
 def allows(words: Bits, token: int, row: int = 0) -> bool:
@@ -90,10 +96,8 @@ class Structgen:
         fill = partial(matcher.fill_mask, words)
         return Sequence(matcher, fill, words, matcher.accept, partial(_may_end, fill, words, self.eos))
 
-    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
-        del threads
-        rows = _rows(len(sequences), self.vocabulary.size)
-        return partial(fill_masks, [sequence.matcher for sequence in sequences], rows), rows
+    def batch(self, sequences: list[Sequence], rows: Bits) -> Callable[[], object]:
+        return partial(fill_masks, [sequence.matcher for sequence in sequences], rows)
 
 
 class Llguidance:
@@ -128,10 +132,13 @@ class Llguidance:
         fill = partial(self.fill_row, matcher, self.words, 0)
         return Sequence(matcher, fill, self.words, matcher.consume_token, matcher.is_accepting)
 
-    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
-        rows = _rows(len(sequences), self.tokenizer.vocab_size)
+    @cached_property
+    def executor(self) -> Any:
+        return self.library.LLExecutor(num_threads=_THREADS)
+
+    def batch(self, sequences: list[Sequence], rows: Bits) -> Callable[[], object]:
         pairs = [(sequence.matcher, row) for row, sequence in enumerate(sequences)]
-        return partial(self.fill_rows, self.library.LLExecutor(num_threads=threads), pairs, rows), rows
+        return partial(self.fill_rows, self.executor, pairs, rows)
 
 
 class Xgrammar:
@@ -172,10 +179,13 @@ class Xgrammar:
         fill = partial(matcher.fill_next_token_bitmask, self.tensor)
         return Sequence(matcher, fill, self.words, matcher.accept_token, partial(_may_end, fill, self.words, self.eos))
 
-    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
-        rows = _rows(len(sequences), self.size)
-        fill = self.library.BatchGrammarMatcher(max_threads=threads).batch_fill_next_token_bitmask
-        return partial(fill, [sequence.matcher for sequence in sequences], self.torch.from_numpy(rows)), rows
+    @cached_property
+    def executor(self) -> Any:
+        return self.library.BatchGrammarMatcher(max_threads=_THREADS)
+
+    def batch(self, sequences: list[Sequence], rows: Bits) -> Callable[[], object]:
+        matchers, tensor = [sequence.matcher for sequence in sequences], self.torch.from_numpy(rows)
+        return partial(self.executor.batch_fill_next_token_bitmask, matchers, tensor)
 
 
 ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {

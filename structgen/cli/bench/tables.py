@@ -77,16 +77,18 @@ def _ratios(ratios: Mapping[str, Any]) -> str:
 
 def _batch(batch: Mapping[str, Any]) -> str:
     rows = []
-    for name, spread in batch["fill_us"].items():
-        ratio = batch["ratios_p50"].get(name)
-        points = [f"{spread[point]:,.0f}" for point in _POINTS]
-        a_row = spread["p50"] / batch["sequences"]
-        rows.append([name, *points, f"{a_row:.2f}", "" if ratio is None else f"{ratio:.2f}"])
+    for run in batch["runs"]:
+        for name, spread in run["fill_us"].items():
+            ratio = run["ratios_p50"].get(name)
+            points = [f"{spread[point]:,.0f}" for point in _POINTS]
+            a_row = spread["p50"] / batch["sequences"]
+            calls = str(run["in_a_row"])
+            rows.append([name, calls, *points, f"{a_row:.2f}", "" if ratio is None else f"{ratio:.2f}"])
     title = (
         f"Masks of {batch['sequences']} sequences over {batch['schemas']} schemas filled by one call, at steady state, "
-        "on all processors, microseconds a call:"
+        "on all processors, microseconds a call; so many calls of one engine in a row, then as many of the next:"
     )
-    return f"{title}\n\n{_table(['engine', *_POINTS, 'p50 a row', 'over structgen'], rows)}"
+    return f"{title}\n\n{_table(['engine', 'in a row', *_POINTS, 'p50 a row', 'over structgen'], rows)}"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -54,16 +54,13 @@ class Words:
 
         return Sequence((compiled, text), fill, self.words, accept, may_end)
 
-    def batch(self, sequences: list[Sequence], threads: int) -> tuple[Callable[[], object], Bits]:
-        assert threads >= 1
-        rows: Bits = np.zeros((len(sequences), 4), dtype=np.int32)
-
+    def batch(self, sequences: list[Sequence], rows: Bits) -> Callable[[], object]:
         def fill() -> None:
             rows[:] = 0
             for row, sequence in enumerate(sequences):
                 self._write(rows[row], *sequence.matcher)
 
-        return fill, rows
+        return fill
 
     def _write(self, row: Any, members: list[str], text: list[str]) -> None:
         begun = "".join(text)
@@ -165,9 +162,11 @@ def test_a_batch_is_checked_before_it_is_timed() -> None:
     cases.append(Case("fits", text, (Instance(text, is_valid=True, ordered=None),)))
     courses = choose([Words()], cases, tokenize)
     assert [course.tokens for course in courses] == [tokenize(text)]
-    samples = run_batch([Words()], courses)["words"]
-    assert len(samples) == 300
-    assert min(samples) > 0
+    samples = run_batch([Words()], courses)
+    assert list(samples) == [1, 50]
+    for times in samples.values():
+        assert len(times["words"]) == 300
+        assert min(times["words"]) > 0
     with pytest.raises(AssertionError, match="does not allow"):
         run_batch([Words()], [Course(tokenize(f"{text}!"), {"words": [text]})])
 
@@ -214,6 +213,7 @@ def test_a_run_from_the_command_line(
     assert found["invalid_accepted"] == 0
     assert found["ttfm_us"]["count"] == 2
     assert summary["batch"]["schemas"] == 1
+    assert [run["in_a_row"] for run in summary["batch"]["runs"]] == [1, 50]
     assert summary["ratios"] == {}
     if Path("/proc/self/clear_refs").exists():
         assert found["memory"]["loaded"] > 1
@@ -254,7 +254,8 @@ def test_engines_agree_with_the_schema(name: str, deepseek_vocabulary: object) -
     assert judge(engine.start(compiled), encode('"blue"'), 99, []) is Verdict.REJECTED
     assert judge(engine.start(compiled), encode('"gree'), 99, []) is Verdict.REJECTED
     sequences = [engine.start(compiled) for _ in range(3)]
-    fill, rows = engine.batch(sequences, 2)
+    rows: Bits = np.zeros((len(sequences), sequences[0].words.shape[1]), dtype=np.int32)
+    fill = engine.batch(sequences, rows)
     fill()
     sequences[0].fill()
     assert (rows == sequences[0].words).all()
