@@ -153,7 +153,7 @@ class Matcher {
   std::vector<Trace> traces_;  // before each step, where the grammar has scopes
 };
 
-// Fills row i of `rows` for matcher i, on as many threads as the machine has.
+// Fills row i of `rows` for matcher i, on as many threads as there are processors for the process.
 void fill_masks(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
 
 }  // namespace structgen

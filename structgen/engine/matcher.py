@@ -113,7 +113,7 @@ class Matcher(_native.Matcher):
 
 
 def fill_masks(matchers: Sequence[Matcher], bitmask: Any) -> None:
-    """Fill row ``i`` of ``bitmask`` for ``matchers[i]``, on all processors, without the GIL.
+    """Fill row ``i`` of ``bitmask`` for ``matchers[i]``, on all processors of the process, without the GIL.
 
     Args:
         matchers: at most as many as ``bitmask`` has rows; they may belong to different constraints on vocabularies

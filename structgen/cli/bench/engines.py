@@ -20,7 +20,8 @@ __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
 
-_THREADS: Final = os.cpu_count() or 1
+_THREADS: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""As many as there are processors that this process may use."""
 
 
 @dataclass(slots=True)
