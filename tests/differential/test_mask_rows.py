@@ -72,6 +72,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
     "address": ({"type": "string", "format": "email", "maxLength": 24}, ['"', '"ada', '"ada@', '"ada@example.org']),
     "identifier": ({"type": "string", "format": "uuid"}, ['"', '"0123', '"01234567-']),
+    "regular expression": (
+        {"type": "string", "format": "regex"},
+        ['"', '"a', '"[', '"[a', '"[a-', '"[a-z', '"x{3', '"(', '"(?:a|(b', '"(a)', '"(?<n>a)', '"(?<no>(a)'],
+    ),
     "no counted class": (
         {"type": "string", "not": pattern("^[a-z]{2,8}$")},
         ['"', '"a', '"ab', '"abcdefgh', '"abcdefghi'],

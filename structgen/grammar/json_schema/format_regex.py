@@ -52,25 +52,33 @@ _SCRIPTS: Final = "Latin Greek Cyrillic Arabic Hebrew Han Hiragana Katakana Hang
 
 @cache
 def regex_string() -> Grammar:
-    """The JSON strings that hold a regular expression."""
-    quantified = optional(Reference("quantifier"))
-    rules = {"quantifier": _quantifier(), "simple": _simple(quantified)}
+    """The JSON strings that hold a regular expression.
+
+    A rule holds what ends it, a parenthesis or the quote, and is called after what begins it.  So a token is cut where
+    a group ends, and nowhere else.
+    """
+    simple, quantifier = spelled(_simple()), spelled(_quantifier())  # once: the rules share them
+    rules = {}
     for count in range(_MOST_GROUPS + 1):
-        backward = [sequence("\\", characters(f"1-{count}"))] if count else []
+        backward = [spelled(sequence("\\", characters(f"1-{count}")))] if count else []
         # A digit after \1 would make it another number, so it stands in a group or before a quantifier.
-        numbers = [choice(sequence(b, Reference("quantifier")), sequence("(?:", b, ")", quantified)) for b in backward]
-        _add_family(rules, str(count), numbers)
-        _add_top(rules, count)
+        alone = [sequence(_text("(?:"), b, _text(")"), optional(quantifier)) for b in backward]
+        flat = _flat(str(count), [simple, *alone, *(sequence(b, quantifier) for b in backward)], quantifier)
+        terms = _terms(str(count), flat, quantifier)
+        rules[f"group {count}"] = sequence(terms, _text(")"))
+        rules[f"top {count}"] = _top(count, flat, terms, quantifier)
     for letter in ascii_lowercase:
-        _add_family(rules, letter, [sequence(f"\\k<{letter}>", quantified)])
-    return Shared(Rules({n: spelled(rule) for n, rule in rules.items()}, sequence('"', Reference("top 0"), '"')))
+        named = sequence(_text(f"\\k<{letter}>"), optional(quantifier))
+        terms = _terms(letter, _flat(letter, [simple, named], quantifier), quantifier)
+        rules[f"group {letter}"] = sequence(terms, _text(")"))
+        rules[f"rest {letter}"] = sequence(terms, '"')
+    return Shared(Rules(rules, sequence('"', Reference("top 0"))))
 
 
 @cache
 def regex_language() -> Grammar:
     """The texts of regular expressions whose groups nest at most three deep, without names and back references."""
-    quantified = optional(_quantifier())
-    simple = _simple(quantified)
+    simple, quantified = _simple(), optional(_quantifier())
     pattern = repeat(choice(simple, "|"))
     for _ in range(_DEPTH):
         group = sequence(choice(*_GROUPS), pattern, ")", quantified)
@@ -78,41 +86,41 @@ def regex_language() -> Grammar:
     return pattern
 
 
-def _simple(quantified: Grammar) -> Grammar:
+def _simple() -> Grammar:
     """A term without groups."""
     character, classes = _escapes()
     atom = choice(_but(_SYNTAX), ".", sequence("\\", choice(character, classes)), _class())
-    return choice(sequence(atom, quantified), characters("^", "$"), sequence("\\", characters("b", "B")))
+    return choice(sequence(atom, optional(_quantifier())), characters("^", "$"), sequence("\\", characters("b", "B")))
 
 
-def _add_family(rules: dict[str, Grammar], name: str, special: list[Grammar]) -> None:
-    """Rules for patterns and their terms, with further terms that are ``special``."""
-    quantified = optional(Reference("quantifier"))
-    inner = Reference(f"pattern {name}")
-    rules[f"pattern {name}"] = repeat(choice(Reference(f"term {name}"), "|"))
-    rules[f"flat {name}"] = choice(
-        Reference("simple"),
-        *special,
-        sequence("(?:", inner, ")", quantified),
-        sequence(choice(*_ASSERTIONS), inner, ")"),
-    )
-    rules[f"term {name}"] = choice(Reference(f"flat {name}"), sequence("(", inner, ")", quantified))
+def _text(*texts: str) -> Grammar:
+    """One of some texts as a JSON string spells them."""
+    return spelled(choice(*texts))
 
 
-def _add_top(rules: dict[str, Grammar], count: int) -> None:
+def _flat(name: str, terms: list[Grammar], quantifier: Grammar) -> Grammar:
+    """One of ``terms``, ``|``, or a group that captures nothing."""
+    inner = Reference(f"group {name}")
+    group = sequence(_text("(?:"), inner, optional(quantifier))
+    return choice(*terms, _text("|"), group, sequence(_text(*_ASSERTIONS), inner))
+
+
+def _terms(name: str, flat: Grammar, quantifier: Grammar) -> Grammar:
+    return repeat(choice(flat, sequence(_text("("), Reference(f"group {name}"), optional(quantifier))))
+
+
+def _top(count: int, flat: Grammar, terms: Grammar, quantifier: Grammar) -> Grammar:
     """What follows after ``count`` groups that stand in no other."""
-    quantified = optional(Reference("quantifier"))
-    group = sequence(Reference(f"pattern {count}"), ")", quantified)
-    named = [sequence(f"{letter}>", group, Reference(f"pattern {letter}")) for letter in ascii_lowercase]
+    group = sequence(Reference(f"group {count}"), optional(quantifier))
     start = characters("a-z", "A-Z", "_", "$")
-    name = sequence(start, repeat(characters("a-z", "A-Z", "0-9", "_", "$")))
-    rules[f"top {count}"] = sequence(
-        repeat(choice(Reference(f"flat {count}"), "|")),
-        optional(
-            choice(
-                sequence("(", group, Reference(f"top {min(count + 1, _MOST_GROUPS)}")),
-                sequence("(?<", choice(*named, sequence(name, ">", group, Reference(f"pattern {count}")))),
-            )
+    name = spelled(sequence(start, repeat(characters("a-z", "A-Z", "0-9", "_", "$")), ">"))
+    names = [sequence(_text(f"{letter}>"), group, Reference(f"rest {letter}")) for letter in ascii_lowercase]
+    return sequence(
+        repeat(flat),
+        choice(
+            '"',
+            sequence(_text("("), group, Reference(f"top {min(count + 1, _MOST_GROUPS)}")),
+            sequence(_text("(?<"), choice(*names, sequence(name, group, terms, '"'))),
         ),
     )
 
