@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF, kFirstAstral = 0x10000;
 constexpr size_t kFewGroups = 4;
+constexpr size_t kManyForms = 32;
+constexpr unsigned kFewBytes = 32;
 constexpr size_t kMostProductBytes = size_t{16} << 20;  // that are kept from one call to the next
 
 // Steps of work, in the unit of `Meter`, and what they are spent on.
@@ -50,6 +52,13 @@ struct Expansion {
   std::vector<std::pair<RuleId, TermId>> calls;              // rule, what remains after its return
   std::vector<std::pair<uint32_t, TermId>> specials;         // special token, what remains
   bool final = false;
+
+  void append(const Expansion& other) {
+    forms.insert(forms.end(), other.forms.begin(), other.forms.end());
+    calls.insert(calls.end(), other.calls.begin(), other.calls.end());
+    specials.insert(specials.end(), other.specials.begin(), other.specials.end());
+    final |= other.final;
+  }
 };
 
 Automaton::Automaton(const ByteSet& spellable) : terms_(spellable) { forget(); }
@@ -57,6 +66,7 @@ Automaton::Automaton(const ByteSet& spellable) : terms_(spellable) { forget(); }
 void Automaton::forget() {
   meter_ = {};
   states_.clear();
+  loops_.clear();
   item_lists_ = {};
   state_of_list_.clear();
   state_of_term_.clear();
@@ -300,6 +310,25 @@ void Automaton::collect(TermId root, Expansion& out) {
   }
 }
 
+// The same of an item of a state.  A loop over many alternatives is an item of many states, so what it yields is kept:
+// it is returned, not added.
+const Expansion* Automaton::collect_item(TermId item, Expansion& out) {
+  const Term whole = terms_[item];
+  if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kRepeat) {
+    collect(item, out);
+    return nullptr;
+  }
+  if (const auto held = loops_.find(item); held != loops_.end()) return held->second.get();
+  Expansion found;
+  collect(item, found);
+  if (found.forms.size() < kManyForms) {
+    out.append(found);
+    return nullptr;
+  }
+  edge_bytes_ += sizeof found + found.forms.size() * sizeof(found.forms[0]);
+  return loops_.emplace(item, std::make_shared<const Expansion>(std::move(found))).first->second.get();
+}
+
 std::optional<Automaton::LiteralState> Automaton::literal(StateId id) const {
   const State& state = states_[id];
   if (state.expanded && state.next.group_count() != 1) return std::nullopt;  // as of most states that walks meet
@@ -460,18 +489,44 @@ bool Automaton::expand_excluding(StateId id) {
 void Automaton::expand(StateId id) {
   if (states_[id].expanded || expand_literal(id) || expand_excluding(id)) return;
   Expansion found;
-  {
-    const auto held = items(id);
-    const std::vector<TermId> copy(held.begin(), held.end());
-    for (TermId item : copy) collect(item, found);
+  const auto held = items(id);
+  const std::vector<TermId> copy(held.begin(), held.end());
+  const Expansion* loop = nullptr;
+  TermId loop_item = kEmptyTerm;
+  for (TermId item : copy) {
+    const Expansion* kept = collect_item(item, found);
+    if (!kept) continue;
+    if (loop) found.append(*kept);
+    else loop = kept, loop_item = item;
   }
   std::vector<Form> forms;
-  forms.reserve(found.forms.size());
-  for (auto& [target, set] : found.forms)
-    if (terms_.distance(target) != kInfinite && !set.empty()) forms.push_back({target, set});
+  const auto add_forms = [&](const Expansion& from, const ByteSet& within) {
+    for (const auto& [target, set] : from.forms)
+      if (const ByteSet inside = set & within; !inside.empty() && terms_.distance(target) != kInfinite) forms.push_back({target, inside});
+  };
+  add_forms(found, ByteSet::all());
   ByteMap next;
   ByteSet live;
-  partition(forms, next, live);
+  if (loop) {
+    // Where the other items cannot go on, all is as with the loop alone.
+    ByteSet others;
+    for (const Form& form : forms) others |= form.set;
+    const bool is_alone = copy.size() == 1 || others.size() > kFewBytes;
+    add_forms(*loop, is_alone ? ByteSet::all() : others);
+    partition(forms, next, live);
+    if (!is_alone) {
+      const State& alone = expanded(state_of(loop_item));
+      const size_t before = next.group_count();
+      alone.next.for_each([&](const ByteSet& set, StateId target) {
+        if (const ByteSet rest = set & ~others; !rest.empty()) next.merge(rest, target, before);
+      });
+      live |= alone.live;
+    }
+    found.append(*loop);
+  } else {
+    partition(forms, next, live);
+  }
+  next.seal();
   const auto merged = [&](auto& pairs) {  // one state for all that remains after the same symbol
     std::vector<std::pair<uint32_t, StateId>> result;
     std::sort(pairs.begin(), pairs.end());
@@ -520,7 +575,6 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
       std::vector<TermId> target{form.target};
       next.assign(form.set, intern(target));
     }
-    next.seal();
     return;
   }
   // Wide sets refine a partition of the bytes; single bytes, of which an enum has thousands, are only filed.
@@ -569,7 +623,6 @@ void Automaton::partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live
     std::vector<TermId> targets = targets_of(byte);
     next.assign(set, intern(targets));
   });
-  next.seal();
 }
 
 // The edges of a term by classes of bytes: of a boolean term the derivatives, whose targets may be unsettled.

@@ -41,6 +41,15 @@ class ByteMap {
   }
   // Every byte of `set` goes to `target`; sets of successive calls are disjoint.
   void assign(const ByteSet& set, uint32_t target) { groups_.emplace_back(set, target); }
+  // The same where the target may be that of one of the first groups.
+  void merge(const ByteSet& set, uint32_t target, size_t groups) {
+    for (size_t group = 0; group < groups; ++group) {
+      if (groups_[group].second != target) continue;
+      groups_[group].first |= set;
+      return;
+    }
+    assign(set, target);
+  }
   void seal();
   // The distinct targets with the bytes that lead there.
   template <class Visit>
@@ -166,6 +175,7 @@ class Automaton {
   };
   std::optional<ExcludingState> excluding_state(StateId id);
   void collect(TermId root, Expansion& out);
+  const Expansion* collect_item(TermId item, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
   void merge_counted(std::vector<TermId>& items);
@@ -206,6 +216,7 @@ class Automaton {
   std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;
+  std::unordered_map<TermId, std::shared_ptr<const Expansion>> loops_;  // items of many derivatives
   std::vector<uint32_t> mark_;  // terms seen in the current expansion
   uint32_t epoch_ = 0;
   size_t edge_bytes_ = 0;

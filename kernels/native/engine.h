@@ -129,11 +129,11 @@ class Engine {
   StateId successor_alike(StateId state);
   Near unbounded(StateId state, uint32_t least);
   Near without_length(StateId state);
-  void cut(StateId state, const Near& near, uint32_t reach, Found& fewer);
+  void cut(StateId state, const Near& near, const Row& base, Found& fewer);
   Near without_excluded(StateId state);
   void exclude(const Near& near, Found& fewer);
   uint32_t reach_without(const Near& near, uint32_t reach);
-  std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least);
+  std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least, size_t& fuel);
   Row pack(Found&& found, std::shared_ptr<const Words> mask);
   // Where a walk of one configuration's own automaton stands: a state as long as nothing is called, for most walks
   // need no nodes, and a node from there on.
@@ -269,7 +269,7 @@ class Engine {
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
   NumberMap<NodeId> leaps_;  // by node and token, where the nodes between were not made
   std::vector<Absorption> absorptions_;  // by state
-  std::unordered_map<uint64_t, std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
+  NumberMap<std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
   std::unordered_map<TermId, uint16_t> char_groups_;
   std::unordered_map<TermId, ByteSet> used_bytes_;
   SharedRules shared_rules_;

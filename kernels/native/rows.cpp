@@ -4,6 +4,7 @@
 // declared names, a key is any key.  Their rows are that one's mask with corrections, and only the paths on which the
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
+#include <array>
 
 #include "dense_walk.h"
 #include "engine.h"
@@ -88,31 +89,40 @@ Engine::Near Engine::near_state(StateId id) {
   return unbounded(id, kLeastBound);
 }
 
-// The state after most bytes, if after most tokens' first bytes the two are in the same state.
+// The state after most bytes, or after the first bytes of most tokens, if from there most tokens' first bytes lead to the
+// same states as from here.
 StateId Engine::successor_alike(StateId id) {
   Automaton& automaton = machine_.automaton();
   const State& state = automaton.expanded(id);
   if (!state.calls.empty() || state.live.size() < kWideState) return kNone;
-  StateId near = kNone;
-  unsigned widest = 0;
-  state.next.for_each([&](const ByteSet& set, StateId target) {
-    if (const unsigned size = set.size(); size > widest) {
-      widest = size;
-      near = target;
-    }
-  });
-  if (near == id) return kNone;
-  const State& other = automaton.expanded(near);
-  if (!other.calls.empty()) return kNone;
   const Trie& all = tokens_->trie();
-  uint64_t alike = 0, differing = 0;
-  for (uint32_t place = all.child_begin[0]; place < all.child_begin[1]; ++place) {
-    const StateId target = state.next[all.child_byte[place]];
-    const uint32_t weight = all.end[all.child_node[place]] - all.child_node[place];
-    if (target != other.next[all.child_byte[place]]) differing += weight;
-    else if (target != kDead) alike += weight;
-  }
-  return differing < alike ? near : kNone;
+  std::array<uint32_t, 256> weights{};  // tokens by their first bytes, about
+  for (uint32_t at = all.child_begin[0]; at < all.child_begin[1]; ++at)
+    weights[all.child_byte[at]] = all.end[all.child_node[at]] - all.child_node[at];
+  StateId widest = kNone, heaviest = kNone;
+  unsigned most_bytes = 0;
+  uint64_t most_weight = 0;
+  state.next.for_each([&](const ByteSet& set, StateId target) {
+    uint64_t weight = 0;
+    set.for_each([&](uint8_t byte) { weight += weights[byte]; });
+    if (const unsigned size = set.size(); size > most_bytes) most_bytes = size, widest = target;
+    if (weight > most_weight) most_weight = weight, heaviest = target;
+  });
+  const auto is_alike = [&](StateId near) {
+    if (near == id) return false;
+    const State& other = automaton.expanded(near);
+    if (!other.calls.empty()) return false;
+    uint64_t alike = 0, differing = 0;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const StateId target = state.next[static_cast<uint8_t>(byte)];
+      if (target != other.next[static_cast<uint8_t>(byte)]) differing += weights[byte];
+      else if (target != kDead) alike += weights[byte];
+    }
+    return differing < alike;
+  };
+  if (widest == kNone) return kNone;
+  if (is_alike(widest)) return widest;
+  return heaviest != kNone && heaviest != widest && is_alike(heaviest) ? heaviest : kNone;
 }
 
 void Engine::add_tokens(const Trie& trie, uint32_t place, Found& found) {
@@ -345,7 +355,7 @@ Row Engine::near_row(StateId state, const Near& near) {
       compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer);
       fewer.reach = 0;  // of the other state
       break;
-    case Near::Way::kLength: cut(state, near, base.reach, fewer); break;
+    case Near::Way::kLength: cut(state, near, base, fewer); break;
     case Near::Way::kExcluded:
       exclude(near, fewer);
       fewer.reach = reach_without(near, base.reach);
@@ -356,7 +366,7 @@ Row Engine::near_row(StateId state, const Near& near) {
   made.mask = base.mask;
   made.removed = base.removed;
   made.removed.insert(made.removed.end(), fewer.tokens.begin(), fewer.tokens.end());
-  std::sort(fewer.tokens.begin(), fewer.tokens.end());
+  if (!base.added.empty()) std::sort(fewer.tokens.begin(), fewer.tokens.end());
   for (uint32_t token : base.added)
     if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) made.added.push_back(token);
   made.added.insert(made.added.end(), more.tokens.begin(), more.tokens.end());

@@ -11,7 +11,7 @@ namespace structgen {
 
 namespace {
 
-constexpr size_t kMostTerms = 256;  // of a state that is looked at
+constexpr size_t kMostTerms = 512;  // that are looked at for one state
 
 bool is_part(Kind kind) {
   return kind == Kind::kSequence || kind == Kind::kChoice || kind == Kind::kRepeat || kind == Kind::kAnd ||
@@ -21,14 +21,13 @@ bool is_part(Kind kind) {
 }  // namespace
 
 // The term without the upper bounds from `least` on, and the smallest of them.  What a complement holds keeps its
-// bounds, and so does a term of too many parts.
-std::pair<TermId, uint32_t> Engine::unbounded_term(TermId root, uint32_t least) {
+// bounds, and so does a term of more parts than `fuel`, which counts those that were not looked at before.
+std::pair<TermId, uint32_t> Engine::unbounded_term(TermId root, uint32_t least, size_t& fuel) {
   Automaton& automaton = machine_.automaton();
   TermStore& terms = automaton.terms();
   const auto key_of = [&](TermId id) { return uint64_t{id} << 32 | least; };
   std::vector<TermId> stack{root};
-  size_t seen = 0;
-  const auto value_of = [&](TermId id) { return is_part(terms[id].kind) ? unbounded_.at(key_of(id)) : std::pair(id, kNone); };
+  const auto value_of = [&](TermId id) { return is_part(terms[id].kind) ? *unbounded_.find(key_of(id)) : std::pair(id, kNone); };
   while (!stack.empty()) {
     const TermId id = stack.back();
     const Term term = terms[id];
@@ -36,10 +35,16 @@ std::pair<TermId, uint32_t> Engine::unbounded_term(TermId root, uint32_t least) 
       stack.pop_back();
       continue;
     }
-    if (++seen > kMostTerms) return {root, kNone};
+    const bool has_list = term.kind == Kind::kChoice || term.kind == Kind::kAnd;
+    const size_t count = has_list ? terms.list(term.a).size() : 1;
+    if (fuel < count) {
+      fuel = 0;
+      return {root, kNone};
+    }
+    fuel -= count;
     std::vector<TermId> parts{term.a};
     if (term.kind == Kind::kSequence) parts.push_back(term.b);
-    if (term.kind == Kind::kChoice || term.kind == Kind::kAnd) parts.assign(terms.list(term.a).begin(), terms.list(term.a).end());
+    if (has_list) parts.assign(terms.list(term.a).begin(), terms.list(term.a).end());
     const size_t before = stack.size();
     for (TermId part : parts)
       if (is_part(terms[part].kind) && !unbounded_.contains(key_of(part))) stack.push_back(part);
@@ -62,7 +67,7 @@ std::pair<TermId, uint32_t> Engine::unbounded_term(TermId root, uint32_t least) 
       if (term.kind == Kind::kJson) made = automaton.json(parts[0]);
       if (term.kind == Kind::kJsonEscape) made = automaton.json_escape(parts[0]);
     }
-    unbounded_.emplace(key_of(id), std::pair(made, bound));
+    unbounded_.insert(key_of(id), std::pair(made, bound));
     stack.pop_back();
   }
   return value_of(root);
@@ -74,8 +79,10 @@ Engine::Near Engine::unbounded(StateId state, uint32_t least) {
   std::vector<TermId> items(held.begin(), held.end());
   Near near;
   near.same = kNone;
+  size_t fuel = kMostTerms;
   for (TermId& item : items) {
-    const auto [free, bound] = unbounded_term(item, least);
+    const auto [free, bound] = unbounded_term(item, least, fuel);
+    if (fuel == 0) return {};
     item = free;
     near.same = std::min(near.same, bound);
   }
@@ -107,17 +114,57 @@ Engine::Near Engine::without_length(StateId state) {
   return {automaton.state_of(terms.sequence(automaton.json(automaton.conjunction(std::move(parts))), whole.b)), most, Near::Way::kLength, {}};
 }
 
+namespace {
+
+// How far a text that begins inside a JSON string has come, in characters.
+struct Written {
+  uint32_t begun = 0;    // characters, or more where they are not counted
+  uint8_t lacking = 0;   // bytes of the last one; after a backslash, one
+  bool escapes = false;  // the last byte is a backslash
+  bool counted = true;   // no escape by a number is read, which may be half of a character
+
+  Written after(uint8_t byte) const {
+    Written next = *this;
+    next.escapes = false;
+    if (!counted) {
+      ++next.begun;
+    } else if (escapes) {
+      next.counted = byte != 'u';
+      next.lacking = 0;
+    } else if ((byte & 0xC0) == 0x80) {
+      --next.lacking;
+    } else {
+      ++next.begun;
+      next.escapes = byte == '\\';
+      next.lacking = byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : byte >= 0xC0 || next.escapes ? 1 : 0;
+    }
+    return next;
+  }
+  // Whether a text of at most `most` characters may begin so, where `missing` bytes complete the shortest and the quote
+  // that ends it is one of them; nothing where bytes do not tell.
+  std::optional<bool> fits(uint32_t most, Distance missing) const {
+    if (counted && begun > most) return false;
+    if (uint64_t{begun} + missing <= uint64_t{most} + 1 + lacking) return true;
+    // More bytes than the last character lacks are one character at least, but for those of an escape.
+    return counted && !escapes && begun == most ? std::optional(false) : std::nullopt;
+  }
+};
+
+}  // namespace
+
 // The tokens and exits of the row of `near` that are too long for `state`.  Nearly all are settled by counting; only
 // where it is close, `state` itself is asked.
-void Engine::cut(StateId state, const Near& near, uint32_t reach, Found& fewer) {
+void Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer) {
   const Trie& all = tokens_->trie();
+  const auto exits = exit_lists_[base.exits];
   struct Level {
     uint32_t next, stop;
-    NodeId free, bound;  // nodes of the two; the second is kNone until it is needed
+    Spot free;
+    NodeId bound;  // kNone until it is needed
     uint8_t byte;
-    bool escaped;
+    Written written;
   };
-  std::vector<Level> path{{all.child_begin[0], all.child_begin[1], machine_.local(near.state), machine_.local(state), 0, false}};
+  std::vector<Level> path{{all.child_begin[0], all.child_begin[1], spot(near.state), machine_.local(state), 0, {}}};
   const auto bound_node = [&] {  // of the last level
     size_t known = path.size() - 1;
     while (path[known].bound == kNone) --known;
@@ -125,35 +172,35 @@ void Engine::cut(StateId state, const Near& near, uint32_t reach, Found& fewer) 
     return path.back().bound;
   };
   while (!path.empty()) {
-    if (path.back().next == path.back().stop) {
+    Level& level = path.back();
+    const uint32_t at = all.next_child(level.next, level.stop, live(level.free));
+    if (at == level.stop) {
       path.pop_back();
       continue;
     }
-    const uint32_t at = path.back().next++, place = all.child_node[at];
-    if (uint32_t{all.depth[place]} + all.height[place] + reach <= near.same) continue;
+    level.next = at + 1;
+    const uint32_t place = all.child_node[at];
+    if (uint32_t{all.depth[place]} + all.height[place] + base.reach <= near.same) continue;
     const uint8_t byte = all.child_byte[at];
-    const NodeId above = path.back().free;
-    if (!machine_[above].live.contains(byte)) continue;
-    const bool is_leaf = all.is_leaf(place), escaped = path.back().escaped || byte == '\\';
-    Found leaf;
-    NodeId here = kNone;
-    if (is_leaf) add_leaf(all, place, {kNone, above}, leaf);
-    else here = machine_.step(above, byte);
-    const Distance missing = is_leaf ? leaf.reach : machine_[here].distance;
-    const uint32_t chars = all.chars[place];
-    if (add(chars, missing) > near.same) {
-      // The closing quote is no character of the string.
-      const bool too_long = !escaped && chars > near.same + 1;
-      if (too_long || !machine_[bound_node()].live.contains(byte)) {
-        fewer.tokens.insert(fewer.tokens.end(), all.tokens.begin() + all.token_begin[place],
-                            all.tokens.begin() + all.token_begin[all.end[place]]);
-        for (uint32_t below = place; below < all.end[place]; ++below) fewer.exits.push_back(below);
-        continue;
-      }
-      fewer.reach = kNone;
+    const bool is_leaf = all.is_leaf(place);
+    const Spot here = is_leaf ? Spot{} : step(level.free, byte);
+    const Distance missing = is_leaf ? distance_after(level.free, byte) : distance(here);
+    const bool closes = missing == 0;  // by the quote, which is no character of the string
+    const Written written = closes ? level.written : level.written.after(byte);
+    std::optional<bool> fits = written.fits(near.same, closes ? 1 : missing);
+    if (!fits) {
+      fits = machine_[bound_node()].live.contains(byte);
+      if (*fits) fewer.reach = kNone;
     }
-    if (is_leaf || machine_[here].only_accepting) continue;
-    path.push_back({all.child_begin[place], all.child_begin[place + 1], here, kNone, byte, escaped});
+    if (!*fits) {
+      const uint32_t end = all.end[place];
+      fewer.tokens.insert(fewer.tokens.end(), all.tokens.begin() + all.token_begin[place], all.tokens.begin() + all.token_begin[end]);
+      fewer.exits.insert(fewer.exits.end(), std::lower_bound(exits.begin(), exits.end(), place),
+                         std::lower_bound(exits.begin(), exits.end(), end));
+      continue;
+    }
+    if (is_leaf || only_accepting(here)) continue;
+    path.push_back({all.child_begin[place], all.child_begin[place + 1], here, kNone, byte, written});
     look_at(path.back().stop - path.back().next);
   }
 }

@@ -70,6 +70,17 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "words": (WORDS, ['"', '"the', '"the ', '"a b c d e f g h', '"a b c d e f g h i j']),
     "words of some length": ({**WORDS, "maxLength": 30}, ['"', '"the cat', '"the cat sat on the mat by m']),
     "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
+    "name of some length": (
+        pattern("^[A-Za-z][A-Za-z0-9_]*", maxLength=18),
+        ['"', '"Sensor', '"x日本', '"x\\n', '"x\\u00', '"x' + "y" * 16, '"x' + "é" * 17],
+    ),
+    "one more": (pattern(r"\S$", maxLength=6), ['"', '"ab ', '"ab cd', '"ab cd\\', '"\\ud83d', '"\\ud83d\\ude00 é']),
+    "ends in characters of several bytes": (
+        pattern("(?:日本|abcde|😀)$", maxLength=5),
+        ['"', '"a', '"abc', '"abcd', '"日日日', '"\\ud8', '"\\u65e5\\'],
+    ),
+    "ends in an escape": (pattern(r"\x01$", maxLength=4), ['"', '"a', '"ab\\n', '"abc', '"abc\\', '"abc\\u0']),
+    "ends far away": (pattern("--[a-z]{3}é$", minLength=8, maxLength=12), ['"', '"abc', '"abcde-', '"abcdef--']),
     "address": ({"type": "string", "format": "email", "maxLength": 24}, ['"', '"ada', '"ada@', '"ada@example.org']),
     "identifier": ({"type": "string", "format": "uuid"}, ['"', '"0123', '"01234567-']),
     "regular expression": (

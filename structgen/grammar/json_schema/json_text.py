@@ -10,7 +10,17 @@ from functools import cache
 from typing import Final
 
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import ByteClass, CharClass, Choice, Grammar, Literal, Reference, Repeat, Sequence
+from structgen.grammar.nodes import (
+    EPSILON,
+    ByteClass,
+    CharClass,
+    Choice,
+    Grammar,
+    Literal,
+    Reference,
+    Repeat,
+    Sequence,
+)
 
 __all__ = ["spelled"]
 
@@ -26,6 +36,7 @@ _SHORT: Final = {
 }
 _RAW: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
 _ESCAPE: Final = Literal(b"\\u")
+_FEW: Final = 8
 _Ranges = tuple[tuple[int, int], ...]
 
 
@@ -42,12 +53,40 @@ def spelled(term: Grammar) -> Grammar:
         case Sequence(items=items):
             return Sequence([spelled(item) for item in items])
         case Choice(items=items):
-            return Choice([spelled(item) for item in items])
+            return _choice(items)
         case Repeat(item=item, min=least, max=most):
             return Repeat(spelled(item), least, most)
         case Reference():
             return term
     raise TypeError(f"{type(term).__name__} has no spelling")
+
+
+def _choice(items: tuple[Grammar, ...]) -> Grammar:
+    r"""Alternatives that begin with a character of ASCII are told apart by it, and share the beginning of its escape.
+
+    ``\u00`` would else begin as many alternatives of every state that the choice may follow.
+    """
+    begun: dict[int, list[Grammar]] = {}
+    others = []
+    for item in items:
+        parts = item.items if isinstance(item, Sequence) else (item,)
+        first = parts[0] if parts else None
+        if isinstance(first, Literal) and first.data and first.data[0] < 0x80:
+            rest = Literal(first.data[1:]) if len(first.data) > 1 else EPSILON
+            begun.setdefault(first.data[0], []).append(chain(rest, *parts[1:]))
+        else:
+            others.append(spelled(item))
+    if sum(map(len, begun.values())) < _FEW:
+        return Choice([spelled(item) for item in items])
+    raw, escaped = [], []
+    for code, rests in begun.items():
+        rest = spelled(alternatives(*rests))
+        if _common(_RAW, code, code):
+            raw.append(chain(Literal(bytes([code])), rest))
+        if code in _SHORT:
+            raw.append(chain(Literal(_SHORT[code]), rest))
+        escaped.append(chain(_hexadecimal(code, code, 2), rest))
+    return Choice([*others, *raw, chain(Literal(b"\\u00"), Choice(escaped))])
 
 
 @cache

@@ -1,0 +1,76 @@
+"""JSON spellings of texts, against ``json.loads``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+
+from structgen.engine import Vocabulary, compile
+from structgen.grammar.json_schema.json_text import spelled
+from structgen.grammar.nodes import choice, sequence
+
+VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+FEW = ('a"', "a\\", "/", "é", "\n")
+MANY = (
+    "",
+    "a",
+    "ab",
+    "aé",
+    'a"b',
+    "b/",
+    "\n",
+    "\nx",
+    "\x1f",
+    "\\u",
+    "\\n",
+    "c\t",
+    "~",
+    "\x7f",
+    "é",
+    "\U0001f600a",
+    "日a",
+)
+
+
+def spellings(text: str) -> list[str]:
+    """All ways to write a text between the quotes of a JSON string, hexadecimal digits in one case."""
+    ways = []
+    for character in text:
+        units = character.encode("utf-16-be")
+        numbers = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
+        written = ["".join(f"\\u{unit:04x}" for unit in numbers), "".join(f"\\u{unit:04X}" for unit in numbers)]
+        if character >= " " and character not in '"\\':
+            written.append(character)
+        ways.append([*written, *([SHORT[character]] if character in SHORT else [])])
+    return ["".join(parts) for parts in itertools.product(*ways)]
+
+
+@pytest.mark.parametrize("texts", [FEW, MANY])
+def test_spellings_of_alternatives(texts: tuple[str, ...]) -> None:
+    """Every spelling of a text is a member, and what is spelled almost so is one iff it decodes to a text."""
+    constraint = compile(sequence('"', spelled(choice(*texts)), '"'), VOCABULARY)
+
+    def accepts(inside: str) -> bool:
+        matcher, data = constraint.matcher(), f'"{inside}"'.encode()
+        return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+    rng = random.Random(5)
+    for text in texts:
+        for written in spellings(text):
+            assert accepts(written), written
+            for _ in range(10):
+                place = rng.randrange(len(written) + 1)
+                other = (
+                    written[:place]
+                    + rng.choice(["", "0", "a", "b", "\\", "u", "é"])
+                    + written[place + rng.randrange(2) :]
+                )
+                try:
+                    decoded = json.loads(f'"{other}"')
+                except ValueError:
+                    decoded = None
+                assert accepts(other) == (decoded in texts), other
