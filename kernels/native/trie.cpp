@@ -374,6 +374,10 @@ void TokenTrie::prepare() {
   for (uint32_t node = 0; node < trie_.size(); ++node)
     for (size_t i = trie_.tokens_at(node).size(); i > 0; --i) kinds_.push_back({trie_.prefix[node], trie_.chars[node]});
   part(kPlainString, kStringBreaks);  // of nearly all JSON, and milliseconds of work
+  most_chars_ = trie_.chars;
+  for (uint32_t node = trie_.size(); node-- > 0;)
+    for (uint32_t at = trie_.child_begin[node]; at < trie_.child_begin[node + 1]; ++at)
+      most_chars_[node] = std::max(most_chars_[node], most_chars_[trie_.child_node[at]]);
 }
 
 std::string TokenTrie::serialize() const {

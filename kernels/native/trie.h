@@ -123,6 +123,8 @@ class TokenTrie {
     return std::string_view(text_).substr(offsets_[id], offsets_[id + 1] - offsets_[id]);
   }
   const Trie& trie() const { return trie_; }
+  // The most characters that begin in a token at or below a node of the trie.
+  uint32_t most_chars(uint32_t node) const { return most_chars_[node]; }
 
   // Calls visit(token, n) for the tokens that are made of characters of `groups`, n of which begin in the token.
   template <class Visit>
@@ -153,6 +155,7 @@ class TokenTrie {
     uint16_t groups, chars;  // `prefix` and `chars` of the node where the token ends
   };
   std::vector<TokenKind> kinds_;  // of trie_.tokens, so that finding those of a class is one pass
+  std::vector<uint16_t> most_chars_;
   void prepare();
 };
 

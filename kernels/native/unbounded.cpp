@@ -180,7 +180,8 @@ void Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer)
     }
     level.next = at + 1;
     const uint32_t place = all.child_node[at];
-    if (uint32_t{all.depth[place]} + all.height[place] + base.reach <= near.same) continue;
+    // All tokens below may be completed so that they fit, the last byte being the quote.
+    if (uint64_t{tokens_->most_chars(place)} + base.reach <= uint64_t{near.same} + 1) continue;
     const uint8_t byte = all.child_byte[at];
     const bool is_leaf = all.is_leaf(place);
     const Spot here = is_leaf ? Spot{} : step(level.free, byte);
