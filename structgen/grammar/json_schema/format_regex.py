@@ -57,7 +57,8 @@ def regex_string() -> Grammar:
     A rule holds what ends it, a parenthesis or the quote, and is called after what begins it.  So a token is cut where
     a group ends, and nowhere else.
     """
-    simple, quantifier = spelled(_simple()), spelled(_quantifier())  # once: the rules share them
+    quantifier = spelled(_quantifier())  # once, as what follows: the rules share them
+    simple = choice(sequence(spelled(_atom()), optional(quantifier)), spelled(_assertion()))
     rules = {}
     for count in range(_MOST_GROUPS + 1):
         backward = [spelled(sequence("\\", characters(f"1-{count}")))] if count else []
@@ -78,7 +79,8 @@ def regex_string() -> Grammar:
 @cache
 def regex_language() -> Grammar:
     """The texts of regular expressions whose groups nest at most three deep, without names and back references."""
-    simple, quantified = _simple(), optional(_quantifier())
+    quantified = optional(_quantifier())
+    simple = choice(sequence(_atom(), quantified), _assertion())
     pattern = repeat(choice(simple, "|"))
     for _ in range(_DEPTH):
         group = sequence(choice(*_GROUPS), pattern, ")", quantified)
@@ -86,11 +88,14 @@ def regex_language() -> Grammar:
     return pattern
 
 
-def _simple() -> Grammar:
-    """A term without groups."""
+def _atom() -> Grammar:
+    """A term that is no group and may be repeated."""
     character, classes = _escapes()
-    atom = choice(_but(_SYNTAX), ".", sequence("\\", choice(character, classes)), _class())
-    return choice(sequence(atom, optional(_quantifier())), characters("^", "$"), sequence("\\", characters("b", "B")))
+    return choice(_but(_SYNTAX), ".", sequence("\\", choice(character, classes)), _class())
+
+
+def _assertion() -> Grammar:
+    return choice(characters("^", "$"), sequence("\\", characters("b", "B")))
 
 
 def _text(*texts: str) -> Grammar:
