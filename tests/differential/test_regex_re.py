@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import product
+from string import ascii_lowercase, digits
 
 import pytest
 from regex_universe import Universe, texts_up_to
@@ -181,3 +182,24 @@ def test_no_boundary_in_the_empty_text() -> None:
     """The Python dialect follows the running interpreter: before 3.14, ``\\B`` fails in the empty text."""
     assert "" not in SMALL.members(regex(r"\B"))
     assert "" in SMALL.members(regex(r"\B", dialect="ecma"))
+
+
+@pytest.mark.parametrize("more", ["", "|[b-e]f?", "|[^a]b"])
+def test_loops_over_many_alternatives_beside_other_terms(more: str) -> None:
+    """A state that holds such a loop takes the loop's edges over but where other terms go on."""
+    letters = ascii_lowercase + digits
+    words = [one + other for one, other in zip(letters, letters[1:] + letters[:1], strict=True)]
+    loop = f"(?:{'|'.join(words)}{more})*"
+    rng = random.Random(3)
+    pieces = [*words[:4], *"abcdefz9", "aa", "z0"]
+    texts = ["".join(rng.choices(pieces, k=rng.randrange(6))) for _ in range(1500)]
+    universe = Universe(sorted({*texts_up_to(2, letters), *texts}))
+    around = [
+        ("", "a?"),
+        ("b?", "c?d"),
+        ("(?:a|ab)?", "(?:f|bd)?"),
+        ("", "(?:.a)?"),
+        ("(?:c|", ")a*"),
+        ("(?:(?:", "f){1,2}|e)"),
+    ]
+    assert differences([before + loop + after for before, after in around], universe) == []
