@@ -257,7 +257,9 @@ class NormalForm:
         joins = not is_one_of or self._may_join(local.place, part)
         for index, place in enumerate(part.places):
             shapes: list[Shape] = yield self._expanded(place)
-            if joins and len(shapes) == 1 and shapes[0].is_constant:
+            # Of a oneOf those alone that _may_join looked at: what two alternatives list must not vanish from a third.
+            lists = self.is_constant(place) if is_one_of else len(shapes) == 1 and shapes[0].is_constant
+            if joins and lists:
                 constants.append(shapes[0])
             elif is_one_of:
                 for other in self.rivals(local.place, part, index):
