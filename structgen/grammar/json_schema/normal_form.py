@@ -26,7 +26,7 @@ from structgen.grammar.json_schema.negation import complement_of, lacking, requi
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.reading import REFERENCES, Local, Part, reader_of
 from structgen.grammar.json_schema.references import enter
-from structgen.grammar.json_schema.shapes import Branch, Shape, Values, meet
+from structgen.grammar.json_schema.shapes import Branch, Shape, Values, joined_strings, meet
 from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unevaluated import judging_the_rest, silenced
 from structgen.grammar.json_schema.validity import Validity
@@ -367,6 +367,8 @@ class NormalForm:
     def _product(self, left: list[Shape] | None, right: list[Shape], place: Place) -> list[Shape]:
         if left is None:
             return right
+        if len(left) > 1 and len(right) > 1:
+            left, right = joined_strings(left), joined_strings(right)
         met = [both for a in left for b in right if not a.excludes(b) and (both := _meet(a, b)) is not None]
         self.spend(len(left) * len(right) + _MEET_COST * len(met), place)
         if not met and left and right:
