@@ -298,6 +298,8 @@ def number_term(
 def without_absorbed(shapes: list[Shape]) -> list[Shape]:
     """The shapes without those whose numbers, in all their texts, another one has.
 
+    Those with the largest steps come first: if one is refused, no automaton has been made for the others.
+
     Complexity: O(shapes ** 2) where several of them ask for multiples, else O(shapes).
     """
     if sum(map(_is_stepped, shapes)) < 2:
@@ -307,7 +309,11 @@ def without_absorbed(shapes: list[Shape]) -> list[Shape]:
         if not any(_absorbs(other, shape) for other in kept):
             kept = [other for other in kept if not _absorbs(shape, other)]
             kept.append(shape)
-    return kept
+    return sorted(kept, key=_step_of, reverse=True)
+
+
+def _step_of(shape: Shape) -> Fraction:
+    return (shape.number.step if shape.number else None) or Fraction(0)
 
 
 def _is_stepped(shape: Shape) -> bool:

@@ -36,13 +36,14 @@ class Values:
         facets: facets that only one of the members satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "facets", "keyword", "members", "place")
+    __slots__ = ("_keys", "_texts", "facets", "keyword", "members", "place")
 
     def __init__(self, members: list[Json], place: Place, keyword: str) -> None:
         self.members = members
         self.place = place
         self.keyword = keyword
         self._keys: frozenset[object] | None = None
+        self._texts: frozenset[str] | None = None
         self.facets: dict[object, ArrayFacet | ObjectFacet] = {}
 
     @property
@@ -51,6 +52,13 @@ class Values:
         if self._keys is None:
             self._keys = frozenset(map(value_key, self.members))
         return self._keys
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The members that are strings."""
+        if self._texts is None:
+            self._texts = frozenset([member for member in self.members if isinstance(member, str)])
+        return self._texts
 
 
 class Branch:
