@@ -84,6 +84,7 @@ class ArrayChain:
             list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
         ]
         self._start = State(0, (0,) * len(layout.counted))
+        self._made: dict[tuple[int, State], list[tuple[Reading, State]]] = {}  # the steps of ``term``
 
     def _readings_of(self, places: tuple[Place, ...], index: int) -> Iterator[Reading]:
         ways: list[list[_Way]] = []
@@ -226,16 +227,23 @@ class ArrayChain:
                 evidence="items times what 'contains' and 'not' remember of the items before",
             )
 
-    def _steps(self, index: int, state: State, values: Items[Grammar]) -> Iterator[tuple[Reading, State]]:
+    def _steps(self, index: int, state: State, values: Items[Grammar]) -> list[tuple[Reading, State]]:
         """The items that may come at ``index``."""
-        for reading in self._readings[min(index, len(self._readings) - 1)]:
-            if reading.proves & state.violated or values[reading.value] is EMPTY:
-                continue  # what is violated already needs no proof
-            counts = self._counted(reading, state.counts)
-            if counts is not None:
-                yield reading, State(state.violated | reading.violates, counts)
+        key = min(index, len(self._readings) - 1), state
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = []
+            for reading in self._readings[key[0]]:
+                if reading.proves & state.violated or values[reading.value] is EMPTY:
+                    continue  # what is violated already needs no proof
+                counts = self._counted(reading, state.counts)
+                if counts is not None:
+                    found.append((reading, State(state.violated | reading.violates, counts)))
+        return found
 
     def _counted(self, reading: Reading, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+        if not reading.raises:
+            return counts
         result = list(counts)
         for number, facet in enumerate(self._layout.counted):
             if not reading.raises >> number & 1:

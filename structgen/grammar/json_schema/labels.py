@@ -80,12 +80,12 @@ def labels_of(facet: ObjectFacet) -> dict[str, tuple[Keys, bool]]:
 
 
 def _held(facet: ObjectFacet) -> list[tuple[str, Keys]]:
-    """The names of a facet that holds with the only constants that they can have."""
-    labels = labels_of(facet)
-    if not facet.outside:
-        return [(name, keys) for name, (keys, _) in labels.items()] if labels else []
-    held = [(name, keys) for name, (keys, _) in labels.items() if name not in facet.outside]
-    return held + [(name, _NONE) for name in facet.outside if facet.properties[name] is True]
+    """The names of a facet that holds with the only constants that they can have; found once."""
+    if facet.held is None:
+        labels = labels_of(facet)
+        facet.held = [(name, keys) for name, (keys, _) in labels.items() if name not in facet.outside]
+        facet.held += [(name, _NONE) for name in facet.outside if facet.properties[name] is True]
+    return facet.held
 
 
 def _denied(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
@@ -106,7 +106,7 @@ def settled(shape: Shape) -> Shape | None:
     if not shape.types & OBJECT or len(shape.objects) < 2:
         return shape
     known = _Known(shape)
-    kept = tuple(facet for facet in shape.objects if not known.is_idle(facet))
+    kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
     if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
         if shape.types == OBJECT:
             return None
@@ -155,7 +155,11 @@ class _Known:
                     if name in allowed:
                         allowed[name] -= keys
         self.allowed = allowed
-        self.is_possible = not any(map(self._is_absent, required))
+        # As _is_absent says, without a call for each name.
+        self.is_possible = all(required.keys() <= facet.properties.keys() for facet in self._closed)
+        for name, keys in allowed.items():
+            if not keys and name in required:
+                self.is_possible = False
 
     def _is_absent(self, name: str) -> bool:
         keys = self.allowed.get(name)

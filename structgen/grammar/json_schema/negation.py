@@ -8,7 +8,7 @@ marked as negated: that a member or an item is at fault is watched for while the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from structgen.grammar.nodes import Choice, Complement, Literal
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["complement_of", "lacking", "requiring"]
+__all__ = ["complement_of", "lacking", "mentioning", "requiring"]
 
 
 def complement_of(shape: Shape, constants: Callable[[Shape], list[Json]]) -> list[Shape]:
@@ -59,6 +59,16 @@ def requiring(place: Place, name: str) -> list[Shape]:
     facet = ObjectFacet(place)
     facet.properties = {name: True}
     facet.required = [name]
+    facet.annotates = False
+    shape.objects = (facet,)
+    return [shape]
+
+
+def mentioning(place: Place, names: Iterable[str]) -> list[Shape]:
+    """All values; the names count as declared."""
+    shape = Shape(place)
+    facet = ObjectFacet(place)
+    facet.properties = dict.fromkeys(names, True)
     facet.annotates = False
     shape.objects = (facet,)
     return [shape]

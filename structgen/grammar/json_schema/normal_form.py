@@ -21,12 +21,13 @@ from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import type_of, value_key
+from structgen.grammar.json_schema.json_types import OBJECT
 from structgen.grammar.json_schema.labels import settled
-from structgen.grammar.json_schema.negation import complement_of, lacking, requiring
+from structgen.grammar.json_schema.negation import complement_of, lacking, mentioning, requiring
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.reading import REFERENCES, Local, Part, reader_of
 from structgen.grammar.json_schema.references import enter
-from structgen.grammar.json_schema.shapes import Branch, Shape, Values, meet
+from structgen.grammar.json_schema.shapes import Branch, Shape, Values, joined_strings, meet
 from structgen.grammar.json_schema.trampoline import run
 from structgen.grammar.json_schema.unevaluated import judging_the_rest, silenced
 from structgen.grammar.json_schema.validity import Validity
@@ -42,6 +43,9 @@ _JOINED: Final = -1
 """The number of the alternative that stands for all alternatives of a ``oneOf`` that list values."""
 _MEET_COST: Final = 16
 """What one meet counts against ``Limits.grammar_nodes``."""
+
+_MANY_DEPENDENTS: Final = 4
+"""From so many on, schemas under ``dependentSchemas`` that look at one name divide its values."""
 
 _Shapes = Generator[object, Any, "list[Shape]"]
 Pairs: TypeAlias = frozenset[tuple[int, int]]
@@ -226,10 +230,8 @@ class NormalForm:
                     continue  # it only matters for what counts as evaluated
                 result = self._product(result, (yield self._condition(part, apart=apart)), local.place)
             elif part.names:
-                for name, place in zip(part.names, part.places, strict=True):
-                    shapes = yield self._expanded(place, apart=apart)
-                    present = self._product(shapes, requiring(local.place, name), place)
-                    result = self._product(result, [*lacking(local.place, name), *present], place)
+                for union in (yield self._dependents(local.place, part, apart=apart)):
+                    result = self._product(result, union, local.place)
             elif part.keyword == "allOf":
                 for place in part.places:
                     result = self._product(result, (yield self._expanded(place, apart=apart)), place)
@@ -239,6 +241,31 @@ class NormalForm:
                 result = self._product(result, (yield self._union(local, part)), local.place)
         shapes = result or []
         return [judging_the_rest(shape, local, self) for shape in shapes] if looks_at_the_rest else shapes
+
+    def _dependents(self, whole: Place, part: Part, *, apart: bool) -> Generator[object, Any, list[list[Shape]]]:
+        """What must hold where names occur, as unions that no value is in twice.
+
+        Many schemas that only limit the value of one and the same name divide its values instead of the objects with
+        and without each other name, of which there are as many as there are sets of names.
+        """
+        found: list[list[Shape]] = []
+        waiting: dict[int, tuple[Place, list[str]]] = {}
+        for name, place in zip(part.names, part.places, strict=True):
+            waiting.setdefault(self.key(place), (place, []))[1].append(name)
+        for place, names in waiting.values():
+            shapes = yield self._expanded(place, apart=apart)
+            if not apart and len(part.names) >= _MANY_DEPENDENTS:
+                outside = yield self._expanded(place.complement())
+                if len(outside) == 1 and outside[0].types == OBJECT and any(f.outside for f in outside[0].objects):
+                    free = self._product(shapes, mentioning(whole, names), place)
+                    for name in names:
+                        outside = self._product(outside, lacking(whole, name), place)
+                    found.append([*free, *outside])
+                    continue
+            for name in names:
+                present = self._product(shapes, requiring(whole, name), place)
+                found.append([*lacking(whole, name), *present])
+        return found
 
     def _condition(self, part: Part, *, apart: bool) -> _Shapes:
         condition, then, otherwise = part.places
@@ -257,7 +284,9 @@ class NormalForm:
         joins = not is_one_of or self._may_join(local.place, part)
         for index, place in enumerate(part.places):
             shapes: list[Shape] = yield self._expanded(place)
-            if joins and len(shapes) == 1 and shapes[0].is_constant:
+            # Of a oneOf those alone that _may_join looked at: what two alternatives list must not vanish from a third.
+            lists = self.is_constant(place) if is_one_of else len(shapes) == 1 and shapes[0].is_constant
+            if joins and lists:
                 constants.append(shapes[0])
             elif is_one_of:
                 for other in self.rivals(local.place, part, index):
@@ -365,8 +394,16 @@ class NormalForm:
     def _product(self, left: list[Shape] | None, right: list[Shape], place: Place) -> list[Shape]:
         if left is None:
             return right
-        met = [both for a in left for b in right if not a.excludes(b) and (both := _meet(a, b)) is not None]
-        self.spend(len(left) * len(right) + _MEET_COST * len(met), place)
+        if len(left) > 1 and len(right) > 1:
+            left, right = joined_strings(left), joined_strings(right)
+        self.spend(len(left) * len(right), place)
+        most = (self._limits.grammar_nodes - self._spent) // _MEET_COST
+        met: list[Shape] = []
+        for a in left:
+            met += [both for b in right if not a.excludes(b) and (both := _meet(a, b)) is not None]
+            if len(met) > most:
+                break
+        self.spend(_MEET_COST * len(met), place)
         if not met and left and right:
             a, b = left[0], right[0]
             why = ": the types exclude each other" if a.types & b.types == 0 else ": no constant is common"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, floor, lcm
+from math import ceil, floor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from structgen.grammar.content_cache import ContentCache
 from structgen.grammar.json_schema.decimals import Bound, Places, magnitudes, run
+from structgen.grammar.json_schema.divisors import common_multiple, implies, not_multiples
 from structgen.grammar.json_schema.integral import integral_magnitudes, with_zero_fraction, zero_with_exponent
+from structgen.grammar.json_schema.json_types import FRACTION, NUMBER
 from structgen.grammar.json_schema.multiples import MOST_STATES, WHOLE_DIGITS, multiples, multiples_bytes, remainders
 from structgen.grammar.json_schema.places import malformed, refused
 from structgen.grammar.json_schema.scientific import scientific_magnitudes
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.syntax import Syntax
 
-__all__ = ["READERS", "NumberFacet", "equal_numbers", "exact", "number_term"]
+__all__ = ["READERS", "NumberFacet", "equal_numbers", "exact", "number_term", "without_absorbed"]
 
 _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
@@ -74,10 +76,7 @@ class NumberFacet:
     def divide(self, step: Fraction | None) -> None:
         """Let only multiples of ``step`` remain."""
         if step is not None and self.step is not None:
-            step = Fraction(
-                lcm(step.numerator * self.step.denominator, self.step.numerator * step.denominator),
-                step.denominator * self.step.denominator,
-            )
+            step = common_multiple(step, self.step)
         self.step = step or self.step
 
     def meet(self, other: NumberFacet) -> NumberFacet:
@@ -139,6 +138,31 @@ class NumberFacet:
             piece.step, piece.not_steps = self.step, self.not_steps
             pieces.append(piece)
         return pieces
+
+    def step_of(self, *, integral: bool) -> Fraction | None:
+        """What divides all numbers that remain; with ``integral`` of integers."""
+        if not integral:
+            return self.step
+        return common_multiple(self.step or Fraction(1), Fraction(1))
+
+    def holds(self, other: NumberFacet, *, integral: bool) -> bool:
+        """Whether bounds and divisibility show that all numbers of ``other`` remain; with ``integral`` integers."""
+        if self.lower is not None:
+            if other.lower is None or other.lower < self.lower:
+                return False
+            if other.lower == self.lower and self.lower_open and not other.lower_open:
+                return False
+        if self.upper is not None:
+            if other.upper is None or other.upper > self.upper:
+                return False
+            if other.upper == self.upper and self.upper_open and not other.upper_open:
+                return False
+        step = other.step_of(integral=integral)
+        if self.step is not None and (step is None or (step / self.step).denominator != 1):
+            return False
+        if any(other.admits(value) for value in self.excluded):
+            return False
+        return all(implies(step, other.not_steps, not_step) for not_step in self.not_steps)
 
     def without_integers(self) -> NumberFacet:
         """The same numbers without the integers."""
@@ -237,7 +261,9 @@ def number_term(
         )
     lower = _usable(facet.lower, "minimum", origins)
     upper = _usable(facet.upper, "maximum", origins)
-    step, not_steps = facet.step, facet.not_steps
+    step, not_steps = facet.step, not_multiples(facet.step_of(integral=integral), facet.not_steps)
+    if not_steps is None:
+        return EMPTY
     if step is not None and step.numerator == 1 and integral and has_all_forms:
         step = None  # every integer is a multiple
     digits = syntax.policy.digits
@@ -267,6 +293,52 @@ def number_term(
         places = _places(digits, integral=integral)
         _known_terms.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
     return term
+
+
+def without_absorbed(shapes: list[Shape]) -> list[Shape]:
+    """The shapes without those whose numbers, in all their texts, another one has.
+
+    Those with the largest steps come first: if one is refused, no automaton has been made for the others.
+
+    Complexity: O(shapes ** 2) where several of them ask for multiples, else O(shapes).
+    """
+    if sum(map(_is_stepped, shapes)) < 2:
+        return shapes
+    kept: list[Shape] = []
+    for shape in shapes:
+        if not any(_absorbs(other, shape) for other in kept):
+            kept = [other for other in kept if not _absorbs(shape, other)]
+            kept.append(shape)
+    return sorted(kept, key=_step_of, reverse=True)
+
+
+def _step_of(shape: Shape) -> Fraction:
+    return (shape.number.step if shape.number else None) or Fraction(0)
+
+
+def _is_stepped(shape: Shape) -> bool:
+    """Whether a shape is of numbers alone, and the remainders that it tells apart bound their digits."""
+    facet, integral = shape.number, not shape.types & FRACTION
+    if facet is None or shape.types & ~NUMBER or shape.values or shape.refusals:
+        return False
+    return any(
+        remainders(step, integral=integral) > 1 for step in (facet.step, *facet.not_steps) if step is not None
+    ) and not (facet.step and _few_multiples(facet.lower, facet.upper, facet.step, integral=integral))
+
+
+def _absorbs(shape: Shape, other: Shape) -> bool:
+    """Whether all texts of ``other`` are texts of ``shape``."""
+    facet, inner = shape.number, other.number
+    if facet is None or inner is None or shape.types != other.types:
+        return False
+    if not (_is_stepped(shape) and _is_stepped(other)) or _most_digits(inner) > _most_digits(facet):
+        return False
+    return facet.holds(inner, integral=not shape.types & FRACTION)
+
+
+def _most_digits(facet: NumberFacet) -> int:
+    """How many digits are written before the point where remainders are told apart."""
+    return max(WHOLE_DIGITS, _least_digits(facet.lower, 1), _least_digits(facet.upper, -1))
 
 
 _INTERVAL_BYTES: Final = 1 << 15

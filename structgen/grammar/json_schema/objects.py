@@ -37,6 +37,7 @@ class ObjectFacet(Facet):
         outside: the declared names whose value must not be valid against their schema.
         is_negated: objects that violate any of this but ``dependents`` are meant.
         labels: the constants of its members, once somebody has asked (``labels``).
+        held: those that its members must have, likewise.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class ObjectFacet(Facet):
         "additional",
         "additional_keyword",
         "dependents",
+        "held",
         "labels",
         "names",
         "outside",
@@ -65,6 +67,7 @@ class ObjectFacet(Facet):
         self.additional_keyword = "additionalProperties"
         self.outside: frozenset[str] = frozenset()
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
+        self.held: list[tuple[str, frozenset[object]]] | None = None
         self._places: dict[str, tuple[Place, ...]] = {}
 
     def _set_aside(self) -> None:

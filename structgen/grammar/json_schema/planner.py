@@ -32,7 +32,7 @@ from structgen.grammar.json_schema.json_types import (
 )
 from structgen.grammar.json_schema.names import NameLanguage
 from structgen.grammar.json_schema.normal_form import NormalForm, Pairs
-from structgen.grammar.json_schema.numbers import NumberFacet, number_term
+from structgen.grammar.json_schema.numbers import NumberFacet, number_term, without_absorbed
 from structgen.grammar.json_schema.object_chain import ObjectChain
 from structgen.grammar.json_schema.object_layout import ObjectLayout
 from structgen.grammar.json_schema.object_terms import object_term
@@ -298,7 +298,7 @@ class Planner:
             self._refuse(shapes[0])
             self._object(plan, shapes[0])
             return
-        plan.children = [part for shape in shapes for part in self._parts(shape)]
+        plan.children = [part for shape in without_absorbed(shapes) for part in self._parts(shape)]
         plan.build = union
 
     def _separate(self, shapes: list[Shape]) -> None:

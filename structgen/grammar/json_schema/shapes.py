@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import value_key
-from structgen.grammar.json_schema.json_types import ANY, ARRAY, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.json_types import ANY, ARRAY, FRACTION, INTEGER, NUMBER, OBJECT, STRING
+from structgen.grammar.json_schema.terms import alternatives
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayFacet
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.places import Place
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.strings import StringFacet
+    from structgen.grammar.nodes import Grammar
 
-__all__ = ["Branch", "Shape", "Values", "meet"]
+__all__ = ["Branch", "Shape", "Values", "joined_strings", "meet"]
 
 
 class Values:
@@ -34,13 +36,14 @@ class Values:
         facets: facets that only one of the members satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "facets", "keyword", "members", "place")
+    __slots__ = ("_keys", "_texts", "facets", "keyword", "members", "place")
 
     def __init__(self, members: list[Json], place: Place, keyword: str) -> None:
         self.members = members
         self.place = place
         self.keyword = keyword
         self._keys: frozenset[object] | None = None
+        self._texts: frozenset[str] | None = None
         self.facets: dict[object, ArrayFacet | ObjectFacet] = {}
 
     @property
@@ -49,6 +52,13 @@ class Values:
         if self._keys is None:
             self._keys = frozenset(map(value_key, self.members))
         return self._keys
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The members that are strings."""
+        if self._texts is None:
+            self._texts = frozenset([member for member in self.members if isinstance(member, str)])
+        return self._texts
 
 
 class Branch:
@@ -138,6 +148,15 @@ class Shape:
         )
 
     @property
+    def only_matches(self) -> bool:
+        """Whether all that it says, beside types and lengths, is one language that strings belong to, or nothing."""
+        if self.string is None or (self.types & INTEGER and not self.types & FRACTION):
+            return False
+        if self.string.formats or len(self.string.languages) > 1:
+            return False
+        return not (self.values or self.number or self.arrays or self.objects or self.refusals or self.branches)
+
+    @property
     def is_scalar(self) -> bool:
         """Whether no part of it leads to other schemas."""
         return not ((self.objects and self.types & OBJECT) or (self.arrays and self.types & ARRAY) or self.values)
@@ -156,3 +175,31 @@ def meet(a: Shape, b: Shape) -> Shape:
     both.branches = a.branches + b.branches
     both.origins = united(a.origins, b.origins)
     return both
+
+
+def joined_strings(shapes: list[Shape]) -> list[Shape]:
+    """The same union with fewer shapes: those that differ only in the language of their strings become one.
+
+    Products of such unions are conjunctions of unions then, which an automaton reads side by side, and not the union
+    of as many conjunctions as there are ways to choose.
+    """
+    groups: dict[object, list[Shape]] = {}
+    for shape in shapes:
+        key: object = id(shape)
+        if shape.only_matches and shape.string is not None:
+            key = shape.types, shape.string.shortest, shape.string.longest
+        groups.setdefault(key, []).append(shape)
+    return [group[0] if len(group) == 1 else _joined_strings(group) for group in groups.values()]
+
+
+def _joined_strings(shapes: list[Shape]) -> Shape:
+    joined = meet(shapes[0], shapes[0])
+    languages: tuple[Grammar, ...] = ()
+    for shape in shapes:
+        joined.origins = united(joined.origins, shape.origins)
+        if shape.string is not None:
+            languages = united(languages, shape.string.languages)
+    if joined.string is not None:
+        is_free = not all(shape.string is None or shape.string.languages for shape in shapes)
+        joined.string = joined.string.with_languages(() if is_free else (alternatives(*languages),))
+    return joined

@@ -63,6 +63,13 @@ class StringFacet:
         both.formats = self.formats | other.formats
         return both
 
+    def with_languages(self, languages: tuple[Grammar, ...]) -> StringFacet:
+        """The same lengths and formats with other languages."""
+        other = StringFacet()
+        other.shortest, other.longest, other.formats = self.shortest, self.longest, self.formats
+        other.languages = languages
+        return other
+
     def complement(self) -> list[StringFacet]:
         """The strings that it does not leave, as a union; of a format that is not regular, those certainly outside.
 

@@ -32,12 +32,16 @@ class Validity:
 
     def constants(self, shape: Shape) -> list[Json]:
         """The values that all ``enum`` and ``const`` of a shape have in common and its other keywords admit."""
-        members = shape.values[0].members
+        first = shape.values[0]
+        members = first.members
         for values in shape.values[1:]:
             members = [value for value in members if value_key(value) in values.keys]
         if shape.string or shape.number or shape.arrays or shape.objects:
             if shape.string is None or not shape.types & STRING:
                 return [value for value in members if run(self._fits(value, shape))]
+            if len(shape.values) == 1 and len(first.texts) == len(members):
+                texts = shape.string.admitted(first.texts)
+                return [value for value in members if value in texts] if texts else []
             texts = shape.string.admitted(value for value in members if isinstance(value, str))
             return [
                 value

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.grammar.json_schema.divisors import implies, not_multiples
 from structgen.grammar.nodes import Grammar
 from structgen.testing.reference import ReferenceMatcher
 
@@ -368,3 +369,101 @@ def test_multiples_that_no_automaton_holds(bounds: dict[str, int]) -> None:
     """They are refused rather than cut short where no interval leaves few of them."""
     with pytest.raises(UnsupportedFeature, match="multiples of 123456789"):
         json_schema({"type": "integer", "multipleOf": 123_456_789, **bounds})
+
+
+FRACTIONS = st.sampled_from(
+    [*map(Fraction, range(1, 25)), Fraction(1, 2), Fraction(3, 2), Fraction(5, 4), Fraction(1, 10)]
+)
+
+
+@settings(max_examples=300)
+@given(
+    step=FRACTIONS | st.none(),
+    not_steps=st.lists(FRACTIONS, max_size=4),
+    other=FRACTIONS,
+    values=st.lists(st.fractions(max_denominator=20).map(abs) | st.integers(0, 5000), min_size=20, max_size=20),
+)
+def test_divisibility_is_simplified_exactly(
+    step: Fraction | None, not_steps: list[Fraction], other: Fraction, values: list[Fraction | int]
+) -> None:
+    """The same numbers are left, and what is implied holds for each of them, computed one number at a time."""
+
+    def remains(value: Fraction | int, divisors: tuple[Fraction, ...] | list[Fraction] | None) -> bool:
+        if divisors is None or (step is not None and value % step != 0):
+            return False
+        return all(value % one != 0 for one in divisors)
+
+    simplified = not_multiples(step, not_steps)
+    is_implied = implies(step, not_steps, other)
+    multiples = [] if step is None else [step * number for number in range(40)]
+    for value in (*values, *multiples, *(one * number for one in (other, *not_steps) for number in range(20))):
+        assert remains(value, simplified) == remains(value, not_steps)
+        assert not (is_implied and remains(value, not_steps) and value % other == 0)
+    assert simplified is not None or (step is not None and not remains(step, not_steps))
+
+
+DIVISIBLE = st.recursive(
+    st.builds(lambda step: {"multipleOf": step}, st.sampled_from([1, 2, 3, 4, 5, 6, 8, 9, 12, 0.5, 1.5])),
+    lambda inner: st.one_of(
+        st.builds(lambda one: {"not": one}, inner),
+        st.builds(
+            lambda keyword, some: {keyword: some},
+            st.sampled_from(["allOf", "anyOf", "oneOf"]),
+            st.lists(inner, min_size=2, max_size=3),
+        ),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schema=DIVISIBLE,
+    kind=st.sampled_from(["integer", "number"]),
+    bounds=st.dictionaries(st.sampled_from(["minimum", "exclusiveMaximum"]), st.integers(-40, 40)),
+    numbers=st.sampled_from(["canonical", "all"]),
+)
+def test_multiples_under_logic(schema: Any, kind: str, bounds: dict[str, int], numbers: Any) -> None:
+    """Of numbers that are multiples of some steps and not of others exactly those are left that fractions tell."""
+
+    def holds(value: Fraction, part: Any) -> bool:
+        keyword, inner = next(iter(part.items()))
+        if keyword == "multipleOf":
+            return value % Fraction(str(inner)) == 0
+        if keyword == "not":
+            return not holds(value, inner)
+        count = sum(holds(value, one) for one in inner)
+        return count == len(inner) if keyword == "allOf" else count >= 1 if keyword == "anyOf" else count == 1
+
+    values = [Fraction(number) for number in range(-60, 130)]
+    if kind == "number":
+        values += [Fraction(number, 2) for number in range(-31, 60, 2)] + [Fraction(1, 4), Fraction(-7, 10)]
+    texts = [format(Decimal(value.numerator) / Decimal(value.denominator), "f") for value in values]
+    low, high = bounds.get("minimum"), bounds.get("exclusiveMaximum")
+    expected = [
+        holds(value, schema) and (low is None or value >= low) and (high is None or value < high) for value in values
+    ]
+    try:
+        grammar = json_schema({"type": kind, "allOf": [schema], **bounds}, policy=JsonPolicy(numbers=numbers))
+    except UnsatisfiableGrammar:
+        assert not any(expected)
+        return
+    except UnsupportedFeature as error:
+        assert "automaton" in str(error)  # noqa: PT017
+        return
+    constraint = compile(grammar, VOCABULARY)
+    found = []
+    for text in texts:
+        matcher = constraint.matcher()
+        found.append(matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting)
+    assert found == expected
+
+
+def test_alternatives_that_hold_no_more_are_left_out() -> None:
+    """Multiples of six are among those of three, and no number is left of what contradicts itself."""
+    few = json_schema({"type": "integer", "multipleOf": 3})
+    none = {"multipleOf": 9, "not": {"multipleOf": 3}}
+    many = json_schema({"type": "integer", "anyOf": [{"multipleOf": 6}, {"multipleOf": 3}, none]})
+    assert str(few) == str(many)
+    with pytest.raises(UnsatisfiableGrammar, match="no number is left"):
+        json_schema({"type": "number", "multipleOf": 120, "not": {"multipleOf": 8}})

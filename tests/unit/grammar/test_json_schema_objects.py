@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from structgen.engine import Vocabulary, compile
@@ -167,3 +167,46 @@ def test_chain_of_optional_names_is_linear_and_unambiguous() -> None:
     assert forty - twenty == 2 * (twenty - ten)
     loops = [node for node in nodes(10) if isinstance(node, Repeat) and node.max is None]
     assert len(loops) < 20
+
+
+KINDS = st.lists(st.sampled_from(["p", "q", "r", 1]), min_size=1, max_size=3, unique=True)
+DEPENDENT = st.one_of(
+    KINDS.map(lambda kinds: {"properties": {"kind": {"enum": kinds}}}),
+    st.just({"properties": {"kind": {"const": "p"}}}),
+    st.sampled_from([{"properties": {"a": {"enum": [1]}}}, {"required": ["b"]}]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    dependents=st.dictionaries(st.sampled_from(["kind", *"abcdef"]), DEPENDENT, min_size=4, max_size=7),
+    is_closed=st.booleans(),
+    members=st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1)), min_size=6, max_size=6),
+)
+def test_many_dependent_schemas_about_one_name(
+    dependents: dict[str, dict[str, object]], is_closed: bool, members: list[dict[str, int]]
+) -> None:
+    """Where names call for values of one other name, exactly those objects are left that a validator finds valid."""
+    names = ["kind", *"abcdef"]
+    schema: dict[str, Any] = {"properties": dict.fromkeys(names, True), "dependentSchemas": dependents}
+    schema["additionalProperties"] = not is_closed
+    validator = jsonschema.Draft202012Validator(schema)
+    constraint = compile(json_schema(schema), BYTES)
+    for kind in ("p", "q", "r", 1, None, "absent"):
+        for held in ({}, *members):
+            value = held if kind == "absent" else {"kind": kind, **held}
+            data = json.dumps({name: value[name] for name in names if name in value}).encode()
+            matcher = constraint.matcher()
+            is_member = matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+            assert is_member == validator.is_valid(value), data
+
+
+def test_many_dependent_schemas_are_not_multiplied_out() -> None:
+    """Twenty names that call for one of five values each leave as many cases as there are values."""
+    dependents = {f"n{index}": {"properties": {"kind": {"enum": [index % 5]}}} for index in range(20)}
+    schema = {"properties": {"kind": {}} | dict.fromkeys(dependents, True), "dependencies": dependents}
+    matcher = compile(json_schema(schema, draft="7"), BYTES).matcher()
+    for text, is_member in (('{"kind": 3, "n3": 0, "n13": 0', True), (', "n14": 0', False)):
+        matcher.accept_bytes(text.encode())
+        fork = matcher.fork()
+        assert (fork.accept_bytes(b"}") == 1 and fork.is_accepting) == is_member

@@ -11,12 +11,13 @@ import tarfile
 import uuid
 from pathlib import Path
 
+import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from structgen.engine import Vocabulary, compile
-from structgen.errors import GrammarError, GrammarSyntaxError, UnsupportedFeature
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.json_schema.formats import ASSERTED, format_admits, format_language
 from structgen.grammar.json_schema.membership import belongs, members
@@ -32,6 +33,8 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.testing.reference import ReferenceMatcher
+
+BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
@@ -284,3 +287,80 @@ def test_counts_beyond_memory() -> None:
     assert accepts(json_schema({"type": "string", "maxLength": 10**30}), '"a"')
     with pytest.raises(UnsupportedFeature):
         json_schema({"type": "string", "minLength": 10**30})
+
+
+MATCHED = st.recursive(
+    st.one_of(
+        st.sampled_from(["a", "b", "^a", "b$", "^[^b]*$", "a.b", "^.a", "aa|bb", "^$"]).map(
+            lambda one: {"pattern": one}
+        ),
+        st.sampled_from([{"type": "string", "pattern": "ab"}, {"maxLength": 2}, {"pattern": "a", "minLength": 2}]),
+        st.sampled_from(
+            [{"type": ["integer", "null"]}, {"enum": ["ab", 1]}, {"type": ["string", "null"], "pattern": "b"}]
+        ),
+    ),
+    lambda inner: st.one_of(
+        inner.map(lambda one: {"not": one}),
+        st.builds(
+            lambda keyword, some: {keyword: some},
+            st.sampled_from(["allOf", "anyOf", "oneOf"]),
+            st.lists(inner, min_size=2, max_size=3),
+        ),
+    ),
+    max_leaves=5,
+)
+VALUES = [
+    "",
+    "a",
+    "b",
+    "c",
+    "aa",
+    "ab",
+    "ba",
+    "bb",
+    "ac",
+    "aab",
+    "aba",
+    "bab",
+    "acb",
+    "bbb",
+    "cab",
+    "abab",
+    1,
+    2,
+    None,
+    [],
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(parts=st.lists(MATCHED, min_size=2, max_size=3))
+@example(parts=[{"type": "integer"}, {"oneOf": [{}, {"enum": ["ab", 1]}, {"allOf": [{"enum": ["ab", 1]}]}]}])
+def test_patterns_under_logic(parts: list[dict[str, object]]) -> None:
+    """Conjunctions of unions of patterns hold the values that another validator finds valid."""
+    schema = {"allOf": parts}
+    expected = [jsonschema.Draft202012Validator(schema).is_valid(value) for value in VALUES]
+    try:
+        constraint = compile(json_schema(schema), BYTES)
+    except UnsatisfiableGrammar:
+        assert not any(expected)
+        return
+    except LimitExceeded:  # of nested oneOf that overlap
+        return
+    found = []
+    for value in VALUES:
+        matcher, data = constraint.matcher(), json.dumps(value).encode()
+        found.append(matcher.accept_bytes(data) == len(data) and matcher.is_accepting)
+    assert found == expected
+
+
+def test_conjunctions_of_unions_are_not_multiplied_out() -> None:
+    """Of eight unions of five patterns every member is told, though there are 390,625 ways to choose."""
+    letters = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
+    unions = [[{"pattern": letter} for letter in letters[start : start + 5]] for start in range(0, 40, 5)]
+    matcher = compile(json_schema({"type": "string", "allOf": [{"anyOf": one} for one in unions]}), BYTES).matcher()
+    assert matcher.accept_bytes(b'"') == 1
+    for text, is_member in (("ae", False), ("im", False), ("q", False), ("v", True)):
+        assert matcher.accept_bytes(text.encode()) == len(text)
+        fork = matcher.fork()
+        assert (fork.accept_bytes(b'"') == 1 and fork.is_accepting) == is_member
