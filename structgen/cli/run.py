@@ -141,11 +141,12 @@ def _prompt(request: _Request, path: str | None) -> str:
 
 def _write_output(task: _Task, request: _Request, seed: int) -> None:
     """Generate one output and write it."""
-    from structgen.decode import start_generation
+    from structgen.decode import Context, start_generation
 
-    with start_generation(
-        task.model, task.constraint, task.prompt, max_tokens=request.max_tokens, sampler=task.sampler, seed=seed
-    ) as generation:
+    with Context(task.model, task.prompt) as context:
+        generation = start_generation(
+            context, task.constraint, max_tokens=request.max_tokens, sampler=task.sampler, seed=seed
+        )
         try:
             _follow(generation, task.progress, stream=request.stream)
         except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
 
 from structgen.decode.captures import find_captures
+from structgen.decode.context import Context
 from structgen.decode.generate import generate, start_generation
 from structgen.decode.generation import Chunk, Generation
 from structgen.decode.projection import Projection, project
@@ -9,6 +10,7 @@ from structgen.decode.sampler import Greedy, Multinomial, Sampler
 
 __all__ = [
     "Chunk",
+    "Context",
     "FinishReason",
     "Generation",
     "Greedy",

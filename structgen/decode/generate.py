@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from structgen.decode.context import Context
 from structgen.decode.generation import Chunk, Generation
 from structgen.decode.result import Result
 from structgen.decode.sampler import Greedy, Sampler
@@ -69,16 +70,16 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
         )
     constraint = _constraint(grammar, model, limits)
     ids = model.encode_prompt(prompt, chat=chat)
-    with start_generation(
-        model,
-        constraint,
-        ids,
-        max_tokens=max_tokens,
-        sampler=sampler,
-        seed=seed,
-        jump_forward=jump_forward,
-        score_ending=score_ending,
-    ) as generation:
+    with Context(model, ids) as context:
+        generation = start_generation(
+            context,
+            constraint,
+            max_tokens=max_tokens,
+            sampler=sampler,
+            seed=seed,
+            jump_forward=jump_forward,
+            score_ending=score_ending,
+        )
         try:
             for chunk in generation:
                 if stream is not None:
@@ -93,9 +94,8 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
 
 
 def start_generation(
-    model: LanguageModel,
+    context: Context,
     constraint: Constraint,
-    prompt: list[int],
     *,
     max_tokens: int,
     sampler: Sampler = _GREEDY,
@@ -106,9 +106,8 @@ def start_generation(
     """Check that an output can be completed and begin it: ``generate`` for callers who iterate themselves.
 
     Args:
-        model: the language model.
+        context: the prompt, at least one token, and the model; it is the caller's to close.
         constraint: compiled for the model's vocabulary.
-        prompt: token ids, at least one.
         max_tokens: see ``generate``.
         sampler: see ``generate``.
         seed: see ``generate``.
@@ -120,25 +119,25 @@ def start_generation(
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
     """
+    model = context.model
     _check_vocabulary(constraint.vocabulary, model)
     if not isinstance(max_tokens, int) or max_tokens < 0:
         raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}")
     needed = constraint.min_tokens()
     if needed > max_tokens:
         raise BudgetError(budget=max_tokens, needed=needed)
-    context = model.max_context
-    excess = 0 if context is None else len(prompt) + max_tokens - context
+    most = model.max_context
+    excess = 0 if most is None else len(context) + max_tokens - most
     if excess > 0:
         raise GenerationError(
             f"model {model.name!r}",
             f"prompt and output exceed its context by {excess} tokens",
-            evidence=f"the prompt has {len(prompt)}, max_tokens={max_tokens}, the context holds {context}",
+            evidence=f"the prompt has {len(context)}, max_tokens={max_tokens}, the context holds {most}",
             remedy=_context_remedy(excess, max_tokens, needed),
         )
     return Generation(
-        model,
+        context,
         constraint,
-        prompt,
         max_tokens=max_tokens,
         sampler=sampler,
         seed=seed,

@@ -24,9 +24,10 @@ from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
+    from structgen.decode.context import Context
     from structgen.decode.sampler import Sampler
-    from structgen.engine import Constraint
-    from structgen.models.protocol import LanguageModel, Logits
+    from structgen.engine import Constraint, Matcher
+    from structgen.models.protocol import Logits
 
 __all__ = ["Chunk", "Generation"]
 
@@ -51,12 +52,11 @@ class Chunk:
 class Generation:
     """Yields the output of one generation in chunks; ``result()`` is there once it is exhausted.
 
-    Close it, or use it in a ``with`` statement, to free the model's cache early.
+    The tokens are added to the context as they are taken, and stay there.
 
     Args:
-        model: the language model.
+        context: the prompt, at least one token, with the model that has to go on from there.
         constraint: compiled for the model's vocabulary.
-        prompt: token ids of the prompt, at least one.
         max_tokens: tokens that the output may have, EOS not counted; at least ``constraint.min_tokens()``.
         sampler: chooses tokens.
         seed: of the random numbers that the sampler is given.
@@ -68,9 +68,8 @@ class Generation:
 
     def __init__(
         self,
-        model: LanguageModel,
+        context: Context,
         constraint: Constraint,
-        prompt: Sequence[int],
         *,
         max_tokens: int,
         sampler: Sampler,
@@ -78,11 +77,12 @@ class Generation:
         jump_forward: bool = True,
         score_ending: bool = False,
     ) -> None:
-        self._model = model
+        context.prepare()
+        self._context = context
         self._vocabulary = constraint.vocabulary
         self._grammar = constraint.grammar
         self._matcher = constraint.matcher()
-        self._session = model.start()
+        self._forwards_before = context.forwards
         self._sampler = sampler
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._max_tokens = max_tokens
@@ -91,8 +91,7 @@ class Generation:
         size = self._vocabulary.size
         self._mask: NDArray[np.int32] = np.zeros((1, (size + 31) // 32), dtype=np.int32)
         self._not_eos = _words_without(self._vocabulary.eos, size)
-        self._prompt_tokens = len(prompt)
-        self._pending = list(prompt)  # tokens that the model has not seen yet
+        self._prompt_tokens = len(context)
         self._tokens: list[int] = []
         self._steps: list[Step] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -102,20 +101,20 @@ class Generation:
         self._began = perf_counter()
         self._ended: float | None = None
         self._finish_reason: FinishReason | None = None
+        self._withheld: dict[tuple[int, ...], set[int]] = {}  # by the tokens before them
+        self._floor = 0  # tokens that are not taken back
         self._chunks = self._run()
 
-    def __iter__(self) -> Iterator[Chunk]:
-        return self._chunks
-
-    def __enter__(self) -> Self:
+    def __iter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
 
-    def close(self) -> None:
-        """Free the model's cache; a generation that is not through stays unfinished."""
-        self._session.close()
+    @property
+    def context(self) -> Context:
+        """What the output is added to."""
+        return self._context
 
     @property
     def data(self) -> bytes:
@@ -126,6 +125,43 @@ class Generation:
     def tokens(self) -> tuple[int, ...]:
         """The tokens of the output so far."""
         return tuple(self._tokens)
+
+    @property
+    def matcher(self) -> Matcher:
+        """Where the output stands in the grammar.  Fork it to look ahead; the generation moves it."""
+        return self._matcher
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far; those after the last choice have no ``log_z`` yet."""
+        return tuple(self._steps)
+
+    def reject(self, length: int, *, keep: int) -> None:
+        """Go on from the first ``keep`` tokens, with no output that begins with the first ``length`` tokens.
+
+        For what is found wrong although it is a member: the token that completed it is withheld there from now on, and
+        so is, one token earlier, what no token is left to continue.  Samplers draw from what remains.  Of a finished
+        output, its stop is withheld: a longer one may begin with it.
+
+        Args:
+            length: a number of tokens of the output, at least ``keep``.
+            keep: a number of tokens; these are not taken back any more, even if nothing is left to follow them.
+
+        Raises:
+            ValueError: the numbers are not in that order, or the output is shorter.
+            GenerationError: only those ``keep`` tokens are rejected, and it is not finished.
+        """
+        if not 0 <= keep <= length <= len(self._tokens):
+            raise ValueError(f"reject: expected 0 <= {keep} <= {length} <= {len(self._tokens)}")
+        self._floor = keep
+        stops = self._finish_reason is not None and length == len(self._tokens) and bool(self._vocabulary.eos)
+        if stops:
+            self._withheld.setdefault(self.tokens, set()).update(self._vocabulary.eos)
+        elif length == keep:
+            raise self._nothing_left()
+        else:
+            self._withheld.setdefault(tuple(self._tokens[: length - 1]), set()).add(self._tokens[length - 1])
+        self._rewind(keep)
 
     def result(self) -> Result:
         """The finished output.
@@ -148,7 +184,7 @@ class Generation:
             sampled=len(self._tokens) - forced,
             drafted=0,
             accepted=0,
-            forwards=self._session.forwards,
+            forwards=self._context.forwards - self._forwards_before,
             time_mask_s=self._time_mask,
             time_model_s=self._time_model,
             time_other_s=max(self._ended - self._began - self._time_model - self._time_mask, 0.0),
@@ -162,6 +198,20 @@ class Generation:
             grammar=self._grammar,
             vocabulary=self._vocabulary,
         )
+
+    def _rewind(self, length: int) -> None:
+        """Take back all tokens from position ``length`` of the output on."""
+        count = len(self._tokens) - length
+        self._matcher.rollback(count)
+        self._context.truncate(len(self._context) - count)
+        del self._tokens[length:]
+        del self._steps[length:]
+        self._scored = min(self._scored, length)
+        self._decoder.reset()
+        self._decoder.decode(self.data)
+        if self._finish_reason is not None:
+            self._finish_reason = self._ended = None
+            self._chunks = self._run()
 
     def _run(self) -> Iterator[Chunk]:
         while self._finish_reason is None:
@@ -193,7 +243,7 @@ class Generation:
             if remaining <= 0:
                 break
             tight = matcher.needs_budget_mask(remaining)
-            if not matcher.accept(token):
+            if token in self._withheld_here() or not matcher.accept(token):
                 break
             if tight and not self._is_completable(remaining - 1):
                 matcher.rollback(1)  # the canonical tokens are too many here: let the budgeted mask choose
@@ -208,18 +258,26 @@ class Generation:
 
     def _take_forced(self, token: int) -> None:
         self._tokens.append(token)
-        self._pending.append(token)
+        self._context.append([token])
         self._steps.append(Step(token, True, 0.0, None))
 
     def _look(self) -> list[int]:
         """Fill the mask of the next token; take the token if it is the only choice, finish if there is none."""
-        matcher, remaining = self._matcher, self._max_tokens - len(self._tokens)
-        if remaining > 0 and matcher.needs_budget_mask(remaining):
-            matcher.fill_mask_within(self._mask, 0, remaining)
-        else:
-            matcher.fill_mask(self._mask)
-        ordinary = self._mask[0] & self._not_eos
-        is_accepting = matcher.is_accepting
+        matcher = self._matcher
+        while True:
+            remaining = self._max_tokens - len(self._tokens)
+            if remaining > 0 and matcher.needs_budget_mask(remaining):
+                matcher.fill_mask_within(self._mask, 0, remaining)
+            else:
+                matcher.fill_mask(self._mask)
+            withheld = self._withheld_here()
+            if withheld:
+                self._mask[0] &= _words_without(tuple(withheld), self._vocabulary.size)
+            ordinary = self._mask[0] & self._not_eos
+            is_accepting = matcher.is_accepting and withheld.isdisjoint(self._vocabulary.eos)
+            if is_accepting or ordinary.any() or not self._withheld:
+                break
+            self._turn_back()
         if remaining <= 0 or not ordinary.any():
             if not is_accepting:
                 raise self._dead_end()
@@ -231,6 +289,17 @@ class Generation:
         self._take_forced(token)
         return [token]
 
+    def _withheld_here(self) -> set[int]:
+        return self._withheld.get(tuple(self._tokens), set()) if self._withheld else set()
+
+    def _turn_back(self) -> None:
+        """Give up the last token where all that may follow it is withheld."""
+        length = len(self._tokens)
+        if length <= self._floor:
+            raise self._nothing_left()
+        self._withheld.setdefault(tuple(self._tokens[:-1]), set()).add(self._tokens[-1])
+        self._rewind(length - 1)
+
     def _end(self) -> None:
         """Finish where the model is not asked: the grammar, or only the budget, allows nothing more."""
         self._matcher.fill_mask(self._mask)  # what the grammar alone allows
@@ -240,6 +309,14 @@ class Generation:
         self._finish_reason = "stop"
         if self._vocabulary.eos:
             self._steps.append(Step(None, True, 0.0, None))
+
+    def _nothing_left(self) -> GenerationError:
+        return GenerationError(
+            "generation",
+            "all that may follow was rejected",
+            evidence=f"it stands at {len(self._tokens)} tokens and ends with {self.data[-40:]!r}",
+            remedy="loosen the checks, or let the grammar say what they want",
+        )
 
     def _dead_end(self) -> GenerationError:
         return GenerationError(
@@ -269,7 +346,7 @@ class Generation:
         if not accepted:
             raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
         self._tokens.append(token)
-        self._pending.append(token)
+        self._context.append([token])
         self._steps.append(Step(token, False, logprob, projection.log_z))
         self._scored = len(self._steps)
         return token
@@ -284,12 +361,12 @@ class Generation:
             The logits before each unscored token, and those after the last one if ``ahead``.
         """
         unscored = self._tokens[self._scored :]
-        head = self._pending[: len(self._pending) - len(unscored)]  # the prompt, or one chosen token
+        unseen = self._context.unseen
+        head = unseen[: len(unseen) - len(unscored)]  # the prompt, or one chosen token
         run = unscored if ahead else unscored[:-1]
         began = perf_counter()
         rows = self._rows(head, run)
         self._time_model += perf_counter() - began
-        self._pending = []
         for offset, token in enumerate(unscored):
             log_z = float(rows[offset][token]) - log_mass(rows[offset])
             self._steps[self._scored + offset] = Step(token, True, 0.0, log_z)
@@ -297,7 +374,7 @@ class Generation:
         return rows
 
     def _rows(self, head: list[int], run: list[int]) -> Logits:
-        session = self._session
+        session = self._context.session
         if not run:
             rows = session.extend(head)[None]
         elif not self._jump_forward:
@@ -308,7 +385,7 @@ class Generation:
             rows = np.concatenate((session.extend(head)[None], session.extend_all(run)))
         if rows.shape[1] != self._vocabulary.size:
             raise GenerationError(
-                f"model {self._model.name!r}",
+                f"model {self._context.model.name!r}",
                 f"it returned {rows.shape[1]} logits",
                 evidence=f"its vocabulary has {self._vocabulary.size} tokens",
                 remedy="give the vocabulary the width of the model's head (size=...)",

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from structgen.decode import Greedy, Multinomial, Result, Sampler, start_generation
+from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, start_generation
 from structgen.errors import GenerationError, VocabularyError
 from structgen.models.transformers_model import TransformersModel
 
@@ -91,15 +91,15 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     length = input_ids.shape[1]
     outputs: list[list[int]] = []
     for index, prompt in enumerate(_prompts(input_ids, model_kwargs.get("attention_mask"))):
-        with start_generation(
-            hosted,
-            constraint,
-            prompt,
-            max_tokens=int(generation_config.max_length) - length,
-            sampler=sampler,
-            seed=seed + index,
-            jump_forward=jump_forward,
-        ) as generation:
+        with Context(hosted, prompt) as context:
+            generation = start_generation(
+                context,
+                constraint,
+                max_tokens=int(generation_config.max_length) - length,
+                sampler=sampler,
+                seed=seed + index,
+                jump_forward=jump_forward,
+            )
             for _ in generation:
                 pass
             result = generation.result()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from structgen.decode import Chunk, Greedy, Multinomial, Result, Sampler, generate, start_generation
+from structgen.decode import Chunk, Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import BudgetError, GenerationError, VocabularyError
 from structgen.grammar.nodes import (
@@ -436,7 +436,8 @@ def test_a_generation_can_be_iterated(json_vocabulary: Vocabulary) -> None:
     """``start_generation`` gives the chunks one by one, and the result only at the end."""
     model = HashModel(json_vocabulary)
     constraint = compile(RECORD, json_vocabulary)
-    with start_generation(model, constraint, model.encode_prompt("ab"), max_tokens=60) as generation:
+    with Context(model, model.encode_prompt("ab")) as context:
+        generation = start_generation(context, constraint, max_tokens=60)
         chunks = iter(generation)
         next(chunks)
         with pytest.raises(GenerationError, match="no result yet"):
