@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         GrammarError,
         LimitExceeded,
         ModelError,
+        ProgramError,
         StructgenError,
+        ValidationFailed,
         VocabularyError,
     )
     from structgen.grammar.algebra import optional, select
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.models import load_model
+    from structgen.program import Run, ask, assistant, fork, program, system, user
 
 __all__ = [
     "BudgetError",
@@ -43,12 +46,18 @@ __all__ = [
     "Matcher",
     "ModelError",
     "Multinomial",
+    "ProgramError",
     "Result",
+    "Run",
     "StructgenError",
+    "ValidationFailed",
     "Vocabulary",
     "VocabularyError",
+    "ask",
+    "assistant",
     "compile",
     "fill_masks",
+    "fork",
     "generate",
     "json_schema",
     "lark",
@@ -56,8 +65,11 @@ __all__ = [
     "load",
     "load_model",
     "optional",
+    "program",
     "regex",
     "select",
+    "system",
+    "user",
 ]
 
 _NAMES = {
@@ -69,7 +81,9 @@ _NAMES = {
         "GrammarError",
         "LimitExceeded",
         "ModelError",
+        "ProgramError",
         "StructgenError",
+        "ValidationFailed",
         "VocabularyError",
     ),
     "structgen.grammar.algebra": ("optional", "select"),
@@ -79,6 +93,7 @@ _NAMES = {
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.models": ("load_model",),
+    "structgen.program": ("Run", "ask", "assistant", "fork", "program", "system", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

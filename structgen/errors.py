@@ -10,14 +10,18 @@
     ├── LimitExceeded (ValueError)             a counted bound of ``Limits`` was reached
     ├── VocabularyError (ValueError)           the tokens are malformed or cannot spell the language
     ├── ModelError (RuntimeError)              a model cannot be found, fetched or loaded
-    └── GenerationError (RuntimeError)         decoding cannot go on
-        └── BudgetError                        the token budget is below the shortest member
+    ├── GenerationError (RuntimeError)         decoding cannot go on
+    │   ├── BudgetError                        the token budget is below the shortest member
+    │   └── ValidationFailed                   what a program's own checks refuse comes again and again
+    └── ProgramError (TypeError)               a program is written or called wrongly
 
 A message reads ``<subject>: <what is wrong>; <evidence>; <what to do>``.  The parts are attributes too, so a
 program need not parse the text.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 __all__ = [
     "BudgetError",
@@ -26,9 +30,11 @@ __all__ = [
     "GrammarSyntaxError",
     "LimitExceeded",
     "ModelError",
+    "ProgramError",
     "StructgenError",
     "UnsatisfiableGrammar",
     "UnsupportedFeature",
+    "ValidationFailed",
     "VocabularyError",
 ]
 
@@ -153,6 +159,30 @@ class BudgetError(GenerationError):
             evidence=evidence,
             remedy=f"allow at least max_tokens={needed}",
         )
+
+
+class ValidationFailed(GenerationError):
+    """Every value that was tried violates a check that no grammar can express.
+
+    Attributes:
+        place: the field, ``""`` for the whole value.
+        violations: the values that were tried, as text, each with what is wrong with it.
+    """
+
+    def __init__(self, place: str, violations: Sequence[tuple[str, str]]) -> None:
+        self.place = place
+        self.violations = tuple(violations)
+        text, problem = self.violations[-1]
+        super().__init__(
+            f"field {place!r}" if place else "the answer",
+            f"its checks refuse all {len(self.violations)} values that were tried",
+            evidence=f"the last is {text!r}: {problem}",
+            remedy="allow more tries, loosen the check, or say in the type or the prompt what it wants",
+        )
+
+
+class ProgramError(StructgenError, TypeError):
+    """A program is written or called wrongly: its annotations, its template, what it yields, its arguments."""
 
 
 def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:

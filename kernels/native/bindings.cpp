@@ -117,6 +117,9 @@ nb::object plan_plain(nb::str text, size_t max_depth, nb::dict planners, nb::han
 NB_MODULE(_native, m) {
   m.doc() = "Automaton engine of structgen: vocabulary trie, lazily derived automata, matcher and masks.";
 
+  // What an exception's traceback still holds when the interpreter ends is no leak, and the message would bury it.
+  nb::set_leak_warnings(false);
+
   static nb::object limit_error;  // called as limit_error(name, maximum, evidence); set by the Python face
   m.def("set_limit_error", [](nb::object type) { limit_error = std::move(type); }, "type"_a);
   m.def("is_a_label", [](std::string_view text, bool bidi) { return is_a_label(text, bidi ? Direction::kBidi : Direction::kLeftToRight); },

@@ -100,6 +100,12 @@ class Context:
             raise ValueError("a context must hold a token before anything can be generated")
         self.truncate(len(self._tokens))
 
+    def read(self) -> None:
+        """Run all tokens but the last, which the next forward pass begins with."""
+        unseen = self.unseen
+        if len(unseen) > 1:
+            self._session.extend(unseen[:-1])
+
     def fork(self) -> Context:
         """Return an independent context with the same tokens and a copy of the cache."""
         copy = Context.__new__(Context)

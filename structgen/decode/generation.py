@@ -11,7 +11,7 @@ in the tokens that are left, the mask is replaced by one that cannot, so every o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Self, final
@@ -26,7 +26,7 @@ from structgen.errors import GenerationError
 if TYPE_CHECKING:
     from structgen.decode.context import Context
     from structgen.decode.sampler import Sampler
-    from structgen.engine import Constraint, Matcher
+    from structgen.engine import Constraint, Matcher, Vocabulary
     from structgen.models.protocol import Logits
 
 __all__ = ["Chunk", "Generation"]
@@ -41,11 +41,13 @@ class Chunk:
         text: the characters that are complete now; all texts joined are the text of the result.
         tokens: the tokens; a run of several was forced.
         forced: the grammar left no choice.
+        start: how many tokens of the output stand before it: fewer than were told where some were taken back.
     """
 
     text: str
     tokens: tuple[int, ...]
     forced: bool
+    start: int = 0
 
 
 @final
@@ -127,6 +129,11 @@ class Generation:
         return tuple(self._tokens)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """What the tokens belong to."""
+        return self._vocabulary
+
+    @property
     def matcher(self) -> Matcher:
         """Where the output stands in the grammar.  Fork it to look ahead; the generation moves it."""
         return self._matcher
@@ -136,7 +143,7 @@ class Generation:
         """The steps so far; those after the last choice have no ``log_z`` yet."""
         return tuple(self._steps)
 
-    def reject(self, length: int, *, keep: int) -> None:
+    def reject(self, length: int, *, keep: int, also: Iterable[int] = ()) -> None:
         """Go on from the first ``keep`` tokens, with no output that begins with the first ``length`` tokens.
 
         For what is found wrong although it is a member: the token that completed it is withheld there from now on, and
@@ -146,6 +153,7 @@ class Generation:
         Args:
             length: a number of tokens of the output, at least ``keep``.
             keep: a number of tokens; these are not taken back any more, even if nothing is left to follow them.
+            also: other tokens than the last of those that must not come in its place either.
 
         Raises:
             ValueError: the numbers are not in that order, or the output is shorter.
@@ -160,7 +168,9 @@ class Generation:
         elif length == keep:
             raise self._nothing_left()
         else:
-            self._withheld.setdefault(tuple(self._tokens[: length - 1]), set()).add(self._tokens[length - 1])
+            self._withheld.setdefault(tuple(self._tokens[: length - 1]), set()).update(
+                [self._tokens[length - 1], *also]
+            )
         self._rewind(keep)
 
     def result(self) -> Result:
@@ -229,10 +239,11 @@ class Generation:
         self._ended = perf_counter()
         rest = self._decoder.decode(b"", final=True)
         if rest:  # a grammar over bytes may end within a character
-            yield Chunk(rest, (), forced=False)
+            yield Chunk(rest, (), False, len(self._tokens))
 
     def _chunk(self, tokens: list[int], *, forced: bool) -> Chunk:
-        return Chunk(self._decoder.decode(self._vocabulary.decode(tokens)), tuple(tokens), forced)
+        text = self._decoder.decode(self._vocabulary.decode(tokens))
+        return Chunk(text, tuple(tokens), forced, len(self._tokens) - len(tokens))
 
     def _force(self) -> list[int]:
         """Take the tokens of the text that every continuation shares, as far as the budget allows."""

@@ -1,0 +1,119 @@
+"""What a generator program may yield besides text and grammars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from structgen.decode import Sampler
+    from structgen.program.conversation import Conversation, Role
+
+__all__ = ["Ask", "Branch", "Fork", "InBranch", "Turn", "ask", "assistant", "fork", "system", "user"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Close the turn that is open, and open one of ``role`` with ``text``."""
+
+    role: Role
+    text: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Let the model write something of ``annotation``; None leaves a setting to the program."""
+
+    annotation: Any
+    max_tokens: int | None = None
+    sampler: Sampler | None = None
+    tries: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Make ``count`` branches that share all that was said."""
+
+    count: int
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Branch:
+    """A conversation of its own that began as a copy; yield it to go on from there.
+
+    Attributes:
+        index: its number among its siblings, from 0.
+        conversation: its turns.
+    """
+
+    index: int
+    conversation: Conversation
+
+    def say(self, text: str) -> InBranch:
+        """Add text to this branch: yield it."""
+        return InBranch(self, text)
+
+    def ask(self, annotation: Any, **settings: Any) -> InBranch:
+        """Let the model go on with this branch: yield it, and take the value; settings as in ``ask``."""
+        return InBranch(self, ask(annotation, **settings))
+
+    def turn(self, role: Role, text: str = "") -> InBranch:
+        """Open a turn in this branch: yield it."""
+        return InBranch(self, Turn(role, text))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InBranch:
+    """Do ``what`` in a branch, and go on where the program was."""
+
+    branch: Branch
+    what: str | Ask | Turn
+
+
+def system(text: str) -> Turn:
+    """A turn of the system: yield it."""
+    return Turn("system", text)
+
+
+def user(text: str) -> Turn:
+    """A turn of the user: yield it."""
+    return Turn("user", text)
+
+
+def assistant(text: str = "") -> Turn:
+    """A turn of the assistant, whom the next answer goes on: yield it."""
+    return Turn("assistant", text)
+
+
+def ask(
+    annotation: Any, *, max_tokens: int | None = None, sampler: Sampler | None = None, tries: int | None = None
+) -> Ask:
+    """Let the model answer, with settings of its own, when it is yielded.
+
+    Example: ``x = yield structgen.ask(int, max_tokens=4)``.
+
+    Args:
+        annotation: a type, or a grammar.
+        max_tokens: the most tokens of this answer; None leaves it to the program, as with the others.
+        sampler: chooses tokens.
+        tries: how often a field is drawn that its type's validators refuse.
+    """
+    return Ask(annotation, max_tokens, sampler, tries)
+
+
+def fork(count: int) -> Fork:
+    """Make branches that share all that was said, to be yielded.
+
+    Example: ``first, second = yield structgen.fork(2)``.
+
+    Raises:
+        ValueError: ``count`` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"fork: count must be at least 1; found {count}")
+    return Fork(count)

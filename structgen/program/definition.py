@@ -1,0 +1,360 @@
+"""``@structgen.program``: functions that a language model answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import inspect
+import threading
+import typing
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
+
+from structgen.errors import GrammarError, ProgramError
+from structgen.program.answer import Answer, answer_of
+from structgen.program.describe import description_of
+from structgen.program.events import Done, Event
+from structgen.program.execution import Execution, Settings, current_model, settings_with
+from structgen.program.run import Run
+from structgen.program.template import Template
+
+if TYPE_CHECKING:
+    from structgen.decode import Sampler
+    from structgen.grammar.limits import Limits
+    from structgen.models.protocol import LanguageModel
+
+__all__ = ["Program", "program"]
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries")
+_NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
+
+
+@final
+class Program(Generic[Parameters, Value]):
+    """A function that a language model answers; made by ``structgen.program``.
+
+    Calling it returns the value.  Beside its own arguments every call takes
+
+    * ``model``: the language model; by default that of the program that calls it, else ``structgen.load_model()``;
+    * ``max_tokens``, ``sampler``, ``seed``, ``tries``: see ``program``, in place of the program's own settings.
+
+    Attributes:
+        function: the function that was decorated.
+        name: what messages and traces call it.
+        settings: what holds unless a call says otherwise.
+    """
+
+    def __init__(self, function: Callable[Parameters, Any], settings: Settings, *, system: str | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name: str = getattr(function, "__qualname__", type(function).__name__)
+        self.settings = settings
+        self._subject = f"program {self.name}"
+        self._system = system
+        self._signature = _signature(function, self._subject)
+        for name in _RESERVED:
+            if name in self._signature.parameters:
+                raise ProgramError(
+                    self._subject,
+                    f"its parameter {name!r} is one that every program has",
+                    evidence=f"reserved are {', '.join(_RESERVED)}",
+                    remedy="give it another name",
+                )
+        self._is_generator = inspect.isgeneratorfunction(function)
+        docstring = inspect.getdoc(function)
+        self._template: Template | None = None
+        if self._is_generator:
+            return
+        empty = _is_empty(function)
+        if docstring and not empty:
+            raise ProgramError(
+                self._subject,
+                "it has both a template and a body",
+                remedy="leave the body empty, yield the steps, or return the prompt and drop the docstring",
+            )
+        if docstring:
+            self._template = Template.parse(function.__doc__ or "", self._signature.parameters, subject=self._subject)
+        elif empty:
+            raise ProgramError(
+                self._subject,
+                "it has nothing to ask",
+                remedy="write the prompt as its docstring, return it, or yield the steps",
+            )
+        self.answer  # noqa: B018  what is wrong with the annotation is told at once
+
+    @functools.cached_property
+    def answer(self) -> Answer:
+        """What is asked for: the return annotation.
+
+        Raises:
+            ProgramError: there is none, or it can't be resolved.
+            GrammarError: it is no type that can be written, see ``docs/programs.md``.
+        """
+        if self._is_generator:
+            raise ProgramError(self._subject, "it yields its steps, so it has no single answer")
+        annotation = _return_annotation(self.function, self._signature, self._subject)
+        try:
+            return answer_of(annotation)
+        except GrammarError as error:
+            error.add_note(f"in the return annotation of {self._subject}")
+            raise
+
+    def prompt(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> str:
+        """Return what the model is asked, without asking it.
+
+        Raises:
+            ProgramError: the arguments do not fit, or it yields its steps.
+        """
+        if self._is_generator:
+            raise ProgramError(self._subject, "it yields its steps, so it has no single prompt")
+        return self._prompt(self._bound(args, kwargs), describe=self.settings.describe)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Value:
+        """Return the value: see ``run``."""
+        return self.run(*args, **kwargs).value
+
+    def run(self, *args: Any, **kwargs: Any) -> Run[Value]:
+        """Run the program and return the value with all that is known of it.
+
+        Raises:
+            ProgramError: the arguments do not fit, or the program yields what is no step.
+            ValidationFailed: the type's own validators refused all that was tried.
+            BudgetError: ``max_tokens`` is too small for any answer.
+            GenerationError: the prompt is too long for the model; it says by how much.
+            ModelError: the model can't be loaded, or refuses the prompt.
+        """
+        for event in self.stream(*args, **kwargs):
+            if isinstance(event, Done):
+                return event.run
+        raise RuntimeError("a stream ended without its last event")
+
+    def stream(self, *args: Any, **kwargs: Any) -> Generator[Event, None, None]:
+        """Run the program and yield its events; the last is ``Done``.
+
+        Close the generator to stop early: that frees the model's cache.
+
+        Raises:
+            ProgramError: the arguments do not fit; at once.  All else as ``run``, while the events are read.
+        """
+        changes = {name: kwargs.pop(name, None) for name in _RESERVED}
+        model = changes.pop("model")
+        bound = self._bound(args, kwargs)
+        return self._events(model, bound, settings_with(self.settings, changes))
+
+    async def aio(self, *args: Any, **kwargs: Any) -> Value:
+        """``run`` in a thread: ``value = await program.aio(...)``.  Cancelling stops it and frees the model's cache."""
+        async for event in self.astream(*args, **kwargs):
+            if isinstance(event, Done):
+                value: Value = event.run.value
+                return value
+        raise RuntimeError("a stream ended without its last event")
+
+    async def astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
+        """``stream`` in a thread: ``async for event in program.astream(...)``.  Cancelling stops it."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+        stopped = threading.Event()
+        events = self.stream(*args, **kwargs)
+
+        def pump() -> None:
+            last: BaseException | None = None
+            try:
+                for event in events:
+                    if stopped.is_set():
+                        break
+                    loop.call_soon_threadsafe(queue.put_nowait, event)
+            except BaseException as error:
+                last = error
+            finally:
+                events.close()
+                if not stopped.is_set():
+                    loop.call_soon_threadsafe(queue.put_nowait, last)
+
+        running = loop.run_in_executor(None, pump)
+        try:
+            while isinstance(event := await queue.get(), Event):
+                yield event
+            if event is not None:
+                raise event
+        finally:
+            stopped.set()
+            await asyncio.shield(running)
+
+    def _events(
+        self, model: LanguageModel | None, bound: inspect.BoundArguments, settings: Settings
+    ) -> Generator[Event, None, None]:
+        if model is None:
+            model = current_model.get() or _default_model()
+        execution = Execution(model, settings, self._subject)
+        try:
+            if self._system is not None:
+                execution.open_with(self._system)
+            if self._is_generator:
+                value = yield from execution.follow(self._steps(bound))
+            else:
+                yield from execution.ask_once(self._prompt(bound, describe=settings.describe), self.answer)
+                value = execution.outcomes[-1].value
+            yield Done(
+                Run(
+                    value=value,
+                    text=execution.transcript if self._is_generator else execution.outcomes[-1].text,
+                    outcomes=tuple(execution.outcomes),
+                    program=self.name,
+                    arguments=dict(bound.arguments),
+                    model=model.name,
+                    seed=settings.seed,
+                )
+            )
+        finally:
+            execution.close()
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ProgramError(
+                self._subject,
+                "the arguments do not fit",
+                evidence=str(error),
+                remedy=f"call it as {self.name}{self._signature}",
+            ) from None
+        bound.apply_defaults()
+        return bound
+
+    def _prompt(self, bound: inspect.BoundArguments, *, describe: bool) -> str:
+        if self._template is not None:
+            text = self._template.fill(bound.arguments, subject=self._subject)
+        else:
+            text = self.function(*bound.args, **bound.kwargs)
+            if not isinstance(text, str):
+                raise ProgramError(
+                    self._subject,
+                    f"its body returns {type(text).__name__}, not the prompt",
+                    remedy="return text, or yield the steps",
+                )
+        described = description_of(self.answer) if describe else ""
+        return f"{text}\n\n{described}" if described else text
+
+    def _steps(self, bound: inspect.BoundArguments) -> Generator[Any, Any, Any]:
+        steps: Generator[Any, Any, Any] = self.function(*bound.args, **bound.kwargs)
+        return steps
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Programs among the attributes of a class are methods."""
+        return self if instance is None else functools.partial(self.__call__, instance)
+
+    def __repr__(self) -> str:
+        return f"<program {self.name}{self._signature}>"
+
+
+@overload
+def program(function: Callable[Parameters, Generator[Any, Any, Value]], /) -> Program[Parameters, Value]: ...
+@overload
+def program(function: Callable[Parameters, Value], /) -> Program[Parameters, Value]: ...
+@overload
+def program(
+    *,
+    system: str | None = None,
+    max_tokens: int = 256,
+    sampler: Sampler | None = None,
+    seed: int = 0,
+    chat: bool = True,
+    tries: int = 8,
+    describe: bool = True,
+    limits: Limits | None = None,
+) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
+def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    """Make a program of a function: ``@program``, or ``@program(max_tokens=80)``.
+
+    The docstring is the prompt, with the arguments in its braces, and the return annotation says what the model may
+    answer.  A function with a body and no docstring returns the prompt.  A generator function yields its steps: text
+    that is added, types and grammars that the model answers, turns, forks; its return value is the result.
+
+    Args:
+        function: what to decorate.
+        **settings: for all calls.
+
+            * ``system``: a turn of the system before all others.
+            * ``max_tokens``: the most tokens of one answer, EOS not counted.
+            * ``sampler``: chooses tokens; by default the most probable ones.
+            * ``seed``: of the sampler's random numbers.
+            * ``chat``: whether the prompt becomes turns of the model's chat template.
+            * ``tries``: how often a field is drawn at most that the type's own validators refuse.
+            * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
+            * ``limits``: for compiling.
+
+    Raises:
+        ProgramError: the template names no argument, there is no return annotation, or a parameter has a reserved name.
+        GrammarError: the annotation can't be written; it is named.
+    """
+    system = settings.pop("system", None)
+    unknown = set(settings) - set(Settings.__dataclass_fields__)
+    if unknown:
+        raise TypeError(f"program: unknown settings {', '.join(sorted(unknown))}")
+    held = settings_with(Settings(), settings)
+
+    def decorate(function: Callable[..., Any]) -> Program[..., Any]:
+        if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ProgramError(
+                f"program {getattr(function, '__qualname__', function)!r}",
+                "it is no plain function",
+                remedy="decorate a def; to wait for it, call it by aio",
+            )
+        return Program(function, held, system=system)
+
+    return decorate if function is None else decorate(function)
+
+
+def _signature(function: Callable[..., Any], subject: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ProgramError(subject, "its parameters are not known", evidence=str(error)) from error
+
+
+def _return_annotation(function: Callable[..., Any], signature: inspect.Signature, subject: str) -> Any:
+    if signature.return_annotation is inspect.Signature.empty:
+        raise ProgramError(
+            subject,
+            "it has no return annotation, so nothing says what the model may answer",
+            remedy="annotate it, with str for any text",
+        )
+    if not isinstance(signature.return_annotation, str) and not hasattr(function, "__wrapped__"):
+        return signature.return_annotation
+    try:
+        return typing.get_type_hints(function, include_extras=True)["return"]
+    except (NameError, SyntaxError, TypeError) as error:
+        raise ProgramError(
+            subject,
+            "its return annotation can't be resolved",
+            evidence=str(error),
+            remedy="define the type at the module's top before the program",
+        ) from error
+
+
+def _is_empty(function: Callable[..., Any]) -> bool:
+    """Whether the body does nothing: a docstring, ``...`` or ``pass``."""
+    code = getattr(function, "__code__", None)
+    return code is not None and all(
+        instruction.opname in _NOTHING
+        and (not instruction.opname.startswith(("LOAD", "RETURN_CONST")) or instruction.argval is None)
+        for instruction in dis.get_instructions(code)
+    )
+
+
+_default: list[LanguageModel] = []
+_default_lock = threading.Lock()
+
+
+def _default_model() -> LanguageModel:
+    """``structgen.load_model()``, loaded once."""
+    with _default_lock:
+        if not _default:
+            from structgen.models import load_model
+
+            _default.append(load_model())
+        return _default[0]

@@ -1,0 +1,103 @@
+"""What a program tells while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
+
+from structgen.program.fields import Path, path_text
+
+if TYPE_CHECKING:
+    from structgen.program.run import Run
+
+__all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Retracted", "Text"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the output.
+
+    Attributes:
+        text: whole characters; all of them joined, what was retracted left out, are the output.
+        written: whether the model wrote it; a program may add text of its own.
+    """
+
+    kind: ClassVar[str] = "text"
+    text: str
+    written: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FieldStarted:
+    """The value at ``path`` begins."""
+
+    kind: ClassVar[str] = "field_started"
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FieldFinal:
+    """Whatever is written from here on, the value at ``path`` is ``value``.
+
+    It comes with the token that settles it, which may lie before the value's last character, and after the checks of
+    the field.
+
+    Attributes:
+        path: keys and indices from the root.
+        value: as ``json.loads`` reads it.
+    """
+
+    kind: ClassVar[str] = "field_final"
+    path: Path
+    value: Any
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """A check refused a value; it is drawn again.
+
+    Attributes:
+        length: how many characters of the present answer stay.
+        path: the field that was refused; what became final within or after it is not.
+        problem: what the check said.
+    """
+
+    kind: ClassVar[str] = "retracted"
+    length: int
+    path: Path
+    problem: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ObjectFinal:
+    """An answer is complete, and this is its value."""
+
+    kind: ClassVar[str] = "object_final"
+    value: Any
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The program is through.  Nothing follows."""
+
+    kind: ClassVar[str] = "done"
+    run: Run[Any] = field(repr=False)
+
+
+Event: TypeAlias = Text | FieldStarted | FieldFinal | Retracted | ObjectFinal | Done

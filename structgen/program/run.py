@@ -1,0 +1,205 @@
+"""What a program leaves behind: the value, and how sure the model was of each part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+
+from structgen.decode.result import Stats
+from structgen.program.fields import Path, path_text
+
+if TYPE_CHECKING:
+    from structgen.decode.result import Result, Step
+    from structgen.program.answer import Answer
+
+__all__ = ["FieldScore", "Outcome", "Run", "Violation"]
+
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FieldScore:
+    """One field of an answer.
+
+    Attributes:
+        path: keys and indices from the root.
+        value: as ``json.loads`` reads it.
+        start: byte of the answer where it begins.
+        end: byte after its last.
+        logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
+            tokens spell it.
+    """
+
+    path: Path
+    value: Any
+    start: int
+    end: int
+    logprob: float
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+    @property
+    def probability(self) -> float:
+        """The mass of the value, as it is spelled, among what was allowed."""
+        return math.exp(self.logprob)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A value that a check refused, and that was drawn again."""
+
+    path: Path
+    text: str
+    problem: str
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """One answer of the model within a program.
+
+    Attributes:
+        answer: what was asked for.
+        result: the output with its scores.
+        value: what it stands for.
+        fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
+        violations: what checks refused on the way.
+    """
+
+    answer: Answer = field(repr=False)
+    result: Result
+    value: Any
+    fields: tuple[FieldScore, ...] = ()
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The output."""
+        return self.result.text
+
+    @cached_property
+    def probabilities(self) -> Mapping[str, float]:
+        """The probability of each field by its name: see ``FieldScore.probability``."""
+        return {held.name: held.probability for held in self.fields}
+
+
+@final
+@dataclass(frozen=True)
+class Run(Generic[Value]):
+    """A program's result.
+
+    Attributes:
+        value: what the program returns.
+        text: all that was written, the program's own text included.
+        outcomes: the answers of the model, in order.
+        program: name of the program.
+        arguments: what it was called with.
+        model: name of the model.
+        seed: of the random numbers.
+    """
+
+    value: Value
+    text: str
+    outcomes: tuple[Outcome, ...]
+    program: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    model: str = ""
+    seed: int = 0
+
+    @property
+    def log_z(self) -> float:
+        """Sum over all answers of the log of the probability that their masks kept: see ``Result.log_z``."""
+        return sum(outcome.result.log_z for outcome in self.outcomes)
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of all answers in the projection."""
+        return sum(outcome.result.logprob for outcome in self.outcomes)
+
+    @cached_property
+    def fields(self) -> Mapping[str, FieldScore]:
+        """The fields by name; those of the last answer where several have a name in common."""
+        return {held.name: held for outcome in self.outcomes for held in outcome.fields}
+
+    @cached_property
+    def stats(self) -> Stats:
+        """The sums over all answers."""
+        parts = [outcome.result.stats for outcome in self.outcomes]
+        return Stats(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(Stats)})
+
+    @cached_property
+    def trace(self) -> dict[str, Any]:
+        """What happened, as plain data for JSON: see ``structgen trace``."""
+        return {
+            "structgen_trace": 1,
+            "program": self.program,
+            "model": self.model,
+            "seed": self.seed,
+            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
+            "value": _plain(self.value),
+            "text": self.text,
+            "answers": [_answer(outcome) for outcome in self.outcomes],
+        }
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _answer(outcome: Outcome) -> dict[str, Any]:
+    result = outcome.result
+    return {
+        "annotation": str(outcome.answer.annotation),
+        "form": outcome.answer.form,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "logprob": _finite(result.logprob),
+        "log_z": _finite(result.log_z),
+        "steps": [_step(step, result) for step in result.steps],
+        "fields": [
+            {
+                "path": list(held.path),
+                "value": held.value,
+                "start": held.start,
+                "end": held.end,
+                "logprob": held.logprob,
+            }
+            for held in outcome.fields
+        ],
+        "violations": [
+            {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
+        ],
+        "stats": {each.name: getattr(result.stats, each.name) for each in fields(Stats)},
+    }
+
+
+def _step(step: Step, result: Result) -> dict[str, Any]:
+    text = None if step.token is None else result.vocabulary.tokens[step.token].decode("utf-8", "replace")
+    return {
+        "token": step.token,
+        "text": text,
+        "forced": step.forced,
+        "logprob": _finite(step.logprob),
+        "log_z": None if step.log_z is None else _finite(step.log_z),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it; what pydantic can't write is shown."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=repr)
+    except (PydanticSerializationError, RecursionError):
+        return repr(value)

@@ -1,0 +1,246 @@
+"""One answer being written: events as its fields become final, and fields drawn again where a check refuses them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, final
+
+from structgen.decode import start_generation
+from structgen.errors import GenerationError, ValidationFailed
+from structgen.program.checks import FieldChecks, problem_of
+from structgen.program.events import Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.fields import FieldEnd, FieldStart, JsonCursor, Path, path_text
+from structgen.program.run import FieldScore, Outcome, Violation
+
+if TYPE_CHECKING:
+    from structgen.decode import Context, Generation, Result, Sampler
+    from structgen.engine import Constraint
+    from structgen.program.answer import Answer
+
+__all__ = ["Writing"]
+
+_NUMBER: Final = b"0123456789.eE+-"
+_NUMBER_OR_NOTHING: Final = (b"", *(bytes([byte]) for byte in _NUMBER))
+
+
+class _Refused(Exception):
+    """A check refuses the value of ``end``."""
+
+    def __init__(self, end: FieldEnd, problem: str) -> None:
+        self.end = end
+        self.problem = problem
+
+
+@final
+class Writing:
+    """Lets a model write an answer; iterate over its events, then ask for the ``outcome``.
+
+    A field that its type's own validators refuse is taken back at once, and drawn again without the tokens that led
+    there.  So no refused value stays in the context, and the draws are those of the sampler from what remains.
+
+    Args:
+        context: what the answer is added to.
+        answer: what is asked for.
+        constraint: its grammar, compiled for the model's vocabulary.
+        max_tokens: see ``structgen.generate``.
+        sampler: see ``structgen.generate``.
+        seed: see ``structgen.generate``.
+        tries: how often one field is drawn at most.
+
+    Raises:
+        as ``structgen.decode.start_generation``.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        answer: Answer,
+        constraint: Constraint,
+        *,
+        max_tokens: int,
+        sampler: Sampler,
+        seed: int,
+        tries: int,
+    ) -> None:
+        self._answer = answer
+        self._tries = tries
+        self._generation = start_generation(context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed)
+        self._checks = None if answer.adapter is None else FieldChecks(answer.adapter)
+        self._cursor = JsonCursor()
+        self._foretold_count = 0  # beginnings and ends of fields that were told before their text was there
+        self._told_tokens = 0
+        self._ends: list[FieldEnd] = []
+        self._siblings: dict[Path, dict[str, Any]] = {}  # complete fields by the path of their object
+        self._violations: list[Violation] = []
+        self._outcome: Outcome | None = None
+
+    @property
+    def generation(self) -> Generation:
+        """The output in progress."""
+        return self._generation
+
+    @property
+    def outcome(self) -> Outcome:
+        """The finished answer.
+
+        Raises:
+            GenerationError: it is not finished.
+        """
+        if self._outcome is None:
+            raise GenerationError("answer", "it is not finished", remedy="iterate over the events first")
+        return self._outcome
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events up to ``ObjectFinal``.
+
+        Raises:
+            ValidationFailed: checks refused all values of a field that were tried.
+            GenerationError: as ``structgen.generate``.
+        """
+        while self._outcome is None:
+            try:
+                for chunk in self._generation:
+                    if chunk.start < self._told_tokens:
+                        yield self._taken_back(chunk.start)
+                    self._told_tokens = chunk.start + len(chunk.tokens)
+                    yield Text(chunk.text)
+                    if self._answer.form == "json":
+                        yield from self._told_by(self._cursor.feed(self._bytes_of(chunk.tokens)))
+                        yield from self._foretold()
+                yield from self._finished()
+            except _Refused as refused:
+                yield self._retract(refused)
+            except GenerationError as error:
+                if not self._violations or isinstance(error, ValidationFailed):
+                    raise
+                raise self._failure(self._violations[-1].path) from error
+
+    def _bytes_of(self, tokens: tuple[int, ...]) -> bytes:
+        return self._generation.vocabulary.decode(tokens)
+
+    def _told_by(self, found: list[FieldStart | FieldEnd]) -> Iterator[Event]:
+        """Events for what begins and ends, but for those that were foretold."""
+        known = min(self._foretold_count, len(found))
+        self._foretold_count -= known
+        for event in found[known:]:
+            yield from self._tell(event)
+
+    def _foretold(self) -> Iterator[Event]:
+        """Events for what no continuation can change any more."""
+        matcher = self._generation.matcher
+        ahead = self._cursor.copy()
+        found = ahead.feed(matcher.forced_bytes())
+        if not found and ahead.open_number and not set(matcher.live_bytes()) & set(_NUMBER):
+            found = ahead.finish()
+        for event in found[self._foretold_count :]:
+            self._foretold_count += 1
+            yield from self._tell(event)
+
+    def _tell(self, event: FieldStart | FieldEnd) -> Iterator[Event]:
+        if isinstance(event, FieldStart):
+            yield FieldStarted(event.path)
+            return
+        value = event.value
+        siblings: dict[str, Any] | None = None
+        if event.path and isinstance(event.path[-1], str):
+            siblings = self._siblings.setdefault(event.path[:-1], {})
+            siblings[event.path[-1]] = value
+        problem = None if self._checks is None else self._checks.problem(event.path, siblings, value)
+        if problem is not None:
+            raise _Refused(event, problem)
+        self._ends.append(event)
+        if event.path:
+            yield FieldFinal(event.path, value)
+
+    def _finished(self) -> Iterator[Event]:
+        """The end of the text: what ends with it, and the value of the whole."""
+        from pydantic import ValidationError
+
+        if self._answer.form == "json":
+            yield from self._told_by(self._cursor.finish())
+        result = self._generation.result()
+        try:
+            value = self._answer.value(result.text)
+        except ValidationError as error:
+            raise _Refused(FieldEnd((), result.data, 0, len(result.data)), problem_of(error)) from error
+        self._outcome = Outcome(self._answer, result, value, self._fields(result, value), tuple(self._violations))
+        yield ObjectFinal(value)
+
+    def _fields(self, result: Result, value: Any) -> tuple[FieldScore, ...]:
+        ends = self._ends or [FieldEnd((), result.data, 0, len(result.data))]
+        offsets = _offsets(result.tokens, result.vocabulary.tokens)
+        sums = [0.0]
+        for step in result.steps:
+            sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
+        is_text = self._answer.form == "text"
+        found: list[FieldScore] = []
+        for end in ends:
+            first = max(bisect_left(offsets, end.start + 1) - 1, 0)
+            last = min(bisect_left(offsets, end.end), len(result.tokens))
+            if not end.path:
+                last = len(result.steps)  # with the stop
+            logprob = sums[last] - sums[first]
+            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob))
+        return tuple(found)
+
+    def _retract(self, refused: _Refused) -> Retracted:
+        """Take back the field that was refused."""
+        end, generation = refused.end, self._generation
+        text = end.data.decode("utf-8", "replace")
+        self._violations.append(Violation(end.path, text, refused.problem))
+        if sum(each.path == end.path for each in self._violations) >= self._tries:
+            raise self._failure(end.path)
+        tokens = generation.tokens
+        offsets = _offsets(tokens, generation.vocabulary.tokens)
+        keep = max(bisect_left(offsets, end.start + 1) - 1, 0)
+        generation.reject(len(tokens), keep=keep, also=self._alike(end, offsets[len(tokens) - 1]) if tokens else ())
+        return self._taken_back(keep)
+
+    def _taken_back(self, count: int) -> Retracted:
+        """Go on from the first ``count`` tokens."""
+        self._told_tokens = count
+        kept = self._bytes_of(self._generation.tokens[:count])
+        self._restart(kept)
+        last = self._violations[-1]
+        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem)
+
+    def _alike(self, end: FieldEnd, start: int) -> list[int]:
+        """The tokens that, at byte ``start``, complete the refused value as well."""
+        if start >= end.end and end.data[:1] not in _NUMBER:
+            return []  # it was complete before: what follows it is forced
+        rest = self._generation.data[start : end.end]
+        is_number = end.data[:1] in _NUMBER
+        size = len(rest)
+        return [
+            token
+            for token, text in enumerate(self._generation.vocabulary.tokens)
+            if text.startswith(rest) and (not is_number or text[size : size + 1] not in _NUMBER_OR_NOTHING)
+        ]
+
+    def _restart(self, data: bytes) -> None:
+        """Follow the text from its beginning, without telling again."""
+        self._cursor = JsonCursor()
+        self._ends.clear()
+        self._siblings.clear()
+        self._foretold_count = 0
+        if self._answer.form == "json":
+            for event in self._cursor.feed(data):
+                if isinstance(event, FieldEnd):
+                    self._ends.append(event)
+                    if event.path and isinstance(event.path[-1], str):
+                        self._siblings.setdefault(event.path[:-1], {})[event.path[-1]] = event.value
+
+    def _failure(self, path: Path) -> ValidationFailed:
+        return ValidationFailed(
+            path_text(path), [(each.text, each.problem) for each in self._violations if each.path == path]
+        )
+
+
+def _offsets(tokens: tuple[int, ...], texts: Any) -> list[int]:
+    """The byte at which each token begins, and the end."""
+    offsets = [0]
+    for token in tokens:
+        offsets.append(offsets[-1] + len(texts[token]))
+    return offsets
