@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
+from structgen.cli.program_file import is_program, run_program
 from structgen.cli.progress import ProgressLine
 from structgen.cli.source import (
     STANDARD_INPUT,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _DEFAULT_PROMPT: Final = "Write an example."
+_DEFAULT_TOKENS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class _Request:
     prompt: str | None
     prompt_file: str | None
     model: str | None
-    max_tokens: int
+    max_tokens: int | None
     count: int
     seed: int
     temperature: float | None
@@ -48,6 +50,8 @@ class _Request:
     stream: bool
     as_json: bool
     no_chat: bool
+    arg: tuple[str, ...]
+    trace: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,7 @@ class _Task:
     "--max-tokens",
     type=click.IntRange(min=0),
     metavar="N",
-    default=256,
-    show_default=True,
-    help="The output is complete within N tokens.",
+    help="The output is complete within N tokens.  [default: 256, or what a program says]",
 )
 @click.option("-n", "count", type=click.IntRange(min=1), metavar="K", default=1, help="Write K outputs, by sampling.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", default=0, help="Output i is drawn with seed S + i.")
@@ -83,12 +85,15 @@ class _Task:
 @click.option("--min-p", type=float, metavar="P", help="Sample from tokens with P times the highest probability.")
 @click.option("--stream", is_flag=True, help="Write the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Write each output as one line of JSON with value and scores.")
+@click.option("--arg", multiple=True, metavar="NAME=VALUE", help="An argument of a program; NAME=@F reads it from F.")
+@click.option("--trace", metavar="F", help="Write what happened in a program to F; see `structgen trace`.")
 @click.option("--no-chat", is_flag=True, help="Give the model the prompt as it is, not as a message of a chat.")
 def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     """Let a model write a member of the language of FILE.
 
-    FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input. The output is always complete
-    and valid: if --max-tokens is too small for any, that is said before the model is asked.
+    FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input, or a program in a file of Python:
+    FILE.py:NAME. The output is always complete and valid: if --max-tokens is too small for any, that is said before the
+    model is asked.
 
     Without sampling options one output is written, from the most probable tokens.
     """
@@ -96,6 +101,11 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     (path,) = source.take_path(paths, "FILE")
     if request.stream and request.as_json:
         raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
+    if path is not None and is_program(path):
+        return _run_program(path, request)
+    for name, given in (("--arg", request.arg), ("--trace", request.trace)):
+        if given:
+            raise click.UsageError(f"{name} is for programs: give FILE.py:NAME")
     sampler = _sampler(request)
     prompt = _prompt(request, path)
     read = read_source(path, source)
@@ -111,6 +121,24 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     finally:
         progress.close()
     return DONE
+
+
+def _run_program(path: str, request: _Request) -> int:
+    """Run a program; what the options do not say, it says itself."""
+    if request.prompt is not None or request.prompt_file is not None or request.no_chat:
+        raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
+    sampling = (request.temperature, request.top_k, request.top_p, request.min_p) != (None, None, None, None)
+    return run_program(
+        path,
+        request.arg,
+        model=request.model,
+        changes={"max_tokens": request.max_tokens},
+        sampler=_sampler(request) if sampling or request.count > 1 else None,
+        seeds=range(request.seed, request.seed + request.count),
+        stream=request.stream,
+        as_json=request.as_json,
+        trace=request.trace,
+    )
 
 
 def _sampler(request: _Request) -> Sampler:
@@ -145,7 +173,7 @@ def _write_output(task: _Task, request: _Request, seed: int) -> None:
 
     with Context(task.model, task.prompt) as context:
         generation = start_generation(
-            context, task.constraint, max_tokens=request.max_tokens, sampler=task.sampler, seed=seed
+            context, task.constraint, max_tokens=_most_tokens(request), sampler=task.sampler, seed=seed
         )
         try:
             _follow(generation, task.progress, stream=request.stream)
@@ -178,6 +206,10 @@ def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> 
             click.echo(chunk.text.encode(), nl=False)
         else:
             progress("generate tokens:", len(generation.tokens), None)
+
+
+def _most_tokens(request: _Request) -> int:
+    return _DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens
 
 
 def _as_json(result: Result, seed: int) -> str:

@@ -1,0 +1,210 @@
+"""``structgen run program.py:name``: a program from a file of Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from structgen.cli.failure import DONE, INTERRUPTED, Failure
+from structgen.cli.progress import ProgressLine
+from structgen.cli.source import read_text
+from structgen.cli.vocabulary import model_of
+
+if TYPE_CHECKING:
+    from structgen.decode import Sampler
+    from structgen.models import LanguageModel
+    from structgen.program import Program, Run
+
+__all__ = ["is_program", "run_program"]
+
+_SUFFIX: Final = ".py"
+
+
+def is_program(path: str) -> bool:
+    """Whether ``path`` names a program in a file of Python: ``FILE.py:NAME``, or ``FILE.py`` if it holds only one."""
+    file, _, name = path.rpartition(":")
+    return (file.endswith(_SUFFIX) and name.isidentifier()) or path.endswith(_SUFFIX)
+
+
+def run_program(  # noqa: PLR0913  what the options of the command say, by name
+    path: str,
+    arguments: Sequence[str],
+    *,
+    model: str | None,
+    changes: dict[str, Any],
+    sampler: Sampler | None,
+    seeds: Sequence[int],
+    stream: bool,
+    as_json: bool,
+    trace: str | None,
+) -> int:
+    """Run a program once for each seed and write its results.
+
+    Args:
+        path: ``FILE.py:NAME``.
+        arguments: ``NAME=VALUE`` or ``NAME=@FILE`` each.
+        model: what ``load_model`` is given.
+        changes: settings in place of the program's own.
+        sampler: the same; None leaves it to the program.
+        seeds: one for each run.
+        stream: write the text as it is made.
+        as_json: write a line of JSON a run.
+        trace: where to write the trace of the last run.
+
+    Raises:
+        Failure: the file cannot be run, holds no such program, or an argument is unusable.
+        StructgenError: as ``Program.run``.
+    """
+    program = _load(path)
+    bound = _arguments(program, arguments)
+    progress = ProgressLine()
+    try:
+        loaded = model_of(model, progress)
+        for seed in seeds:
+            run = _follow(program, bound, loaded, progress, stream, {**changes, "sampler": sampler, "seed": seed})
+            progress.close()
+            _write(run, as_json=as_json, streamed=stream)
+    finally:
+        progress.close()
+    if trace is not None:
+        Path(trace).write_text(json.dumps(run.trace, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return DONE
+
+
+def _follow(
+    program: Program[..., Any],
+    arguments: dict[str, Any],
+    model: LanguageModel,
+    progress: ProgressLine,
+    stream: bool,
+    settings: dict[str, Any],
+) -> Run[Any]:
+    from structgen.program import Done, Retracted, Text
+
+    tokens = 0
+    written = ""
+    events = program.stream(**arguments, **settings, model=model)
+    progress("generate tokens:", 0, None)
+    if stream:
+        progress.close()  # the text itself shows it
+    try:
+        for event in events:
+            if isinstance(event, Done):
+                return event.run
+            if isinstance(event, Text):
+                tokens += event.written
+                written += event.text
+                if stream:
+                    click.echo(event.text.encode(), nl=False)
+                else:
+                    progress("generate tokens:", tokens, None)
+            elif isinstance(event, Retracted):
+                written = written[: event.length]
+                if stream:  # what was written stays on the terminal; a new line shows that it is void
+                    click.echo(f"\n[{event.problem}]\n{written}".encode(), nl=False)
+    except KeyboardInterrupt:
+        progress.close()
+        raise Failure(f"interrupted; the output so far: {written}", INTERRUPTED) from None
+    finally:
+        events.close()
+    raise RuntimeError("a stream ended without its last event")
+
+
+def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
+    if as_json:
+        trace = run.trace
+        line = {
+            "value": trace["value"],
+            "text": run.text,
+            "fields": {name: field.probability for name, field in run.fields.items()},
+            "seed": run.seed,
+            "logprob": run.logprob,
+            "log_z": run.log_z,
+            "stats": asdict(run.stats),
+        }
+        click.echo(json.dumps(line, ensure_ascii=False))
+    elif streamed:
+        click.echo()
+    else:
+        value = run.trace["value"]
+        click.echo(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    stats = run.stats
+    seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
+    click.echo(
+        f"{stats.tokens} tokens in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes", err=True
+    )
+
+
+def _load(path: str) -> Program[..., Any]:
+    """Run the file as a module and take the program out of it."""
+    from structgen.program.definition import Program
+
+    file, name = (path, "") if path.endswith(_SUFFIX) else path.rsplit(":", 1)
+    read_text(file)  # says what is wrong with the file in the words of the other commands
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if spec is None or spec.loader is None:
+        raise Failure(f"{file}: it is no module of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # annotations are resolved through it
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise Failure(f"{file}: it cannot be run; {type(error).__name__}: {error}") from error
+    programs = {key: value for key, value in vars(module).items() if isinstance(value, Program)}
+    if not name and len(programs) == 1:
+        return next(iter(programs.values()))
+    if name not in programs:
+        held = ", ".join(programs) or "none"
+        what = f"it holds no program {name!r}" if name else "it holds several programs"
+        raise Failure(f"{file}: {what}; programs there are: {held}; write {file}:NAME")
+    return programs[name]
+
+
+def _arguments(program: Program[..., Any], given: Sequence[str]) -> dict[str, Any]:
+    """The arguments by name: text where text is asked for, else read as the annotation says."""
+    parameters = inspect.signature(program.function).parameters
+    found: dict[str, Any] = {}
+    for item in given:
+        name, separator, text = item.partition("=")
+        if not separator or name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise Failure(f"--arg {item}: expected NAME=VALUE with the name of a parameter; they are: {known}")
+        if name in found:
+            raise Failure(f"--arg {item}: {name} is given twice")
+        found[name] = _value(name, read_text(text[1:]) if text.startswith("@") else text, program)
+    missing = [
+        name for name, held in parameters.items() if name not in found and held.default is inspect.Parameter.empty
+    ]
+    if missing:
+        raise Failure(f"program {program.name} needs --arg {missing[0]}=VALUE")
+    return found
+
+
+def _value(name: str, text: str, program: Program[..., Any]) -> Any:
+    from typing import get_type_hints
+
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:
+        kind = get_type_hints(program.function, include_extras=True).get(name, str)
+        adapter: Any = TypeAdapter(kind)
+    except (NameError, TypeError, PydanticUserError):
+        return text
+    try:
+        return adapter.validate_python(text)
+    except ValidationError:
+        try:
+            return adapter.validate_json(text)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]["msg"]
+            raise Failure(f"--arg {name}={text[:60]}: it is no {getattr(kind, '__name__', kind)}; {problem}") from None
