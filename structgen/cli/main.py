@@ -15,6 +15,7 @@ from structgen.cli.explain import explain
 from structgen.cli.failure import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
 from structgen.cli.match import match
 from structgen.cli.run import run
+from structgen.cli.trace import trace
 from structgen.errors import StructgenError
 
 __all__ = ["cli", "main"]
@@ -45,7 +46,7 @@ def cli() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = (run, check, match, explain, bench)
+_COMMANDS: tuple[click.Command, ...] = (run, check, match, explain, trace, bench)
 for command in _COMMANDS:
     cli.add_command(command)
 

@@ -31,6 +31,7 @@ __all__ = ["run"]
 
 _DEFAULT_PROMPT: Final = "Write an example."
 _DEFAULT_TOKENS: Final = 256
+_TRACED_ALTERNATIVES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,10 @@ def _run_program(path: str, request: _Request) -> int:
         path,
         request.arg,
         model=request.model,
-        changes={"max_tokens": request.max_tokens},
+        changes={
+            "max_tokens": request.max_tokens,
+            "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
+        },
         sampler=_sampler(request) if sampling or request.count > 1 else None,
         seeds=range(request.seed, request.seed + request.count),
         stream=request.stream,

@@ -102,6 +102,7 @@ def start_generation(
     seed: int = 0,
     jump_forward: bool = True,
     score_ending: bool = False,
+    alternatives: int = 0,
 ) -> Generation:
     """Check that an output can be completed and begin it: ``generate`` for callers who iterate themselves.
 
@@ -113,6 +114,7 @@ def start_generation(
         seed: see ``generate``.
         jump_forward: see ``generate``.
         score_ending: see ``generate``.
+        alternatives: how many other tokens ``Step.alternatives`` notes.
 
     Raises:
         BudgetError: the shortest member of the grammar takes more than ``max_tokens``.
@@ -143,6 +145,7 @@ def start_generation(
         seed=seed,
         jump_forward=jump_forward,
         score_ending=score_ending,
+        alternatives=alternatives,
     )
 
 

@@ -66,6 +66,7 @@ class Generation:
             forward passes of their own.  The output is the same.
         score_ending: spend one more forward pass if the output ends in forced steps, so that they are scored.
             Without ``jump_forward`` they always are.
+        alternatives: how many other tokens are noted at each choice.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Generation:
         seed: int,
         jump_forward: bool = True,
         score_ending: bool = False,
+        alternatives: int = 0,
     ) -> None:
         context.prepare()
         self._context = context
@@ -90,6 +92,7 @@ class Generation:
         self._max_tokens = max_tokens
         self._jump_forward = jump_forward
         self._score_ending = score_ending or not jump_forward
+        self._alternatives = alternatives
         size = self._vocabulary.size
         self._mask: NDArray[np.int32] = np.zeros((1, (size + 31) // 32), dtype=np.int32)
         self._not_eos = _words_without(self._vocabulary.eos, size)
@@ -345,10 +348,11 @@ class Generation:
         index = self._sampler.draw(projection.log_p, self._generator) if len(ids) > 1 else 0
         token = int(ids[index])
         logprob = float(projection.log_p[index])
+        others = _most_probable(projection.log_p, ids, index, self._alternatives) if self._alternatives else ()
         if token in self._vocabulary.eos:
             # Stopping is one event, whichever of several EOS ids is drawn.
             ends = np.isin(ids, self._vocabulary.eos)
-            self._steps.append(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z))
+            self._steps.append(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others))
             self._finish_reason = "stop"
             return None
         began = perf_counter()
@@ -358,7 +362,7 @@ class Generation:
             raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
         self._tokens.append(token)
         self._context.append([token])
-        self._steps.append(Step(token, False, logprob, projection.log_z))
+        self._steps.append(Step(token, False, logprob, projection.log_z, others))
         self._scored = len(self._steps)
         return token
 
@@ -429,3 +433,11 @@ def _only_token(row: NDArray[np.int32]) -> int | None:
     if len(words) > 1 or word & (word - 1):
         return None
     return int(words[0]) * 32 + word.bit_length() - 1
+
+
+def _most_probable(
+    log_p: NDArray[np.float64], ids: NDArray[np.intp], chosen: int, count: int
+) -> tuple[tuple[int, float], ...]:
+    """The ``count`` most probable tokens but the one at index ``chosen``, with their log-probabilities."""
+    best = np.argsort(-log_p, kind="stable")[: count + 1]
+    return tuple((int(ids[index]), float(log_p[index])) for index in best if index != chosen)[:count]

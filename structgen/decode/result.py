@@ -34,12 +34,15 @@ class Step:
         logprob: its log-probability in the projection: what the mask allows, renormalised; 0 if it was forced.
         log_z: log of the probability that the model gives to what the mask allows (of a forced token: to this token);
             None where no forward pass was spent on it.
+        alternatives: the most probable other tokens that the mask allowed, with their log-probabilities in the
+            projection; as many as were asked for.
     """
 
     token: int | None
     forced: bool
     logprob: float
     log_z: float | None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 @final

@@ -29,7 +29,7 @@ __all__ = ["Program", "program"]
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries")
+_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries", "alternatives")
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
 
@@ -265,6 +265,7 @@ def program(
     chat: bool = True,
     tries: int = 8,
     describe: bool = True,
+    alternatives: int = 0,
     limits: Limits | None = None,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
 def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
@@ -285,6 +286,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: how often a field is drawn at most that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
+            * ``alternatives``: how many other tokens the trace notes at each choice.
             * ``limits``: for compiling.
 
     Raises:

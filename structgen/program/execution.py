@@ -44,6 +44,7 @@ class Settings:
         chat: whether turns are spelled by the model's chat template.
         tries: how often a field is drawn that its type's own validators refuse.
         describe: whether the prompt says how the answer is to be written.
+        alternatives: how many other tokens the trace notes at each choice.
         limits: for compiling.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     chat: bool = True
     tries: int = 8
     describe: bool = True
+    alternatives: int = 0
     limits: Limits | None = None
 
 
@@ -167,6 +169,7 @@ class Execution:
             sampler=settings.sampler if request.sampler is None else request.sampler,
             seed=_stream(settings.seed, len(self.outcomes)),
             tries=settings.tries if request.tries is None else request.tries,
+            alternatives=settings.alternatives,
         )
         yield from writing
         conversation.written(writing.outcome.text)

@@ -181,13 +181,19 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
 
 
 def _step(step: Step, result: Result) -> dict[str, Any]:
-    text = None if step.token is None else result.vocabulary.tokens[step.token].decode("utf-8", "replace")
+    def text(token: int | None) -> str | None:
+        stops = token is None or token in result.vocabulary.eos
+        return None if stops or token is None else result.vocabulary.tokens[token].decode("utf-8", "replace")
+
     return {
         "token": step.token,
-        "text": text,
+        "text": text(step.token),
         "forced": step.forced,
         "logprob": _finite(step.logprob),
         "log_z": None if step.log_z is None else _finite(step.log_z),
+        "alternatives": [
+            {"token": token, "text": text(token), "logprob": _finite(logprob)} for token, logprob in step.alternatives
+        ],
     }
 
 

@@ -48,6 +48,7 @@ class Writing:
         sampler: see ``structgen.generate``.
         seed: see ``structgen.generate``.
         tries: how often one field is drawn at most.
+        alternatives: see ``structgen.decode.start_generation``.
 
     Raises:
         as ``structgen.decode.start_generation``.
@@ -63,10 +64,13 @@ class Writing:
         sampler: Sampler,
         seed: int,
         tries: int,
+        alternatives: int = 0,
     ) -> None:
         self._answer = answer
         self._tries = tries
-        self._generation = start_generation(context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed)
+        self._generation = start_generation(
+            context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed, alternatives=alternatives
+        )
         self._checks = None if answer.adapter is None else FieldChecks(answer.adapter)
         self._cursor = JsonCursor()
         self._foretold_count = 0  # beginnings and ends of fields that were told before their text was there

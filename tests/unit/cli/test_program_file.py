@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,33 @@ def test_json_stream_and_trace(file: str, tmp_path: Path, capsys: pytest.Capture
     trace = tmp_path / "trace.json"
     assert run(capsys, *arguments, "--trace", str(trace))[0] == 0
     assert json.loads(trace.read_text())["arguments"] == {"text": "where?", "times": 2, "tags": []}
+
+
+def test_a_trace_is_a_page(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.json"
+    run(capsys, f"{file}:point", "--arg", "text=where?", "--trace", str(trace))
+    held = json.loads(trace.read_text())
+    assert main(["trace", str(trace)]) == 0
+    page = capsys.readouterr().out.splitlines()
+    steps = held["answers"][0]["steps"]
+    assert page[0].startswith("program point on hash")
+    shown = page[page.index(next(line for line in page if "chosen" in line)) + 1 :][: len(steps)]
+    for step, line in zip(steps, shown, strict=True):
+        assert json.dumps(step["text"]) in line or step["text"] is None
+        assert ("forced" in line) == step["forced"]
+        assert len(step["alternatives"]) <= 4
+        total = sum(math.exp(each["logprob"]) for each in step["alternatives"]) + math.exp(step["logprob"])
+        assert total <= 1 + 1e-9
+    assert any(len(step["alternatives"]) == 4 for step in steps)
+    assert page[-1] == 'value: {"x": 7, "label": "b"}'
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"structgen_trace": 2}', '{"structgen_trace": 1}', "[" * 100_000])
+def test_what_is_no_trace(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    assert main(["trace", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_several_runs_are_sampled(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,99 @@
+"""``structgen trace``: what happened in a program, as a page to read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from structgen.cli.failure import DONE, Failure
+from structgen.cli.source import read_text
+
+__all__ = ["trace"]
+
+_VERSION: Final = 1
+_WIDTH: Final = 26
+_MOST_TEXT: Final = 400
+
+
+@click.command()
+@click.argument("path", metavar="FILE")
+def trace(path: str) -> int:
+    """Show the trace of a program, which `structgen run FILE.py:NAME --trace FILE` writes.
+
+    Each line is a token: its text, whether the grammar forced it, its probability among what was allowed, the
+    probability that the model gave to what the mask removed, and the most probable other tokens.
+    """
+    try:
+        held = json.loads(read_text(path))
+        lines = list(_page(held))
+    except (ValueError, RecursionError) as error:
+        raise Failure(f"{path}: it is no JSON; {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Failure(
+            f"{path}: it is no trace of a program; {type(error).__name__}: {error}; "
+            "write one with structgen run FILE.py:NAME --trace FILE"
+        ) from error
+    for line in lines:
+        click.echo(line)
+    return DONE
+
+
+def _page(held: Any) -> Iterator[str]:
+    if held["structgen_trace"] != _VERSION:
+        raise Failure(f"the trace is of version {held['structgen_trace']}; this program reads version {_VERSION}")
+    yield f"program {held['program']} on {held['model']}, seed {held['seed']}"
+    for name, value in held["arguments"].items():
+        yield f"  {name} = {_short(value)}"
+    for number, answer in enumerate(held["answers"], 1):
+        yield ""
+        yield f"answer {number}: {answer['annotation']}, {answer['finish_reason']}"
+        yield from _steps(answer["steps"])
+        for field in answer["fields"]:
+            yield f"  {_place(field['path'])} = {_short(field['value'])}, probability {_probability(field['logprob'])}"
+        for each in answer["violations"]:
+            yield f"  refused {_place(each['path'])} = {_short(each['text'])}: {each['problem']}"
+        stats = answer["stats"]
+        yield (
+            f"  {stats['tokens']} tokens: {stats['forced']} forced, {stats['sampled']} chosen; "
+            f"{stats['forwards']} forward passes; the masks removed {_removed(answer['log_z'])} of the probability in all"
+        )
+    yield ""
+    yield f"value: {_short(held['value'])}"
+
+
+def _steps(steps: Any) -> Iterator[str]:
+    yield f"  {'token':{_WIDTH}} {'chosen':>9} {'removed':>9}  others"
+    for step in steps:
+        text = "(stop)" if step["text"] is None else json.dumps(step["text"], ensure_ascii=False)
+        chosen = "forced" if step["forced"] else _probability(step["logprob"])
+        removed = "" if step["log_z"] is None else _removed(step["log_z"])
+        others = ", ".join(_other(other) for other in step["alternatives"])
+        yield f"  {text:{_WIDTH}} {chosen:>9} {removed:>9}  {others}".rstrip()
+
+
+def _other(other: Any) -> str:
+    text = "(stop)" if other["text"] is None else json.dumps(other["text"], ensure_ascii=False)
+    return f"{text} {_probability(other['logprob'])}"
+
+
+def _probability(logprob: float | None) -> str:
+    return "0" if logprob is None else f"{math.exp(logprob):.3g}"
+
+
+def _removed(log_z: float | None) -> str:
+    return "1" if log_z is None else f"{-math.expm1(min(log_z, 0.0)):.3g}"
+
+
+def _place(path: Any) -> str:
+    from structgen.program.fields import path_text
+
+    return path_text(tuple(path)) or "the answer"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
