@@ -13,7 +13,7 @@ from structgen.errors import ModelError
 from structgen.models.embedded import embedded_folder, load_embedded
 from structgen.models.hash_model import HashModel
 from structgen.models.placement import require
-from structgen.models.protocol import LanguageModel, Progress, Prompt, Session, silent
+from structgen.models.protocol import LanguageModel, PackedModel, Progress, Prompt, Session, silent
 
 if TYPE_CHECKING:
     from structgen.models.transformers_model import TransformersModel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HashModel",
     "LanguageModel",
+    "PackedModel",
     "Progress",
     "Prompt",
     "Session",
