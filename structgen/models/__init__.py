@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
+from structgen.models.batching import Batch
 from structgen.models.embedded import embedded_folder, load_embedded
 from structgen.models.hash_model import HashModel
 from structgen.models.placement import require
-from structgen.models.protocol import LanguageModel, Progress, Prompt, Session, silent
+from structgen.models.protocol import LanguageModel, PackedModel, Progress, Prompt, Session, silent
 
 if TYPE_CHECKING:
     from structgen.models.transformers_model import TransformersModel
 
 __all__ = [
+    "Batch",
     "HashModel",
     "LanguageModel",
+    "PackedModel",
     "Progress",
     "Prompt",
     "Session",

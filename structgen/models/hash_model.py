@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from structgen.errors import GenerationError
 from structgen.models.chat import messages_of_prompt
 from structgen.models.extension import check_extension, check_truncation
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.engine.vocabulary import Vocabulary
-    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol import Extension, Logits, Prompt
 
 __all__ = ["HashModel", "HashSession"]
 
@@ -82,6 +83,19 @@ class HashModel:
         """Return an empty session."""
         return HashSession(self)
 
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """See ``PackedModel.extend_many``."""
+        sessions: list[HashSession] = []
+        for session, token_ids, _ in extensions:
+            if not isinstance(session, HashSession) or session.model is not self:
+                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+            session.check(token_ids)
+            sessions.append(session)
+        return [
+            session.extend_all(token_ids) if all_positions else session.extend(token_ids)
+            for session, (_, token_ids, all_positions) in zip(sessions, extensions, strict=True)
+        ]
+
     def logits(self, state: int, matched: int) -> Logits:
         """Return the logits after a context with this hash that ends with ``matched`` bytes of the script."""
         words = _mixed(self._ids ^ np.uint64(state))
@@ -96,7 +110,7 @@ class HashSession:
     """One sequence of a ``HashModel``; its cache is a hash and a position in the script for each token."""
 
     def __init__(self, model: HashModel) -> None:
-        self._model = model
+        self.model = model
         self._states: list[tuple[int, int]] = [(_mix(model.seed & _WORD), 0)]
         self.forwards = 0
 
@@ -108,19 +122,26 @@ class HashSession:
     def extend(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend``."""
         self._append(token_ids)
-        return self._model.logits(*self._states[-1])
+        return self.model.logits(*self._states[-1])
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend_all``."""
         added = self._append(token_ids)
-        return np.stack([self._model.logits(*state) for state in self._states[-added:]])
+        return np.stack([self.model.logits(*state) for state in self._states[-added:]])
+
+    def check(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the ids, or raise ``GenerationError`` as ``extend``."""
+        model = self.model
+        return check_extension(
+            token_ids,
+            length=self.length,
+            name=model.name,
+            id_limit=model.vocabulary.size,
+            max_context=model.max_context,
+        )
 
     def _append(self, token_ids: Sequence[int]) -> int:
-        model = self._model
-        size = model.vocabulary.size
-        ids = check_extension(
-            token_ids, length=self.length, name=model.name, id_limit=size, max_context=model.max_context
-        )
+        model, ids = self.model, self.check(token_ids)
         for token in ids:
             state, matched = self._states[-1]
             self._states.append((_mix(state ^ _mix(token)), model.script.advance(matched, token)))
@@ -129,12 +150,12 @@ class HashSession:
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""
-        check_truncation(length, held=self.length, name=self._model.name)
+        check_truncation(length, held=self.length, name=self.model.name)
         del self._states[length + 1 :]
 
     def fork(self) -> HashSession:
         """See ``Session.fork``."""
-        twin = HashSession(self._model)
+        twin = HashSession(self.model)
         twin._states = list(self._states)
         return twin
 

@@ -10,7 +10,8 @@ from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import messages_of_prompt, render_chat
 from structgen.models.extension import check_extension, check_truncation
-from structgen.models.llama_network import KeyValues, LlamaNetwork
+from structgen.models.llama_network import KeyValues, LlamaNetwork, Part
+from structgen.models.protocol import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,31 @@ class LlamaModel:
         """Return an empty session."""
         return LlamaSession(self)
 
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """See ``PackedModel.extend_many``."""
+        sessions: list[LlamaSession] = []
+        parts = []
+        for session, token_ids, all_positions in extensions:
+            if not isinstance(session, LlamaSession) or session.model is not self:
+                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+            sessions.append(session)
+            parts.append(session.part(token_ids, all_positions=all_positions))
+        try:
+            logits = self.network.forward(parts)
+        except (RuntimeError, MemoryError) as error:  # torch reports memory that cannot be had as RuntimeError
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the forward pass failed",
+                evidence=f"{error} at "
+                + ", ".join(f"{part.start} + {len(part.token_ids)}" for part in parts)
+                + " tokens",
+                remedy="shorten the prompt or choose another device",
+            ) from error
+        rows: list[Logits] = [each.cpu().numpy() for each in logits]
+        for session, part in zip(sessions, parts, strict=True):
+            session.advance(len(part.token_ids))
+        return [each if part.all_positions else each[0] for each, part in zip(rows, parts, strict=True)]
+
     def __repr__(self) -> str:
         return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
 
@@ -84,12 +110,12 @@ class LlamaSession:
     """One sequence of a ``LlamaModel``."""
 
     def __init__(self, model: LlamaModel) -> None:
-        self._model = model
+        self.model = model
         self._cache = self._empty()
         self.forwards = 0
 
     def _empty(self) -> KeyValues:
-        network = self._model.network
+        network = self.model.network
         return KeyValues(network.shape, device=network.device, dtype=network.dtype)
 
     @property
@@ -99,47 +125,41 @@ class LlamaSession:
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend``."""
-        row: Logits = self._run(token_ids, all_positions=False)[0]
-        return row
+        return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend_all``."""
-        return self._run(token_ids, all_positions=True)
+        return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
 
-    def _run(self, token_ids: Sequence[int], *, all_positions: bool) -> Logits:
-        network = self._model.network
+    def part(self, token_ids: Sequence[int], *, all_positions: bool) -> Part:
+        """Return what this session brings to a forward pass.
+
+        Raises:
+            GenerationError: as ``extend``.
+        """
+        shape = self.model.network.shape
         ids = check_extension(
             token_ids,
             length=self.length,
-            name=self._model.name,
-            id_limit=network.shape.vocabulary,
-            max_context=network.shape.max_context,
+            name=self.model.name,
+            id_limit=shape.vocabulary,
+            max_context=shape.max_context,
         )
-        try:
-            logits = network.forward(ids, self._cache, all_positions=all_positions)
-        except (
-            RuntimeError,
-            MemoryError,
-        ) as error:  # torch reports memory that cannot be had as RuntimeError
-            raise GenerationError(
-                f"model {self._model.name!r}",
-                "the forward pass failed",
-                evidence=f"{error} at {self.length} + {len(ids)} tokens",
-                remedy="shorten the prompt or choose another device",
-            ) from error
-        self._cache.length += len(ids)
+        return Part(ids, self._cache, all_positions)
+
+    def advance(self, count: int) -> None:
+        """Take over ``count`` tokens that a forward pass has put into the cache."""
+        self._cache.length += count
         self.forwards += 1
-        result: Logits = logits.cpu().numpy()
-        return result
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``; O(1)."""
-        check_truncation(length, held=self.length, name=self._model.name)
+        check_truncation(length, held=self.length, name=self.model.name)
         self._cache.length = length
 
     def fork(self) -> LlamaSession:
         """See ``Session.fork``; copies the cache, O(length)."""
-        copy = LlamaSession(self._model)
+        copy = LlamaSession(self.model)
         copy._cache = self._cache.fork()
         return copy
 

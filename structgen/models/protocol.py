@@ -6,7 +6,7 @@ The decode layer knows only these protocols and numpy; no tensor of any framewor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["LanguageModel", "Logits", "Progress", "Prompt", "Session", "silent"]
+__all__ = ["Extension", "LanguageModel", "Logits", "PackedModel", "Progress", "Prompt", "Session", "silent"]
 
 Prompt: TypeAlias = "str | Sequence[Mapping[str, str]]"
 """A text, or the messages of a chat: mappings with ``role`` and ``content``."""
@@ -122,3 +122,35 @@ class LanguageModel(Protocol):
 
     def start(self) -> Session:
         """Return an empty session."""
+
+
+class Extension(NamedTuple):
+    """What a session is to be extended by.
+
+    Attributes:
+        session: which.
+        token_ids: as for ``Session.extend``.
+        all_positions: whether logits are wanted after each token (``extend_all``) or after the last (``extend``).
+    """
+
+    session: Session
+    token_ids: Sequence[int]
+    all_positions: bool
+
+
+@runtime_checkable
+class PackedModel(LanguageModel, Protocol):
+    """A model that can run several of its sequences in one forward pass; optional."""
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """Append tokens to several sessions in one forward pass, which counts as one for each of them.
+
+        Args:
+            extensions: of sessions of this model, none of them twice.
+
+        Returns:
+            For each what its ``extend`` or ``extend_all`` would have returned, up to rounding of float32 sums.
+
+        Raises:
+            GenerationError: one of them is not possible; then no session is extended.
+        """

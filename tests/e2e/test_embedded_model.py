@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
-from structgen.models import LanguageModel, embedded_folder, load_model
+from structgen.decode import generate
+from structgen.engine import compile
+from structgen.grammar.json_schema import json_schema
+from structgen.models import Batch, LanguageModel, PackedModel, embedded_folder, load_model
+from structgen.models.batching import Worker
+from structgen.models.protocol import Extension
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.model
@@ -139,6 +145,55 @@ def test_the_cache_is_exact(model: LanguageModel) -> None:
     for rows in (stepwise, twin.extend_all(ids[9:])):
         assert np.abs(rows - fresh[9:]).max() < 1e-3
         assert (rows.argmax(-1) == fresh[9:].argmax(-1)).all()
+
+
+QUESTIONS = [
+    QUESTION,
+    "Name a colour.",
+    "What is 2 + 2?",
+    "Write one sentence about the sea, and one about mountains in the north of a cold country.",
+]
+
+
+def test_sequences_in_one_pass_do_not_see_each_other(model: LanguageModel) -> None:
+    """Prompts together, then single tokens together: the logits are those of each sequence alone."""
+    assert isinstance(model, PackedModel)
+    together = [model.start() for _ in QUESTIONS]
+    apart = [model.start() for _ in QUESTIONS]
+    new = [model.encode_prompt(question) for question in QUESTIONS]
+    for _ in range(4):
+        rows = model.extend_many([Extension(*each, False) for each in zip(together, new, strict=True)])
+        for row, session, ids in zip(rows, apart, new, strict=True):
+            expected = session.extend(ids)
+            assert np.abs(row - expected).max() < 1e-3
+            assert row.argmax() == expected.argmax()
+        new = [[int(row.argmax())] for row in rows]
+
+
+def test_programs_that_run_together_write_what_each_writes_alone(model: LanguageModel) -> None:
+    """Greedy outputs under a schema are the same tokens, whether four programs share their passes or not."""
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"type": "string", "maxLength": 60}, "certain": {"type": "boolean"}},
+        "required": ["answer", "certain"],
+        "additionalProperties": False,
+    }
+    constraint = compile(json_schema(schema), model.vocabulary)
+    expected = [generate(model, question, constraint, max_tokens=40).tokens for question in QUESTIONS]
+    found: list[tuple[int, ...]] = [()] * len(QUESTIONS)
+
+    def program(worker: Worker, index: int) -> None:
+        with worker:
+            found[index] = generate(batch, QUESTIONS[index], constraint, max_tokens=40).tokens
+
+    with Batch(model) as batch:
+        workers = [batch.worker() for _ in QUESTIONS]
+        threads = [Thread(target=program, args=(worker, index)) for index, worker in enumerate(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == expected
 
 
 @pytest.mark.nightly

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
-from structgen.models import HashModel, LanguageModel, Session
+from structgen.models import HashModel, LanguageModel, PackedModel, Session
+from structgen.models.protocol import Extension
 
 TOKENS = [b"", b"a", b"b", b"ab", b"aba", b"bb", b"\xc3", b"\xa9", b"<pad>"]
 VOCABULARY = Vocabulary(TOKENS, eos=[0], special={8: "<pad>"})
@@ -63,6 +64,35 @@ def test_logits_depend_on_the_tokens_alone(ids: list[int], cut: int, more: list[
     assert np.array_equal(stepwise.extend(more), expected)
     assert np.array_equal(twin.extend(more), model.start().extend([*ids, *more]))
     assert (fresh.forwards, twin.forwards) == (1, 1)
+
+
+@given(requests=st.lists(st.tuples(IDS, IDS, st.booleans()), min_size=1, max_size=4))
+def test_sequences_in_one_pass_do_not_see_each_other(requests: list[tuple[list[int], list[int], bool]]) -> None:
+    """What comes back is what each session would have answered alone, bit for bit."""
+    model = HashModel(VOCABULARY, writes="abba")
+    assert isinstance(model, PackedModel)
+    extensions, expected = [], []
+    for before, ids, all_positions in requests:
+        session, alone = model.start(), model.start()
+        session.extend(before)
+        alone.extend(before)
+        extensions.append(Extension(session, ids, all_positions))
+        expected.append(alone.extend_all(ids) if all_positions else alone.extend(ids))
+    assert all(map(np.array_equal, model.extend_many(extensions), expected))
+    assert all(extension.session.forwards == 2 for extension in extensions)
+
+
+def test_a_pass_that_is_not_possible_extends_nothing() -> None:
+    """One request that is refused, or a session of another model, leaves all sessions as they were."""
+    model = HashModel(VOCABULARY, max_context=4)
+    first, second, stranger = model.start(), model.start(), HashModel(VOCABULARY).start()
+    for bad, message in (
+        (Extension(second, [1] * 5, False), "1 tokens longer"),
+        (Extension(stranger, [1], True), "own"),
+    ):
+        with pytest.raises(GenerationError, match=message):
+            model.extend_many([Extension(first, [1], False), bad])
+    assert [(each.length, each.forwards) for each in (first, second, stranger)] == [(0, 0)] * 3
 
 
 def strings(alphabet: str, longest: int) -> list[str]:

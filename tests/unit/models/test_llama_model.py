@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from structgen.errors import GenerationError, ModelError
-from structgen.models import LanguageModel, Session
-from structgen.models.llama_model import LlamaModel
+from structgen.models import LanguageModel, PackedModel, Session
+from structgen.models.llama_model import LlamaModel, LlamaSession
 from structgen.models.llama_network import LlamaShape
+from structgen.models.protocol import Extension
 
 torch = pytest.importorskip("torch")
 
@@ -57,6 +58,7 @@ def test_it_is_a_language_model(model: LlamaModel) -> None:
     session = model.start()
     assert isinstance(model, LanguageModel)
     assert isinstance(session, Session)
+    assert isinstance(model, PackedModel)
     row = session.extend(IDS)
     assert (row.shape, row.dtype) == ((264,), np.float32)
     assert model.vocabulary.size == 264
@@ -91,6 +93,54 @@ def test_truncation_and_forks_are_exact(model: LlamaModel, reference: Any) -> No
     session.close()
     assert session.length == 0
     assert (twin.length, twin.forwards) == (12, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_in_one_pass_do_not_see_each_other(model: LlamaModel, reference: Any, seed: int) -> None:
+    """Packs of prompts and single tokens, with truncations and forks in between, against passes of transformers."""
+    random = np.random.default_rng(seed)
+    sessions: list[tuple[LlamaSession, list[int]]] = [(model.start(), []) for _ in range(5)]
+    for _ in range(12):
+        at = int(random.integers(len(sessions)))
+        session, ids = sessions[at]
+        length = int(random.integers(len(ids) + 1))
+        session.truncate(length)
+        del ids[length:]
+        twin = int(random.integers(len(sessions)))
+        if twin != at:
+            sessions[twin] = session.fork(), list(ids)
+        chosen = random.permutation(len(sessions))[: random.integers(1, len(sessions) + 1)]
+        extensions, expected = [], []
+        for index in chosen:
+            session, ids = sessions[index]
+            new = [int(token) for token in random.integers(264, size=random.choice([1, 1, 1, 2, 9, 40]))]
+            ids += new
+            all_positions = bool(random.integers(2))
+            extensions.append(Extension(session, new, all_positions))
+            rows = reference_logits(reference, ids)[-len(new) :]
+            expected.append(rows if all_positions else rows[-1])
+        forwards = [extension.session.forwards for extension in extensions]
+        for row, wanted in zip(model.extend_many(extensions), expected, strict=True):
+            assert (row.shape, row.dtype) == (wanted.shape, np.float32)
+            np.testing.assert_allclose(row, wanted, atol=1e-4)
+        assert [extension.session.forwards for extension in extensions] == [count + 1 for count in forwards]
+        assert [session.length for session, _ in sessions] == [len(ids) for _, ids in sessions]
+
+
+def test_a_pass_that_is_not_possible_extends_nothing(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request that is refused, a session of another model, or a lack of memory leave all sessions as they were."""
+    first, second = model.start(), model.start()
+    first.extend(IDS)
+    with pytest.raises(GenerationError, match="no token has the id 264"):
+        model.extend_many([Extension(first, [5], False), Extension(second, [264], False)])
+    stranger = LlamaModel(model.folder, name="b", device=torch.device("cpu"), dtype=torch.float32).start()
+    with pytest.raises(GenerationError, match="not its own"):
+        model.extend_many([Extension(first, [5], False), Extension(stranger, [5], False)])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "silu", lambda x: (_ for _ in ()).throw(RuntimeError("can't allocate")))
+        with pytest.raises(GenerationError, match="can't allocate at 12 \\+ 1, 0 \\+ 2 tokens"):
+            model.extend_many([Extension(first, [5], False), Extension(second, [5, 6], False)])
+    assert [(each.length, each.forwards) for each in (first, second, stranger)] == [(12, 1), (0, 0), (0, 0)]
 
 
 def test_the_context_is_a_bound(model: LlamaModel) -> None:

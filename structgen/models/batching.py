@@ -1,0 +1,339 @@
+"""Programs in threads of their own, their forward passes together.
+
+Each program runs ordinary code on an ordinary ``LanguageModel``.  Where it needs a forward pass, its thread waits until
+every other program needs one too, or has ended; then one of the threads runs all of them, and all go on.  It is a
+rendezvous: no clock decides what runs together, so the same programs meet in the same passes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from threading import Condition, Lock, get_ident
+from typing import TYPE_CHECKING, Self, final
+
+from structgen.errors import GenerationError
+from structgen.models.protocol import Extension, PackedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
+
+__all__ = ["Batch", "BatchSession", "Worker"]
+
+
+@final
+class Batch:
+    """A ``LanguageModel`` whose sessions are run together, for threads that are its workers.
+
+    A request (``extend``, ``extend_all``) of a worker waits until every worker has made one.  That is a round.  Its
+    requests are run in the workers' order; one forward pass takes as many of them as have up to ``pass_tokens`` tokens
+    together, and one that has more has a pass to itself.  So prompts share passes, and no pass is larger than a single
+    session could make it.  Each request is answered as its session alone would answer it, up to rounding of float32
+    sums.  Where a pass fails, its requests are run one by one, so that each worker has its own answer or error.
+
+    A model that is no ``PackedModel`` runs the requests one by one.  Whatever the model, one thread at a time is in it.
+
+    The requests of a thread that is no worker are run at once, alone.  A worker that waits for another worker in any
+    other way than by a request makes both wait for ever.
+
+    Close it, or use it in a ``with`` statement, to free the caches.
+
+    Args:
+        model: what runs the requests.
+        pass_tokens: see above.
+
+    Raises:
+        ValueError: ``pass_tokens`` is less than 1.
+    """
+
+    def __init__(self, model: LanguageModel, *, pass_tokens: int = 512) -> None:
+        if pass_tokens < 1:
+            raise ValueError(f"pass_tokens must be at least 1; found {pass_tokens}")
+        self.name = model.name
+        self.vocabulary = model.vocabulary
+        self.max_context = model.max_context
+        self._model = model
+        self._packed = model if isinstance(model, PackedModel) else None
+        self._pass_tokens = pass_tokens
+        # Held while the model is in use, and never while another thread is waited for.  Taken before _changed.
+        self._use = Lock()
+        self._sessions: weakref.WeakSet[BatchSession] = weakref.WeakSet()  # under _use
+        # Over what follows.  Told whenever something changed that a waiting thread may wait for.
+        self._changed = Condition(Lock())
+        self._closed = False  # set under both
+        self._workers: list[Worker] = []
+        self._made = 0  # workers, also those that have left
+        self._waiting: list[_Request] = []
+        self._leader: _Request | None = None  # whose thread runs a round now
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def worker(self) -> Worker:
+        """Return a new worker; every round waits for it from now on, until it leaves.
+
+        Where all are made before the first of their threads starts, what runs together does not depend on how fast
+        threads start.
+        """
+        with self._changed:
+            self._made += 1
+            worker = Worker(self, self._made)
+            self._workers.append(worker)
+            return worker
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``LanguageModel.encode_prompt``."""
+        with self._use:
+            return self._model.encode_prompt(prompt, chat=chat)
+
+    def start(self) -> BatchSession:
+        """Return an empty session.
+
+        Raises:
+            GenerationError: the batch is closed.
+        """
+        with self._use:
+            self._check_open()
+            return self._adopted(self._model.start())
+
+    def close(self) -> None:
+        """Free all caches, and refuse all requests from now on, waiting ones included.
+
+        A round that runs is waited for.
+        """
+        with self._use:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            for session in self._sessions:
+                session.inner.close()
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self._workers)} workers, {self._model!r}>"
+
+    def _adopted(self, inner: Session) -> BatchSession:
+        session = BatchSession(self, inner)
+        self._sessions.add(session)
+        return session
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GenerationError(f"model {self.name!r}", "the batch of programs that uses it is closed")
+
+    def _bind(self, worker: Worker) -> None:
+        with self._changed:
+            if worker not in self._workers:
+                raise RuntimeError("the worker has left")
+            if worker.thread is not None or self._worker_here() is not None:
+                raise RuntimeError("a worker is one thread, and a thread is one worker")
+            worker.thread = get_ident()
+
+    def _worker_here(self) -> Worker | None:
+        thread = get_ident()
+        return next((worker for worker in self._workers if worker.thread == thread), None)
+
+    def _leave(self, worker: Worker) -> None:
+        with self._changed:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            self._changed.notify_all()  # the others may all be waiting
+
+    def _extend(self, extension: Extension) -> Logits:
+        with self._changed:
+            worker = self._worker_here()
+        if worker is not None:
+            return self._meet(_Request(extension, worker.order))
+        request = _Request(extension, 0)
+        with self._use:
+            self._check_open()
+            request.run()
+        return request.answer()
+
+    def _meet(self, request: _Request) -> Logits:
+        """Wait for all workers' requests and run them, or for another worker to have run this one."""
+        try:
+            with self._changed:
+                self._waiting.append(request)
+                self._changed.wait_for(lambda: request.is_answered or self._needs_leader())
+                if not request.is_answered:
+                    self._check_open()
+                    self._leader = request
+                requests = sorted(self._waiting, key=lambda waiting: waiting.order)
+            if not request.is_answered:
+                self._run_round(requests)
+                self._end_round(request)
+        except BaseException:
+            self._withdraw(request)
+            raise
+        return request.answer()
+
+    def _needs_leader(self) -> bool:
+        return self._leader is None and (self._closed or len(self._waiting) >= len(self._workers))
+
+    def _run_round(self, requests: list[_Request]) -> None:
+        with self._use:
+            self._check_open()
+            for pack in self._packs(requests):
+                try:
+                    self._run_pack(pack)
+                finally:  # after an interruption, those that have no answer yet are as they were
+                    for request in pack:
+                        request.undo_unanswered()
+
+    def _packs(self, requests: list[_Request]) -> Iterator[list[_Request]]:
+        pack: list[_Request] = []
+        tokens = 0
+        for request in requests:
+            tokens += request.tokens
+            if pack and tokens > self._pass_tokens:
+                yield pack
+                pack, tokens = [], request.tokens
+            pack.append(request)
+        yield pack
+
+    def _run_pack(self, pack: list[_Request]) -> None:
+        if self._packed is not None and len(pack) > 1:
+            try:
+                rows = self._packed.extend_many([request.extension for request in pack])
+            except Exception:  # each finds below whether it is at fault
+                for request in pack:
+                    request.undo_unanswered()
+            else:
+                for request, logits in zip(pack, rows, strict=True):
+                    request.logits = logits
+                return
+        for request in pack:
+            request.run()
+
+    def _end_round(self, leader: _Request) -> None:
+        with self._changed:
+            if self._leader is leader:
+                self._leader = None
+                self._waiting = [request for request in self._waiting if not request.is_answered]
+                self._changed.notify_all()
+
+    def _withdraw(self, request: _Request) -> None:
+        """Leave no trace of a request whose thread was interrupted."""
+        self._end_round(request)
+        with self._changed:
+            # Another thread may be running it, and a pass cannot be stopped from here.
+            self._changed.wait_for(lambda: self._leader is None)
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request.is_answered:
+            with self._use:
+                request.undo()
+
+
+class _Request:
+    """A worker's wish to extend a session, and what came of it."""
+
+    def __init__(self, extension: Extension, order: int) -> None:
+        self.extension = extension
+        self.order = order
+        self.tokens = len(extension.token_ids)
+        self.logits: Logits | None = None
+        self.error: Exception | None = None
+        self._length = extension.session.length
+
+    @property
+    def is_answered(self) -> bool:
+        return self.logits is not None or self.error is not None
+
+    def run(self) -> None:
+        """Run it alone."""
+        session, token_ids, all_positions = self.extension
+        try:
+            self.logits = session.extend_all(token_ids) if all_positions else session.extend(token_ids)
+        except Exception as error:  # it belongs to the thread that asked
+            self.error = error
+
+    def answer(self) -> Logits:
+        """Return the logits or raise the error."""
+        if self.error is not None:
+            raise self.error
+        if self.logits is None:
+            raise RuntimeError("the request was not run")
+        return self.logits
+
+    def undo(self) -> None:
+        """Drop what was added to the session."""
+        session = self.extension.session
+        if session.length > self._length:
+            session.truncate(self._length)
+
+    def undo_unanswered(self) -> None:
+        """Drop what a pass that did not come to its end may have added."""
+        if not self.is_answered:
+            self.undo()
+
+
+@final
+class Worker:
+    """One of the threads that a batch waits for, from its making on: bind it by ``with`` in its thread.
+
+    Leaving the block, by an exception or not, lets the others go on without it.
+    """
+
+    def __init__(self, batch: Batch, order: int) -> None:
+        self._batch = batch
+        self.order = order
+        self.thread: int | None = None
+
+    def __enter__(self) -> Self:
+        self._batch._bind(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the others go on without this one, also if no thread was ever bound to it."""
+        self._batch._leave(self)
+
+
+@final
+class BatchSession:
+    """One sequence of a ``Batch``; for one thread at a time."""
+
+    def __init__(self, batch: Batch, inner: Session) -> None:
+        self._batch = batch
+        self.inner = inner
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return self.inner.length
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes that had this session in them; a fork starts at zero."""
+        return self.inner.forwards
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        return self._batch._extend(Extension(self.inner, token_ids, all_positions=False))
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self._batch._extend(Extension(self.inner, token_ids, all_positions=True))
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+        with self._batch._use:
+            self.inner.truncate(length)
+
+    def fork(self) -> BatchSession:
+        """See ``Session.fork``."""
+        with self._batch._use:
+            self._batch._check_open()
+            return self._batch._adopted(self.inner.fork())
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        with self._batch._use:
+            self.inner.close()

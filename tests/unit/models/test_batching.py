@@ -1,0 +1,365 @@
+"""The rendezvous of programs: their answers are those of a model of their own, and nothing makes them wait for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from structgen.decode import generate
+from structgen.engine import Vocabulary, compile
+from structgen.errors import GenerationError
+from structgen.grammar.json_schema import json_schema
+from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
+from structgen.models.batching import Worker
+from structgen.models.protocol import Extension, Logits
+
+pytestmark = pytest.mark.timeout(120)
+
+VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b'{"', b'":', b"ab", b"true"], eos=[0])
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "ok": {"type": "boolean"}, "n": {"type": "integer"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+
+
+class Recorder(HashModel):
+    """A model that records who ran together: for each pass the lengths before it, with the tokens that were added."""
+
+    def __init__(self, fault: Callable[[int], BaseException | None] = lambda passes: None) -> None:
+        super().__init__(VOCABULARY, max_context=400)
+        self.passes: list[list[tuple[int, tuple[int, ...]]]] = []
+        self.inside = 0
+        self.fault = fault
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        self.inside += 1
+        assert self.inside == 1
+        self.passes.append([(each.session.length, tuple(each.token_ids)) for each in extensions])
+        error = self.fault(len(self.passes))
+        if error is not None:
+            extensions[0].session.extend(extensions[0].token_ids)  # what a pass leaves that stops half-way
+            self.inside -= 1
+            raise error
+        rows = super().extend_many(extensions)
+        self.inside -= 1
+        return rows
+
+
+class Guarded(HashModel):
+    """A model that fails when two threads are in it."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, max_context=400)
+        self._inside = threading.Lock()
+
+    def logits(self, state: int, matched: int) -> Logits:
+        assert self._inside.acquire(blocking=False)
+        try:
+            return super().logits(state, matched)
+        finally:
+            self._inside.release()
+
+
+class Unpacked:
+    """The same answers from a model that runs one sequence at a time."""
+
+    def __init__(self) -> None:
+        self._model = Guarded()
+        self.name, self.vocabulary, self.max_context = "unpacked", VOCABULARY, 400
+        self.encode_prompt = self._model.encode_prompt
+        self.start = self._model.start
+
+
+def in_threads(programs: Sequence[Callable[[], object]], workers: Sequence[Worker]) -> list[Any]:
+    """Run each program in a worker's thread; return results or exceptions."""
+    outcomes: list[Any] = [None] * len(programs)
+
+    def run(index: int) -> None:
+        try:
+            with workers[index]:
+                outcomes[index] = programs[index]()
+        except BaseException as error:
+            outcomes[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(programs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a program waits for ever"
+    return outcomes
+
+
+def run_together(batch: Batch, programs: Sequence[Callable[[], object]]) -> list[Any]:
+    """Run each program in a worker of its own; all of them are made first."""
+    return in_threads(programs, [batch.worker() for _ in programs])
+
+
+def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
+    """Extend, cut, fork and close sessions at random; return what the model said.  Some end early, some with errors."""
+    random = np.random.default_rng(seed)
+    sessions: list[Session] = [model.start()]
+    heard = []
+    for _ in range(int(random.integers(1, turns))):
+        at = int(random.integers(len(sessions)))
+        session = sessions[at]
+        ids = [int(token) for token in random.integers(0, 260, size=random.choice([1, 1, 1, 3, 60]))]
+        match int(random.integers(12)):
+            case 0:
+                session.truncate(int(random.integers(session.length + 1)))
+            case 1:
+                sessions.append(session.fork())
+            case 2:
+                session.close()
+            case 3:
+                heard.append(float(session.extend_all(ids)[:, 7].sum()))
+            case 4:
+                with pytest.raises(GenerationError, match="no token has the id 999"):
+                    session.extend([999])
+            case 5 if random.integers(8) == 0:
+                raise ZeroDivisionError(f"program {seed}")
+            case _:
+                try:
+                    heard.append(float(session.extend(ids)[7]))
+                except GenerationError as error:
+                    assert "longer than the context" in str(error)  # noqa: PT017  it happens only now and then
+                    session.truncate(0)
+                heard.append(float(session.length))
+    return heard
+
+
+def alone(program: Callable[[], object]) -> Any:
+    """What a program gives on its own."""
+    try:
+        return program()
+    except ZeroDivisionError as error:
+        return error
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("packed", [True, False])
+def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool) -> None:
+    """Whatever sessions are put through, by however many threads, with programs that fail and end early among them."""
+    count = [1, 2, 3, 5, 8, 13, 21, 34][seed % 8]
+    model = Recorder() if packed else Unpacked()
+    expected = [alone(lambda i=i: wander(HashModel(VOCABULARY, max_context=400), 100 * seed + i)) for i in range(count)]
+    with Batch(model, pass_tokens=[1, 40, 512][seed % 3]) as batch:
+        found = run_together(batch, [lambda i=i: wander(batch, 100 * seed + i) for i in range(count)])
+    for one, other in zip(found, expected, strict=True):
+        assert repr(one) == repr(other) if isinstance(other, Exception) else one == other
+
+
+def test_what_runs_together_does_not_depend_on_the_threads() -> None:
+    """Ten runs of the same programs make the same passes with the same sequences in the same order."""
+
+    def passes() -> list[Any]:
+        model = Recorder()
+        with Batch(model) as batch:
+            run_together(batch, [lambda i=i: wander(batch, i) for i in range(7)])
+        return model.passes
+
+    first = passes()
+    assert max(map(len, first)) == 7
+    assert all(passes() == first for _ in range(9))
+
+
+def test_generations_are_those_of_one_program_after_the_other() -> None:
+    """``generate`` in eight workers writes what it writes alone, token by token."""
+    constraint = compile(json_schema(SCHEMA), VOCABULARY)
+    model = Recorder()
+
+    def answer(to: LanguageModel, index: int) -> tuple[int, ...]:
+        return generate(to, "abc"[: 1 + index % 3] * index, constraint, max_tokens=40 + index).tokens
+
+    expected = [answer(HashModel(VOCABULARY, max_context=400), index) for index in range(8)]
+    with Batch(model) as batch:
+        assert isinstance(batch, LanguageModel)
+        assert isinstance(batch.start(), Session)
+        assert run_together(batch, [lambda i=i: answer(batch, i) for i in range(8)]) == expected
+    assert max(map(len, model.passes)) == 8
+
+
+def test_a_pass_takes_as_many_requests_as_the_bound_allows() -> None:
+    """In the workers' order; one that is longer than the bound has a pass of its own."""
+    model = Recorder()
+    assert isinstance(model, PackedModel)
+    sizes = [3, 4, 3, 1, 30, 2, 2, 6]
+    with Batch(model, pass_tokens=10) as batch:
+        run_together(batch, [lambda size=size: batch.start().extend([1] * size) for size in sizes])
+    assert [[len(ids) for _, ids in each] for each in model.passes] == [[3, 4, 3], [2, 2, 6]]  # [1] and [30] ran alone
+    with pytest.raises(ValueError, match="pass_tokens must be at least 1"):
+        Batch(model, pass_tokens=0)
+
+
+def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:
+    """Its requests are run one by one, from where they were."""
+    model = Recorder(lambda passes: MemoryError("too many") if passes == 2 else None)
+    ids = [[5], [999], [6, 7]]
+    with Batch(model) as batch:
+        first = run_together(batch, [lambda i=i: batch.start().extend(i) for i in ids])
+        second = run_together(batch, [lambda i=i: batch.start().extend(i) for i in ([5], [5], [6, 7])])
+    assert np.array_equal(first[0], HashModel(VOCABULARY).start().extend([5]))
+    assert "no token has the id 999" in str(first[1])
+    for row, wanted in zip(second, ([5], [5], [6, 7]), strict=True):
+        assert np.array_equal(row, HashModel(VOCABULARY).start().extend(wanted))
+
+
+@pytest.mark.parametrize("when", [1, 2, 5])
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_belongs_to_the_thread_that_runs_the_pass(when: int, interruption: type[BaseException]) -> None:
+    """It alone is interrupted, its session is as it was, and the others are answered as if it had never been there."""
+    model = Recorder(lambda passes: interruption() if passes == when else None)
+    interrupted = []
+
+    def program(index: int) -> list[float]:
+        session, heard = batch.start(), []
+        for turn in range(8):
+            before = session.length
+            try:
+                heard.append(float(session.extend([1 + index] * (1 + turn % 2))[3]))
+            except interruption:
+                interrupted.append(index)
+                assert session.length == before
+                heard.append(float(session.extend([1 + index] * (1 + turn % 2))[3]))
+        return heard
+
+    with Batch(model) as batch:
+        found = run_together(batch, [lambda i=i: program(i) for i in range(5)])
+    assert len(interrupted) == 1
+    batch = Batch(HashModel(VOCABULARY))
+    assert found == [program(index) for index in range(5)]
+
+
+def test_a_worker_that_is_interrupted_while_it_waits_leaves_no_trace() -> None:
+    """Its request is withdrawn; the others go on when it leaves, or when it asks again."""
+    batch = Batch(Recorder())
+    waiting = threading.Event()
+    workers = [batch.worker(), batch.worker()]
+    wait_for = batch._changed.wait_for
+    main = threading.get_ident()
+
+    def interrupt_first(predicate: Callable[[], bool]) -> bool:
+        if threading.get_ident() == main and not waiting.is_set():
+            waiting.set()
+            raise KeyboardInterrupt
+        return wait_for(predicate)
+
+    batch._changed.wait_for = interrupt_first  # type: ignore[method-assign]
+    heard: list[Logits] = []
+
+    def other() -> None:
+        with workers[1]:
+            session = batch.start()
+            waiting.wait(30)
+            heard.extend(session.extend([token]) for token in (4, 5))
+
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    with workers[0]:
+        session = batch.start()
+        with pytest.raises(KeyboardInterrupt):
+            session.extend([1, 2])
+        assert session.length == 0
+        assert np.array_equal(session.extend([1, 2]), HashModel(VOCABULARY).start().extend([1, 2]))
+    thread.join(30)
+    assert not thread.is_alive()
+    assert np.array_equal(heard[1], HashModel(VOCABULARY).start().extend([4, 5]))
+
+
+def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
+    """Where another thread's pass cannot be stopped, its result is thrown away when it is there."""
+    running, go_on = threading.Event(), threading.Event()
+
+    def fault(passes: int) -> None:
+        running.set()
+        assert go_on.wait(30)
+
+    batch = Batch(Recorder(fault))
+    workers = [batch.worker(), batch.worker()]
+    wait_for = batch._changed.wait_for
+    main = threading.get_ident()
+
+    def interrupt_first(predicate: Callable[[], bool]) -> bool:
+        if threading.get_ident() == main and not go_on.is_set():
+            thread.start()  # it makes its request and runs both
+            batch._changed.release()
+            assert running.wait(30)
+            batch._changed.acquire()
+            go_on.set()
+            raise KeyboardInterrupt
+        return wait_for(predicate)
+
+    batch._changed.wait_for = interrupt_first  # type: ignore[method-assign]
+
+    def other() -> None:
+        with workers[1]:
+            batch.start().extend([9])
+
+    thread = threading.Thread(target=other, daemon=True)
+    with workers[0]:
+        session = batch.start()
+        twin = session.fork()
+        with pytest.raises(KeyboardInterrupt):
+            session.extend([1, 2])
+        assert (session.length, twin.length) == (0, 0)
+    thread.join(30)
+    assert not thread.is_alive()
+    with batch.worker():
+        assert np.array_equal(session.extend([3]), HashModel(VOCABULARY).start().extend([3]))
+
+
+def test_closing_ends_those_who_wait_and_frees_the_caches() -> None:
+    """A program that waits is told so, and so is one that asks afterwards."""
+    batch = Batch(Recorder())
+    workers = [batch.worker() for _ in range(4)]  # the fourth never comes
+    sessions = [batch.start() for _ in range(3)]
+    with batch.worker():
+        pass
+    for session in sessions:
+        session.extend([1, 2, 3])  # this thread is no worker
+    closer = threading.Timer(0.2, batch.close)
+    closer.start()
+    found = in_threads([lambda s=s: s.extend([4]) for s in sessions], workers[:3])
+    closer.join()
+    assert all(isinstance(error, GenerationError) and "is closed" in str(error) for error in found)
+    assert [session.length for session in sessions] == [0, 0, 0]
+    for refused in (batch.start, sessions[0].fork, lambda: sessions[0].extend([1])):
+        with pytest.raises(GenerationError, match="is closed"):
+            refused()
+    batch.close()
+
+
+def test_other_threads_are_not_waited_for() -> None:
+    """A thread that is no worker is answered at once, also while a worker waits for it."""
+    batch = Batch(Recorder())
+
+    def program() -> Logits:
+        answers: list[Logits] = []
+        helper = threading.Thread(target=lambda: answers.append(batch.start().extend([1])), daemon=True)
+        helper.start()
+        helper.join(30)
+        return answers[0]
+
+    found = run_together(batch, [program, lambda: batch.start().extend([1])])
+    assert np.array_equal(found[0], found[1])
+
+
+def test_a_worker_is_one_thread() -> None:
+    """Two workers in one thread, one in two, or one that has left would be waited for without end."""
+    batch = Batch(Recorder())
+    first, second = batch.worker(), batch.worker()
+    with first:
+        with pytest.raises(RuntimeError, match="a thread is one worker"), second:
+            pass
+        with pytest.raises(RuntimeError, match="a thread is one worker"), first:
+            pass
+        second.leave()
+        assert batch.start().extend([1]).shape == (VOCABULARY.size,)
+    with pytest.raises(RuntimeError, match="the worker has left"), first:
+        pass
