@@ -59,7 +59,7 @@ def _page(held: Any) -> Iterator[str]:
         stats = answer["stats"]
         yield (
             f"  {stats['tokens']} tokens: {stats['forced']} forced, {stats['sampled']} chosen; "
-            f"{stats['forwards']} forward passes; the masks removed {_removed(answer['log_z'])} of the probability in all"
+            f"{stats['forwards']} forward passes; the masks removed {_removed(answer['log_z'])} of the mass in all"
         )
     yield ""
     yield f"value: {_short(held['value'])}"

@@ -12,6 +12,7 @@ from structgen.program.commands import Ask, Branch, ask, assistant, fork, system
 from structgen.program.definition import Program, program
 from structgen.program.events import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
 from structgen.program.fields import path_text
+from structgen.program.mapping import Mapped
 from structgen.program.run import FieldScore, Outcome, Run, Violation
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
+    "Mapped",
     "ObjectFinal",
     "Outcome",
     "Program",

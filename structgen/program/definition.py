@@ -8,7 +8,7 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from structgen.errors import GrammarError, ProgramError
@@ -16,13 +16,14 @@ from structgen.program.answer import Answer, answer_of
 from structgen.program.describe import description_of
 from structgen.program.events import Done, Event
 from structgen.program.execution import Execution, Settings, current_model, settings_with
+from structgen.program.mapping import Mapped, map_items
 from structgen.program.run import Run
 from structgen.program.template import Template
 
 if TYPE_CHECKING:
     from structgen.decode import Sampler
     from structgen.grammar.limits import Limits
-    from structgen.models.protocol import LanguageModel
+    from structgen.models.protocol import LanguageModel, Progress
 
 __all__ = ["Program", "program"]
 
@@ -183,6 +184,36 @@ class Program(Generic[Parameters, Value]):
         finally:
             stopped.set()
             await asyncio.shield(running)
+
+    def map(
+        self,
+        items: Iterable[Any],
+        *,
+        batch_size: int = 8,
+        model: LanguageModel | None = None,
+        progress: Progress | bool = False,
+        **settings: Any,
+    ) -> list[Mapped[Value]]:
+        """Run the program for each item, ``batch_size`` at a time in one forward pass, without padding.
+
+        An item that fails does not stop the others.  Ctrl-C stops all.
+
+        Args:
+            items: arguments: a mapping by name, a tuple by position, anything else as the only one.
+            batch_size: how many run at a time, each in a thread of its own.
+            model: as for a call.
+            progress: told how many are through; True shows a bar on standard error.
+            **settings: as for a call.
+
+        Returns:
+            one ``Mapped`` for each item, in their order: ``[item.value for item in program.map(...)]``.
+
+        Raises:
+            ValueError: ``batch_size`` is less than 1.
+        """
+        if model is None:
+            model = current_model.get() or _default_model()
+        return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
 
     def _events(
         self, model: LanguageModel | None, bound: inspect.BoundArguments, settings: Settings
