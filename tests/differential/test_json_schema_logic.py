@@ -8,6 +8,7 @@ orders is.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
@@ -80,6 +81,60 @@ def test_random_schemas_agree_with_jsonschema(seed: int, vocabulary: Vocabulary)
     treated = [check(universe.schema(3), vocabulary) for _ in range(12)]
     refused = [one for one in treated if one.startswith("refused") and one != "refused: minProperties"]
     assert len(refused) <= 2, refused
+
+
+def of_copies(rng: random.Random, parts: list[Any], depth: int) -> Any:
+    """A schema in which the same parts occur again and again, each time spelled out, side by side and negated."""
+    if depth == 0 or rng.random() < 0.15:
+        return rng.choice(parts)
+    inner = [of_copies(rng, parts, depth - 1) for _ in range(rng.randint(2, 3))]
+    made = rng.choice(
+        [
+            {"allOf": inner[:2]},
+            {"anyOf": inner[:2]},
+            {"oneOf": inner},
+            {"not": inner[0]},
+            {"if": inner[0], "then": inner[1]},
+            {"properties": {"a": inner[0], "b": inner[1]}},
+            {"items": inner[0], "contains": inner[1]},
+        ]
+    )
+    return made if rng.random() < 0.8 else {**made, "type": rng.choice(["object", "array"])}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_schemas_that_are_written_alike_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
+    rng, universe = random.Random(seed), Universe(seed)
+    treated = []
+    for _ in range(8):
+        parts = [universe.schema(rng.randint(1, 2)) for _ in range(2)]
+        treated.append(check(json.loads(json.dumps(of_copies(rng, parts, 3))), vocabulary))
+    assert sum(one != "refused: minProperties" and one.startswith("refused") for one in treated) <= 2, treated
+
+
+def about_labels(rng: random.Random) -> Any:
+    """A schema that mostly says which constants a member may have, or has if another has one."""
+    name, other = rng.choice("ab"), rng.choice("abc")
+    label: Any = {"properties": {name: rng.choice([{"const": rng.choice([1, "a"])}, {"enum": [1, 2, "ab"]}, True])}}
+    if rng.random() < 0.5:
+        label["required"] = [name]
+    then = {"properties": {other: {"const": rng.choice([1, 2, "b"])}}}
+    closed = {"properties": {name: {}, other: {"enum": [1, "a"]}}, "additionalProperties": False}
+    made: Any = rng.choice(
+        [label, {"not": label}, {"if": label, "then": then}, {"required": [other]}, closed, {"not": closed}]
+    )
+    if rng.random() < 0.3:
+        made = {rng.choice(["anyOf", "oneOf"]): [made, about_labels(rng)]}
+    return made if rng.random() < 0.6 else {**made, "type": "object"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_labels_that_meet_agree_with_jsonschema(seed: int, vocabulary: Vocabulary) -> None:
+    """Conditions on constants in all orders: what they leave is found out one after the other."""
+    rng = random.Random(seed)
+    for _ in range(10):
+        treated = check({"allOf": [about_labels(rng) for _ in range(rng.randint(2, 5))]}, vocabulary)
+        assert treated in ("enforced", "unsatisfiable", "refused: minProperties")
 
 
 @pytest.mark.nightly

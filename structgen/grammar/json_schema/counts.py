@@ -54,5 +54,10 @@ def united(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
         return a or b
     if len(a) == 1 == len(b):
         return a if a[0] is b[0] else a + b
+    if len(b) == 1:
+        for item in a:
+            if item is b[0]:
+                return a
+        return a + b
     known = set(map(id, a))
     return a + tuple([item for item in b if id(item) not in known])

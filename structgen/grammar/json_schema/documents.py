@@ -35,14 +35,31 @@ class Document:
         asserts_formats: whether ``format`` restricts strings.
     """
 
-    __slots__ = ("_documents", "_index", "asserts_formats", "name", "resource")
+    __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "name", "resource")
 
-    def __init__(self, name: str, root: Json, uri: str, dialect: Dialect, documents: Documents) -> None:
+    def __init__(
+        self,
+        name: str,
+        root: Json,
+        uri: str,
+        dialect: Dialect,
+        documents: Documents,
+        *,
+        finds_copies: bool | None = None,
+    ) -> None:
         self.name = name
         self.resource = Resource(root, uri, self, dialect, documents.limits)
         self.asserts_formats = documents.asserts_formats
         self._documents = documents
         self._index: Index | None = None
+        self._finds_copies = finds_copies
+
+    @property
+    def finds_copies(self) -> bool:
+        """Whether schemas that are written alike are planned once; only if no object stands in two places."""
+        if self._finds_copies is None:
+            self._finds_copies = _is_tree(self.resource.root)
+        return self._finds_copies
 
     @property
     def index(self) -> Index:
@@ -57,6 +74,19 @@ class Document:
             return None
         found = identity(schema, around.dialect, self._documents.metaschema, f"{self.name}#{pointer}")
         return found and (absolute(around.uri, found[0]), found[1])
+
+
+def _is_tree(value: Json) -> bool:
+    seen: set[int] = set()
+    waiting: list[Json] = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)):
+            if id(value) in seen:
+                return False
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, dict) else value
+    return True
 
 
 class Index:
@@ -154,7 +184,14 @@ class Documents:
     """
 
     def __init__(
-        self, schema: Json, chosen: Dialect | None, library: Library, limits: Limits, *, asserts_formats: bool = True
+        self,
+        schema: Json,
+        chosen: Dialect | None,
+        library: Library,
+        limits: Limits,
+        *,
+        asserts_formats: bool = True,
+        finds_copies: bool | None = None,
     ) -> None:
         """Begin with one document.
 
@@ -164,6 +201,7 @@ class Documents:
             library: where others are found.
             limits: the bounds on patterns and JSON text.
             asserts_formats: whether ``format`` restricts strings.
+            finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
         """
         self.limits = limits
         self.asserts_formats = asserts_formats
@@ -171,7 +209,7 @@ class Documents:
         self._library = library
         self._by_uri: dict[str, Document] = {}
         dialect = chosen or dialect_of(schema, None, self.metaschema)
-        self.root = Document("", schema, _identifier(schema, dialect), dialect, self)
+        self.root = Document("", schema, _identifier(schema, dialect), dialect, self, finds_copies=finds_copies)
 
     def metaschema(self, uri: str) -> Json:
         """The schema of ``uri`` to read ``$vocabulary`` from, or ``None``."""

@@ -60,6 +60,10 @@ class Facet(ABC):
         made: F = self._complement
         return made
 
+    def is_complement_of(self, other: Facet) -> bool:
+        """Whether it was made as the complement of another facet."""
+        return other._complement is self
+
     def silent(self: F) -> F:
         """The same values, of which nothing counts as evaluated; always the same one."""
         if not self.annotates:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.objects import ObjectFacet
     from structgen.grammar.json_schema.strict_json import Json
 
-__all__ = ["constants_of", "labels_of", "settled"]
+__all__ = ["KnownNames", "constants_of", "labels_of", "settled_meet"]
 
 Keys = frozenset[object]
 
@@ -96,51 +96,79 @@ def _denied(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
             yield name, keys
 
 
-def settled(shape: Shape) -> Shape | None:
-    """The shape without objects if its facets obviously contradict each other, and without idle negated facets.
+def settled_meet(a: Shape, b: Shape) -> Shape | None:
+    """The values of both, without objects if their facets obviously contradict each other, and without idle facets.
 
     ``None`` means that nothing is left.
 
-    Complexity: linear in the number of facets, labels and required names.
+    Complexity: linear in the number of facets, labels and required names; where ``a`` was settled before and the
+    facets of ``b`` only exclude something, in those of ``b`` alone, but for the tuples that are put together.
     """
-    if not shape.types & OBJECT or len(shape.objects) < 2:
+    if not (a.objects and b.objects and a.types & b.types & OBJECT):
+        return meet(a, b)
+    known = _known(a)
+    if known is not None:
+        are_objects = a.types & b.types == OBJECT
+        if are_objects and known.contradicts(b):
+            return None
+        excluding = known.left_to_exclude(a, b)
+        if excluding is not None:
+            if not excluding and are_objects and a.types == OBJECT and not (b.values or b.refusals or b.branches):
+                return a
+            both = meet(a, b)
+            both.objects = (*a.objects, *excluding)
+            both.known = known
+            return both
+    return _settled(meet(a, b))
+
+
+def _known(shape: Shape) -> KnownNames | None:
+    """What the facets of a shape say about names; ``None`` if they were not held against each other."""
+    if shape.known is None and not any(facet.is_negated or facet.outside for facet in shape.objects):
+        shape.known = KnownNames(shape)
+    return shape.known if shape.known is not None and shape.known.is_possible else None
+
+
+def _settled(shape: Shape) -> Shape | None:
+    """The shape without objects if its facets obviously contradict each other, and without idle ones."""
+    if len(shape.objects) < 2:
         return shape
-    known = _Known(shape)
+    known = KnownNames(shape)
     kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
     if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
         if shape.types == OBJECT:
             return None
-        kept, types = (), shape.types & ~OBJECT
-    else:
-        types = shape.types
-        if len(kept) == len(shape.objects):
-            return shape
-    other = meet(shape, shape)
-    other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches
-    other.types, other.objects = types, kept
-    return other
+        shape.objects, shape.types = (), shape.types & ~OBJECT
+        return shape
+    if len(kept) < len(shape.objects):
+        shape.objects = kept
+        known.has_outside = any(facet.outside for facet in kept)
+    shape.known = known
+    return shape
 
 
-class _Known:
+class KnownNames:
     """What the facets of a shape that hold say about names.
+
+    It stays the same when negated facets are added, and when idle ones are left out.
 
     Attributes:
         allowed: for names with constants, those that are left; empty if the name cannot occur.
         required: the names that must occur, each with the number of facets that say so.
+        has_outside: whether a facet denies constants.
         is_possible: whether a required name has a value left, as far as can be seen.
     """
 
     def __init__(self, shape: Shape) -> None:
         allowed: dict[str, Keys] = {}
         required: dict[str, int] = {}
+        self._holding = [facet for facet in shape.objects if not facet.is_negated]
         self._closed: list[ObjectFacet] = []
-        has_outside = False
-        for facet in shape.objects:
-            if facet.is_negated:
-                continue
+        self.has_outside = False
+        for facet in self._holding:
             for name in facet.required:
                 required[name] = required.get(name, 0) + 1
-            has_outside = has_outside or bool(facet.outside)
+            self.has_outside = self.has_outside or bool(facet.outside)
             for name, keys in _held(facet):
                 known = allowed.get(name)
                 allowed[name] = keys if known is None else keys & known
@@ -148,10 +176,10 @@ class _Known:
                 self._closed.append(facet)
         self.required = required
         self._listed = allowed  # before what is denied is taken away
-        if has_outside:
+        if self.has_outside:
             allowed = dict(allowed)
-            for facet in shape.objects:
-                for name, keys in _denied(facet) if facet.outside and not facet.is_negated else ():
+            for facet in self._holding:
+                for name, keys in _denied(facet) if facet.outside else ():
                     if name in allowed:
                         allowed[name] -= keys
         self.allowed = allowed
@@ -160,6 +188,43 @@ class _Known:
         for name, keys in allowed.items():
             if not keys and name in required:
                 self.is_possible = False
+
+    def contradicts(self, other: Shape) -> bool:
+        """Whether a name that must occur has no constant in common with a facet of another shape."""
+        allowed = self.allowed
+        for facet in other.objects:
+            if not facet.is_negated:
+                for name, keys in _held(facet):
+                    known = allowed.get(name)
+                    is_required = name in self.required or name in facet.required
+                    if is_required and known is not None and known.isdisjoint(keys):
+                        return True
+        return False
+
+    def left_to_exclude(self, shape: Shape, other: Shape) -> list[ObjectFacet] | None:
+        """The facets of another shape that exclude something from the settled ``shape`` that this is about.
+
+        ``None`` if more than that has to be looked at: if they say more, or contradict it.
+        """
+        found: list[ObjectFacet] = []
+        for facet in other.objects:
+            if facet.is_negated:
+                if facet not in shape.objects and not self._is_violated(facet):
+                    if self.is_kept(facet):
+                        return None
+                    found.append(facet)
+            elif len(other.objects) > 1 or self.has_outside or not self._is_apart(facet):
+                return None
+        return found
+
+    def _is_apart(self, facet: ObjectFacet) -> bool:
+        """Whether a facet denies constants that no value has, of a member that occurs in any case."""
+        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+            return False
+        for name, keys in _denied(facet):
+            listed = self._listed.get(name)
+            return listed is not None and listed.isdisjoint(keys) and all(map(self.required.get, facet.required))
+        return False
 
     def _is_absent(self, name: str) -> bool:
         keys = self.allowed.get(name)
@@ -196,6 +261,8 @@ class _Known:
 
     def is_kept(self, facet: ObjectFacet) -> bool:
         """Whether no object here violates a facet."""
+        if any(map(facet.is_complement_of, self._holding)):
+            return True
         if facet.patterns or facet.additional is not True or facet.names is not True or facet.outside:
             return False
         if facet.fewest or facet.most is not None or not all(map(self.required.get, facet.required)):

@@ -22,7 +22,7 @@ from structgen.grammar.json_schema import exclusion
 from structgen.grammar.json_schema.counts import united
 from structgen.grammar.json_schema.equality import type_of, value_key
 from structgen.grammar.json_schema.json_types import OBJECT
-from structgen.grammar.json_schema.labels import settled
+from structgen.grammar.json_schema.labels import settled_meet
 from structgen.grammar.json_schema.negation import complement_of, lacking, mentioning, requiring
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.reading import REFERENCES, Local, Part, reader_of
@@ -46,6 +46,9 @@ _MEET_COST: Final = 16
 
 _MANY_DEPENDENTS: Final = 4
 """From so many on, schemas under ``dependentSchemas`` that look at one name divide its values."""
+
+_MOST_TEXT: Final = 16 << 20
+"""Bytes of schemas that are compared to find those that are written alike."""
 
 _Shapes = Generator[object, Any, "list[Shape]"]
 Pairs: TypeAlias = frozenset[tuple[int, int]]
@@ -93,6 +96,7 @@ class NormalForm:
         self._spent = 0
         self._references = references
         self._shapes: dict[tuple[int, bool], list[Shape]] = {}
+        self._relations: dict[tuple[tuple[int, ...], int], Relation] = {}
         self.overlaps = overlaps
         self.found: dict[int, Local] = {}
         self._dialect = references.start().resource.dialect
@@ -101,37 +105,58 @@ class NormalForm:
         self._read: dict[int, Local] = before._read if before else {}
         self._targets: dict[tuple[int, str], Place] = before._targets if before else {}
         self._grounded: set[int] = before._grounded if before else set()
-        self._written: dict[tuple[bytes, int], dict[str, Json]] = before._written if before else {}
-        self._keys: dict[int, int] = before._keys if before else {}
+        self._written: dict[tuple[bytes, int], Place] = before._written if before else {}
+        self._firsts: dict[int, Place] = before._firsts if before else {}
+        self._text_left: int = before._text_left if before else _MOST_TEXT
         self.twins: list[tuple[Json, Json]] = before.twins if before else []
 
     def adopt(self, local: Local) -> None:
         """Let a schema that stands in no document be read as ``local``; its text means nothing."""
         key = id(local.place.schema)
         self.locals[key] = self._read[key] = local
-        self._keys[key] = key
+        self._firsts[key] = local.place
 
     def key(self, place: Place) -> int:
         """The same number for schemas of one resource that are written alike, so that their references mean the same.
 
         That of a negated schema is the negative of its complement's.
         """
-        schema = place.schema
-        key = self._keys.get(id(schema))
-        if key is None:
-            key = id(schema)
-            try:
-                # In version 2 equal values have equal dumps, and 1, 1.0 and true have different ones.
-                text = marshal.dumps(schema, 2)
-            except ValueError:  # decimals, or very deep nesting
-                pass
-            else:
-                first = self._written.setdefault((text, id(place.resource)), schema)
-                if first is not schema:
-                    key = id(first)
-                    self.twins.append((schema, first))
-            self._keys[id(schema)] = key
+        first = self._firsts.get(id(place.schema)) or self._written_first(place)
+        key = id(first.schema)
         return -key if place.is_negated else key
+
+    def first(self, place: Place) -> Place:
+        """One place for all schemas with the same key, so that they are planned once.
+
+        It is the place itself where comparing would take too long: when much text was compared already, for that of
+        nested schemas is compared again at every level, and where one object stands in many places of a document, for
+        its text would be written out for each.
+        """
+        first = self._firsts.get(id(place.schema))
+        if first is None:
+            if self._text_left <= 0 or not place.resource.document.finds_copies:
+                return place
+            first = self._written_first(place)
+        if first.schema is place.schema:
+            return place
+        return first.complement() if place.is_negated else first
+
+    def _written_first(self, place: Place) -> Place:
+        """The first place that was asked for of those whose schemas are written alike."""
+        schema = place.schema
+        first = place.complement() if place.is_negated else place
+        try:
+            # In version 2 equal values have equal dumps, and 1, 1.0 and true have different ones.
+            text = marshal.dumps(schema, 2)
+        except ValueError:  # decimals, or very deep nesting
+            pass
+        else:
+            self._text_left -= len(text)
+            first = self._written.setdefault((text, id(place.resource)), first)
+            if first.schema is not schema:
+                self.twins.append((schema, first.schema))
+        self._firsts[id(schema)] = first
+        return first
 
     def read(self, place: Place) -> Local:
         """The keywords of a schema object."""
@@ -200,7 +225,11 @@ class NormalForm:
         """The shapes of a schema; with ``apart`` no value belongs to two that evaluate different members or items."""
         if isinstance(place.schema, bool):
             return [Shape(place)] if place.schema else []
-        known = self._shapes.get((place.key, apart))
+        asked = place.key
+        known = self._shapes.get((asked, apart))
+        if known is None:
+            place = self.first(place)
+            known = self._shapes.get((place.key, apart))
         if known is None:
             local = self.read(place)
             if place.is_negated:
@@ -209,7 +238,7 @@ class NormalForm:
                 known = yield self._conjunction(local, apart=apart)
             else:
                 known = [local.shape]
-            self._shapes[place.key, apart] = known
+        self._shapes[asked, apart] = self._shapes[place.key, apart] = known
         return known
 
     def _conjunction(self, local: Local, *, apart: bool) -> _Shapes:
@@ -413,8 +442,14 @@ class NormalForm:
     def compare(self, places: tuple[Place, ...], other: Place) -> Relation:
         """How the values of a conjunction lie to a schema, as far as types, constants and equality tell."""
         key = self.key(other)
-        if any(self.key(place) == key for place in places):
-            return Relation.INSIDE
+        keys = tuple([self.key(place) for place in places])
+        known = self._relations.get((keys, key))
+        if known is None:
+            known = self._relations[keys, key] = Relation.INSIDE if key in keys else self._compared(places, other)
+        return known
+
+    def _compared(self, places: tuple[Place, ...], other: Place) -> Relation:
+        """How they lie to each other, found out anew."""
         inside, outside = self.shapes(places) if places else [Shape(other)], self.shapes_of(other)
         if all(a.excludes(b) for a in inside for b in outside):
             return Relation.OUTSIDE
@@ -478,8 +513,7 @@ def _meet(a: Shape, b: Shape) -> Shape | None:
     """The values of both; ``None`` where there are obviously none."""
     if a.is_free or b.is_free:
         return b if a.is_free else a
-    both = meet(a, b)
-    return settled(both) if a.objects and b.objects else both
+    return settled_meet(a, b)
 
 
 def _with_branch(shape: Shape, branch: Branch) -> Shape:
@@ -487,6 +521,7 @@ def _with_branch(shape: Shape, branch: Branch) -> Shape:
     copy.values = shape.values
     copy.refusals = shape.refusals
     copy.branches = (*shape.branches, branch)
+    copy.known = shape.known
     return copy
 
 

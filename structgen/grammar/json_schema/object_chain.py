@@ -117,10 +117,14 @@ class ObjectChain:
             return
         choices = [_Choice(0, 0, (), ())]
         for number, facet in enumerate(self._layout.watched):
-            is_bad_name = facet.names is not True and not self._layout.name_rules((names_place(facet),)).admits(
-                entry.name
-            )
-            outside = self._outside(entry.places, facet.places_of(entry.name))
+            watched = facet.places_of(entry.name)
+            if facet.names is True:
+                if not watched:  # as for most names
+                    continue
+                is_bad_name = False
+            else:
+                is_bad_name = not self._layout.name_rules((names_place(facet),)).admits(entry.name)
+            outside = self._outside(entry.places, watched)
             choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
         for violates, proves, places, _ in choices:
             yield Reading(violates, proves, entry.key, self._value((*entry.places, *places)))

@@ -135,7 +135,9 @@ class _LeafMaker:
 
     def __init__(self, setting: Setting, dialect: Dialect) -> None:
         limits = setting.limits
-        documents = Documents({}, dialect, Library(None, limits), limits, asserts_formats=setting.asserts_formats)
+        documents = Documents(
+            {}, dialect, Library(None, limits), limits, asserts_formats=setting.asserts_formats, finds_copies=False
+        )
         references = References(documents, tracks_scopes=False)
         self._limits = limits
         self._resource = documents.root.resource
@@ -196,7 +198,9 @@ class _Helper:
         limits = self._setting.limits
         schema = parse_json(text, "json schema", limits)
         library = Library(None, limits)
-        documents = Documents(schema, self._dialect, library, limits, asserts_formats=self._setting.asserts_formats)
+        documents = Documents(
+            schema, self._dialect, library, limits, asserts_formats=self._setting.asserts_formats, finds_copies=False
+        )
         references = References(documents, tracks_scopes=False)
         return NormalForm(references, limits), references.start()
 

@@ -190,13 +190,20 @@ class Planner:
             if plan is not None:
                 self.known.add(id(schema))
                 return plan
+        if isinstance(schema, dict) and "$ref" not in schema:  # what it names is shared as it is
+            place = self._forms.first(place)
+        first = id(place.schema), known[1]
+        plan = self._plans.get(first)
+        if plan is not None:
+            self._plans[known] = plan
+            return plan
         local = self._forms.read(place)
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
-            plan = Plan(places, self._depth, self._leaf(shape, leaves, key))
+            plan = Plan((place,), self._depth, self._leaf(shape, leaves, key))
         else:
-            plan = self._new(places)
-        self._plans[known] = plan
+            plan = self._new((place,))
+        self._plans[known] = self._plans[first] = plan
         return plan
 
     def _leaf(self, shape: Shape, leaves: Leaves, key: Key | None) -> Grammar:

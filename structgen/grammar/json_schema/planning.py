@@ -64,7 +64,8 @@ class PlannedLater:
         return self._planned().description.entries
 
     def _planned(self) -> Described:
-        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type)
+        # As the native planner plans it, which looks for no copies.
+        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type, finds_copies=False)
 
 
 def planned_grammar(
@@ -73,14 +74,20 @@ def planned_grammar(
     draft: str | None,
     registry: Mapping[str, object] | None,
     python_type: object | None,
+    *,
+    finds_copies: bool | None = True,
 ) -> Described:
-    """The grammar of any schema, or of the content that stands for one."""
+    """The grammar of any schema, or of the content that stands for one; copies in it are planned once, or each."""
     limits = setting.limits
     document = _document(schema, limits)
     chosen = None if draft is None else dialect_named(draft)
     library = Library(registry, limits)
     with _without_collection():
-        documents = Documents(document, chosen, library, limits, asserts_formats=setting.asserts_formats)
+        if finds_copies and (isinstance(schema, Dump) or not isinstance(schema, (str, bytes, bytearray))):
+            finds_copies = None  # as far as they are spelled out
+        documents = Documents(
+            document, chosen, library, limits, asserts_formats=setting.asserts_formats, finds_copies=finds_copies
+        )
         try:
             return _grammar(documents, python_type, setting, tracks_scopes=False)
         except ScopesNeeded:

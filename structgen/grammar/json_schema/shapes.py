@@ -17,6 +17,7 @@ from structgen.grammar.json_schema.terms import alternatives
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayFacet
+    from structgen.grammar.json_schema.labels import KnownNames
     from structgen.grammar.json_schema.numbers import NumberFacet
     from structgen.grammar.json_schema.objects import ObjectFacet
     from structgen.grammar.json_schema.places import Place
@@ -87,11 +88,13 @@ class Shape:
         refusals: keywords that cannot be enforced, with their place.
         branches: the alternatives of ``oneOf`` that were taken on the way here.
         origins: the schemas that were met.
+        known: what ``objects`` say about names, once somebody has asked.
     """
 
     __slots__ = (
         "arrays",
         "branches",
+        "known",
         "number",
         "objects",
         "origins",
@@ -111,6 +114,7 @@ class Shape:
         self.refusals: tuple[tuple[Place, str], ...] = ()
         self.branches: tuple[Branch, ...] = ()
         self.origins: tuple[Place, ...] = (place,)
+        self.known: KnownNames | None = None
 
     @property
     def is_free(self) -> bool:
@@ -174,6 +178,7 @@ def meet(a: Shape, b: Shape) -> Shape:
     both.refusals = a.refusals + b.refusals
     both.branches = a.branches + b.branches
     both.origins = united(a.origins, b.origins)
+    both.known = None
     return both
 
 
