@@ -110,6 +110,9 @@ class Engine {
     std::vector<uint32_t> tokens;  // that end inside
     std::vector<uint32_t> exits;   // nodes of the trie with more below, where the automaton may end
     uint32_t reach = 0;            // as in a row
+    Words bits;                    // more of the tokens, as a bitmask, where many were found; else empty
+
+    void list();  // moves them all to the list
   };
   struct Near {
     StateId state = kNone;

@@ -5,6 +5,7 @@
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "dense_walk.h"
 #include "engine.h"
@@ -361,6 +362,8 @@ Row Engine::near_row(StateId state, const Near& near) {
       fewer.reach = reach_without(near, base.reach);
       break;
   }
+  more.list();
+  fewer.list();
   Row made;
   made.reach = base.reach == kNone ? kNone : std::max({base.reach, more.reach, fewer.reach});
   made.mask = base.mask;
@@ -390,9 +393,24 @@ Row Engine::near_row(StateId state, const Near& near) {
   return made;
 }
 
+void Engine::Found::list() {
+  for (uint32_t i = 0; i < bits.size(); ++i)
+    for (uint32_t word = bits[i]; word != 0; word &= word - 1) tokens.push_back(i * 32 + static_cast<uint32_t>(std::countr_zero(word)));
+  bits.clear();
+}
+
 // The row of the tokens found besides those of `mask`.
 Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
+  size_t count = found.tokens.size();
+  for (uint32_t word : found.bits) count += static_cast<unsigned>(std::popcount(word));
   Row made;
+  if (!found.bits.empty() && !mask && count > kSparseTokens) {
+    for (uint32_t token : found.tokens) found.bits[token >> 5] |= uint32_t{1} << (token & 31);
+    cache_bytes_ += found.bits.size() * 4;
+    made.mask = std::make_shared<const Words>(std::move(found.bits));
+    return made;
+  }
+  found.list();
   made.mask = std::move(mask);
   made.added = std::move(found.tokens);
   if (made.added.size() > (made.mask ? words() / 2 : kSparseTokens)) {
