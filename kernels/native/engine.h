@@ -127,7 +127,7 @@ class Engine {
   Row make_row(StateId state, const Near& near);
   Row plain_row(TrieId trie, StateId state);
   Row class_row(StateId state, const TriePart& beyond);
-  Row near_row(StateId state, const Near& near);
+  std::optional<Row> near_row(StateId state, const Near& near);
   Near near_state(StateId state);
   StateId successor_alike(StateId state);
   Near unbounded(StateId state, uint32_t least);
@@ -162,7 +162,7 @@ class Engine {
   void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
   void walk_levels(const Trie& trie, uint32_t top, Spot from, Found& found);
   bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
-  void compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
+  bool compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
