@@ -19,7 +19,7 @@ constexpr size_t kSparseTokens = 600;
 constexpr size_t kLongestChain = 8;
 constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
 constexpr uint32_t kLeastBound = 8;
-constexpr uint32_t kDearness = 8;   // of a node of the trie when two states are compared, where a walk has one
+constexpr uint32_t kDearness = 32;   // of a node of the trie when two states are compared, where a walk has one
 constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual trie
 
 }  // namespace
