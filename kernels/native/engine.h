@@ -132,7 +132,7 @@ class Engine {
   StateId successor_alike(StateId state);
   Near unbounded(StateId state, uint32_t least);
   Near without_length(StateId state);
-  void cut(StateId state, const Near& near, const Row& base, Found& fewer);
+  bool cut(StateId state, const Near& near, const Row& base, Found& fewer);
   Near without_excluded(StateId state);
   void exclude(const Near& near, Found& fewer);
   uint32_t reach_without(const Near& near, uint32_t reach);

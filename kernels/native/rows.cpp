@@ -361,7 +361,9 @@ std::optional<Row> Engine::near_row(StateId state, const Near& near) {
       if (!compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer)) return std::nullopt;
       fewer.reach = 0;  // of the other state
       break;
-    case Near::Way::kLength: cut(state, near, base, fewer); break;
+    case Near::Way::kLength:
+      if (!cut(state, near, base, fewer)) return std::nullopt;
+      break;
     case Near::Way::kExcluded:
       exclude(near, fewer);
       fewer.reach = reach_without(near, base.reach);
