@@ -1,6 +1,7 @@
 #include "counted.h"
 
 #include <algorithm>
+#include <array>
 
 namespace structgen {
 
@@ -37,38 +38,65 @@ Engine::CountTable& Engine::count_table(StateId star) {
   const Trie& walked = beyond ? beyond->trie : all;
   if (beyond)
     tokens_->for_each_within(absorbed.groups, [&](uint32_t token, uint32_t chars) { made->put(made->inside, chars, {&token, 1}); });
-  struct Level {
-    uint32_t next, stop;
+  // Few nodes are met over and over: for the first of them, the node after each byte is looked up but once.
+  constexpr size_t kNumbered = 64;
+  constexpr uint32_t kNowhere = kNone - 1;
+  std::vector<NodeId> numbered;
+  std::vector<std::array<uint32_t, 256>> after;  // a number, kNowhere, or kNone: not asked for yet
+  const auto number_of = [&](NodeId node) -> uint32_t {
+    const auto found = std::find(numbered.begin(), numbered.end(), node);
+    if (found != numbered.end()) return static_cast<uint32_t>(found - numbered.begin());
+    if (numbered.size() == kNumbered) return kNone;
+    numbered.push_back(node);
+    after.emplace_back().fill(kNone);
+    return static_cast<uint32_t>(numbered.size() - 1);
+  };
+  struct Place {
     NodeId node;
+    uint32_t number;
     uint32_t count;  // characters that have begun
     bool closed;     // the class was left
   };
-  std::vector<Level> path{{walked.child_begin[0], walked.child_begin[1], start, 0, false}};
+  std::vector<Place> path(size_t{walked.max_depth} + 1);  // by depth
+  path[0] = {start, number_of(start), 0, false};
   const ByteSet closers = closing_bytes(star);
-  while (!path.empty()) {
-    Level& level = path.back();
-    if (level.next == level.stop) {
-      path.pop_back();
+  constexpr uint32_t kReported = 4096;  // nodes at a time
+  uint32_t looked_at = 0;
+  for (uint32_t place = 1; place < walked.size();) {
+    if (++looked_at % kReported == 0) look_at(kReported);
+    const Place above = path[walked.depth[place] - 1u];
+    const uint8_t byte = walked.byte[place];
+    uint32_t number = above.number == kNone ? kNone : after[above.number][byte];
+    if (number == kNone && !machine_[above.node].live.contains(byte)) {
+      number = kNowhere;
+      if (above.number != kNone) after[above.number][byte] = kNowhere;
+    }
+    if (number == kNowhere) {
+      place = walked.end[place];
       continue;
     }
-    const uint32_t at = level.next++;
-    const uint8_t byte = walked.child_byte[at];
-    if (!machine_[level.node].live.contains(byte)) continue;
-    const uint32_t place = walked.child_node[at];
-    const bool boundary = level.node == start && !level.closed;
-    const bool closed = level.closed || (boundary && closers.contains(byte));
-    const uint32_t count = level.count + (boundary && !closed);
+    const bool boundary = above.node == start && !above.closed;
+    const bool closed = above.closed || (boundary && closers.contains(byte));
+    const uint32_t count = above.count + (boundary && !closed);
     made->put(closed ? made->closing : made->inside, count, walked.tokens_at(place));
-    if (walked.is_leaf(place)) continue;
-    const NodeId here = machine_.step(level.node, byte);
+    if (walked.is_leaf(place)) {
+      ++place;
+      continue;
+    }
+    const NodeId here = number == kNone ? machine_.step(above.node, byte) : numbered[number];
+    if (number == kNone && above.number != kNone) after[above.number][byte] = number = number_of(here);
     if (machine_[here].accepting) {
       const uint32_t origin = beyond ? beyond->origin[place] : place;
       made->put(made->exits, count, std::span(&origin, 1));
     }
-    if (machine_[here].only_accepting) continue;
-    path.push_back({walked.child_begin[place], walked.child_begin[place + 1], here, count, closed});
-    look_at(path.back().stop - path.back().next);
+    if (machine_[here].only_accepting) {
+      place = walked.end[place];
+      continue;
+    }
+    path[walked.depth[place]] = {here, number, count, closed};
+    ++place;
   }
+  look_at(looked_at % kReported);
   cache_bytes_ += made->bytes();
   held = std::move(made);
   return *held;

@@ -22,7 +22,8 @@ struct Engine::CountTable {
   static void put(Lists& lists, uint32_t count, std::span<const uint32_t> values) {
     if (values.empty()) return;
     if (lists.size() <= count) lists.resize(count + 1);
-    lists[count].insert(lists[count].end(), values.begin(), values.end());
+    if (values.size() == 1) lists[count].push_back(values[0]);
+    else lists[count].insert(lists[count].end(), values.begin(), values.end());
   }
   // Bounds beyond these make no difference.
   uint32_t most_closing() const { return static_cast<uint32_t>(std::max(closing.size(), exits.size())); }

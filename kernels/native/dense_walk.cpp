@@ -12,6 +12,7 @@ Engine::DenseWalk::Number Engine::DenseWalk::number_of(Spot spot) {
   const auto made = static_cast<Number>(spots_.size());
   spots_.push_back(spot);
   flags_.push_back(0);
+  passing_.push_back({});
   edges_.resize(spots_.size() * 256, kNowhere);
   return numbers_.insert(key, made);
 }
@@ -35,15 +36,18 @@ void Engine::DenseWalk::enter(Number number) {
   uint8_t flags = flags_[number] | kEntered;
   const StateId state = spots_[number].state;
   if (state != kNone && engine_.machine_.automaton().literal(state)) {
-    flags_[number] = flags | kAttention | kLiteral;
+    flags_[number] = flags | kLiteral;
     return;
   }
   const Spot spot = state == kNone ? spots_[number] : engine_.spot(state);
   spots_[number] = spot;
   found_.reach = std::max(found_.reach, engine_.distance(spot));
-  if (engine_.accepting(spot)) flags |= kAttention | kEnds;
-  if (engine_.only_accepting(spot)) flags |= kAttention | kOnlyEnds;
-  else if (engine_.absorption(spot).groups != 0) flags |= kAttention | kAbsorbs;
+  if (engine_.accepting(spot)) flags |= kEnds;
+  if (engine_.only_accepting(spot)) flags |= kOnlyEnds;
+  else if (const Absorption held = engine_.absorption(spot); held.groups != 0) {
+    flags |= kAbsorbs;
+    passing_[number] = {held.groups, held.count, held.distance};
+  }
   flags_[number] = flags;
   if (!(flags & kOnlyEnds)) add_edges(number);
 }
@@ -63,85 +67,96 @@ Engine::DenseWalk::Number Engine::DenseWalk::step(Number above, uint32_t place) 
   return kUnnumbered;
 }
 
-// What else is to be done at a node with others below; where the walk goes on: the node itself if with its children.
-uint32_t Engine::DenseWalk::attend(Number number, uint32_t place) {
-  const uint8_t flags = flags_[number];
+// Files what a node of the trie contributes that the loop of run() does not settle by itself, `here` being the number
+// that the table names.  Returns where the walk goes on.
+uint32_t Engine::DenseWalk::look(Number here, uint32_t place) {
   const uint32_t end = trie_.end[place];
+  if (here == kUnnumbered && (here = step(path_[trie_.depth[place] - 1u], place)) == kUnnumbered) return end;
+  if (!(flags_[here] & kMet)) {
+    flags_[here] |= kMet;
+    found_.reach = std::max(found_.reach, engine_.distance(spots_[here]));
+  }
+  if (trie_.is_leaf(place)) {  // of which the state need not be looked into
+    add_tokens(place, end);
+    return end;
+  }
+  if (!(flags_[here] & kEntered)) enter(here);
+  if (flags_[here] & kLiteral) {
+    const uint32_t first = place;
+    StateId state = spots_[here].state;
+    if (!engine_.follow_literal(trie_, place, state, found_)) return end;
+    // What turns off the literal is dead.
+    std::fill(path_.begin() + trie_.depth[first], path_.begin() + trie_.depth[place], kNowhere);
+    const Spot after = engine_.spot(state);
+    here = number_of(after);
+    if (here == kUnnumbered) {
+      if (engine_.enter(trie_, place, after, found_)) engine_.walk_levels(trie_, place, after, found_);
+      return trie_.end[place];
+    }
+    if (!(flags_[here] & kMet)) found_.reach = std::max(found_.reach, engine_.distance(spots_[here]));
+    flags_[here] |= kMet;
+    if (!(flags_[here] & kEntered)) enter(here);
+  }
+  add_tokens(place, place + 1);
+  path_[trie_.depth[place]] = here;
+  const uint8_t flags = flags_[here];
   if (flags & kEnds) found_.exits.push_back(place);
-  if (flags & kOnlyEnds) return end;
-  if (!(flags & kAbsorbs) || !engine_.absorbs(spots_[number], trie_, place)) return place;
-  found_.reach = std::max(found_.reach, engine_.absorption(spots_[number]).distance);
-  found_.tokens.insert(found_.tokens.end(), trie_.tokens.begin() + trie_.token_begin[place + 1], trie_.tokens.begin() + trie_.token_begin[end]);
-  return end;
+  if (flags & kOnlyEnds) return trie_.end[place];
+  if (!(flags & kAbsorbs)) return place + 1;
+  const Passing& passing = passing_[here];
+  if ((trie_.groups[place] & ~passing.groups) != 0 || trie_.height[place] > passing.count) return place + 1;
+  found_.reach = std::max(found_.reach, passing.distance);
+  add_tokens(place + 1, trie_.end[place]);
+  return trie_.end[place];
+}
+
+// Files the tokens that end at some nodes, `end` being beyond them.
+void Engine::DenseWalk::add_tokens(uint32_t place, uint32_t end) {
+  const uint32_t last = trie_.token_begin[end];
+  for (uint32_t at = trie_.token_begin[place]; at < last; ++at) found_.bits[trie_.tokens[at] >> 5] |= uint32_t{1} << (trie_.tokens[at] & 31);
 }
 
 void Engine::DenseWalk::run(uint32_t top, Spot from) {
   constexpr uint32_t kReported = 4096;  // nodes at a time
-  const uint8_t* const bytes = trie_.byte.data();
-  const uint16_t* const depths = trie_.depth.data();
-  const uint32_t* const ends = trie_.end.data();
-  const uint32_t* const token_begin = trie_.token_begin.data();
-  const uint32_t* const tokens = trie_.tokens.data();
+  found_.bits.resize(engine_.words());
   spots_.assign(1, Spot{});
   flags_.assign(1, 0);
+  passing_.assign(1, {});
   edges_.assign(256, kNowhere);
   path_.assign(size_t{trie_.max_depth} + 1, kNowhere);
   const Number start = number_of(from);
   flags_[start] = kMet | kEntered;
   add_edges(start);
-  path_[depths[top]] = start;
+  path_[trie_.depth[top]] = start;
+  const uint8_t* const bytes = trie_.byte.data();
+  const uint16_t* const depths = trie_.depth.data();
+  const uint32_t* const token_begin = trie_.token_begin.data();
+  const uint32_t* const tokens = trie_.tokens.data();
+  Number* const path = path_.data();
+  uint32_t* const bits = found_.bits.data();
+  const Number* edges = edges_.data();
+  const uint8_t* flags = flags_.data();
   uint32_t looked_at = 0;
-  for (uint32_t place = top + 1; place < ends[top];) {
+  const uint32_t stop = trie_.end[top];
+  for (uint32_t place = top + 1; place < stop;) {
     if (++looked_at % kReported == 0) engine_.look_at(kReported);
-    const Number above = path_[depths[place] - 1];
-    Number here = edges_.data()[size_t{above} * 256 + bytes[place]];
+    const Number here = edges[size_t{path[depths[place] - 1]} * 256 + bytes[place]];
     if (here == kNowhere) {
-      place = ends[place];
+      place = trie_.end[place];
       continue;
     }
-    if (here == kUnnumbered && (here = step(above, place)) == kUnnumbered) {
-      place = ends[place];
+    if (here == kUnnumbered || flags[here] != (kMet | kEntered)) {
+      place = look(here, place);
+      edges = edges_.data();
+      flags = flags_.data();
       continue;
     }
-    if (!(flags_.data()[here] & kMet)) {
-      flags_[here] |= kMet;
-      found_.reach = std::max(found_.reach, engine_.distance(spots_[here]));
-    }
-    const bool is_leaf = ends[place] == place + 1;
-    if (!is_leaf) {
-      if (!(flags_.data()[here] & kEntered)) enter(here);
-      if (flags_.data()[here] & kLiteral) {
-        const uint32_t first = place;
-        StateId state = spots_[here].state;
-        if (!engine_.follow_literal(trie_, place, state, found_)) {
-          place = ends[first];
-          continue;
-        }
-        // What turns off the literal is dead.
-        std::fill(path_.begin() + depths[first], path_.begin() + depths[place], kNowhere);
-        const Spot after = engine_.spot(state);
-        here = number_of(after);
-        if (here == kUnnumbered) {
-          if (engine_.enter(trie_, place, after, found_)) engine_.walk_levels(trie_, place, after, found_);
-          place = ends[place];
-          continue;
-        }
-        flags_[here] |= kMet;
-        if (!(flags_[here] & kEntered)) enter(here);
-      }
-    }
-    for (uint32_t at = token_begin[place]; at < token_begin[place + 1]; ++at) found_.tokens.push_back(tokens[at]);
-    if (is_leaf) {
-      ++place;
-      continue;
-    }
-    path_[depths[place]] = here;
-    if (flags_.data()[here] & kAttention) {
-      if (const uint32_t next = attend(here, place); next != place) {
-        place = next;
-        continue;
-      }
-    }
+    // Nodes have a token or none, but for a few, and which of them is as random as can be: no branch tells them apart.
+    // Some token ends here or below, so there is one to read.
+    const uint32_t first = token_begin[place], count = token_begin[place + 1] - first;
+    bits[tokens[first] >> 5] |= uint32_t{count != 0} << (tokens[first] & 31);
+    if (count > 1) add_tokens(place, place + 1);
+    path[depths[place]] = here;
     ++place;
   }
   engine_.look_at(looked_at % kReported);

@@ -28,20 +28,26 @@ class Engine::DenseWalk {
   static constexpr size_t kMostNumbers = 8192;  // 4 MiB of edges
 
   enum Flag : uint8_t {
-    kMet = 1,        // its distance is counted
-    kEntered = 2,    // its edges are in the table
-    kAttention = 4,  // there is more to do than to go on: any of those below
-    kLiteral = 8,    // it reads a literal, which needs no states
-    kEnds = 16,      // the automaton may end there
-    kOnlyEnds = 32,  // ... and nothing may follow
-    kAbsorbs = 64,   // some subtrees pass whole
+    kMet = 1,       // its distance is counted
+    kEntered = 2,   // its edges are in the table; no other flags: there is nothing to do but to go on
+    kLiteral = 4,   // it reads a literal, which needs no states
+    kEnds = 8,      // the automaton may end there
+    kOnlyEnds = 16, // ... and nothing may follow
+    kAbsorbs = 32,  // some subtrees pass whole
+  };
+
+  struct Passing {  // see Absorption
+    uint16_t groups = 0;
+    uint32_t count = 0;
+    Distance distance = 0;
   };
 
   Number number_of(Spot spot);
   void add_edges(Number number);
   void enter(Number number);
   Number step(Number above, uint32_t place);
-  uint32_t attend(Number number, uint32_t place);
+  uint32_t look(Number here, uint32_t place);
+  void add_tokens(uint32_t place, uint32_t end);
 
   Engine& engine_;
   const Trie& trie_;
@@ -49,6 +55,7 @@ class Engine::DenseWalk {
   NumberMap<Number> numbers_;  // by state or node
   std::vector<Spot> spots_;    // by number
   std::vector<uint8_t> flags_;
+  std::vector<Passing> passing_;
   std::vector<Number> edges_;  // by number and byte
   std::vector<Number> path_;   // by depth
 };

@@ -110,6 +110,9 @@ class Engine {
     std::vector<uint32_t> tokens;  // that end inside
     std::vector<uint32_t> exits;   // nodes of the trie with more below, where the automaton may end
     uint32_t reach = 0;            // as in a row
+    Words bits;                    // more of the tokens, as a bitmask, where many were found; else empty
+
+    void list();  // moves them all to the list
   };
   struct Near {
     StateId state = kNone;
@@ -124,12 +127,12 @@ class Engine {
   Row make_row(StateId state, const Near& near);
   Row plain_row(TrieId trie, StateId state);
   Row class_row(StateId state, const TriePart& beyond);
-  Row near_row(StateId state, const Near& near);
+  std::optional<Row> near_row(StateId state, const Near& near);
   Near near_state(StateId state);
   StateId successor_alike(StateId state);
   Near unbounded(StateId state, uint32_t least);
   Near without_length(StateId state);
-  void cut(StateId state, const Near& near, const Row& base, Found& fewer);
+  bool cut(StateId state, const Near& near, const Row& base, Found& fewer);
   Near without_excluded(StateId state);
   void exclude(const Near& near, Found& fewer);
   uint32_t reach_without(const Near& near, uint32_t reach);
@@ -159,7 +162,7 @@ class Engine {
   void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
   void walk_levels(const Trie& trie, uint32_t top, Spot from, Found& found);
   bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
-  void compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
+  bool compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);

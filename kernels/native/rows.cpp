@@ -5,6 +5,7 @@
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "dense_walk.h"
 #include "engine.h"
@@ -18,6 +19,7 @@ constexpr size_t kSparseTokens = 600;
 constexpr size_t kLongestChain = 8;
 constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
 constexpr uint32_t kLeastBound = 8;
+constexpr uint32_t kDearness = 32;   // of a node of the trie when two states are compared, where a walk has one
 constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual trie
 
 }  // namespace
@@ -63,7 +65,8 @@ Row Engine::make_row(StateId state, const Near& near) {
     const Row& base = *find_row(kVocabularyTrie, near.state);
     const bool is_bound = near.same != 0;
     const bool helps = !is_bound || (base.reach != kNone && base.reach < near.same);
-    if (base.mask && helps) return near_row(state, near);
+    if (base.mask && helps)
+      if (auto made = near_row(state, near)) return std::move(*made);
   }
   const Absorption absorbed = absorption({state, kNone});
   if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
@@ -245,13 +248,14 @@ bool Engine::follow_literal(const Trie& trie, uint32_t& place, StateId& state, F
 }
 
 // What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie.  Texts of at most
-// `same` bytes are known to be in both or in neither.
-void Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer) {
+// `same` bytes are known to be in both or in neither.  False where so much differs that a walk from one is quicker.
+bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer) {
   const Trie& all = tokens_->trie();
   struct Level {
     uint32_t next, stop;
     Spot one, other;
   };
+  uint32_t left = all.size() / kDearness;
   std::vector<Level> path{{all.child_begin[0], all.child_begin[1], one, other}};
   while (!path.empty()) {
     Level& level = path.back();
@@ -264,6 +268,7 @@ void Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
     const uint8_t byte = all.child_byte[at];
     const uint32_t place = all.child_node[at];
     if (uint32_t{all.depth[place]} + all.height[place] <= same) continue;
+    if (left-- == 0) return false;
     const bool in_one = live(level.one).contains(byte), in_other = live(level.other).contains(byte);
     if (in_one != in_other) {
       Found& found = in_one ? more : fewer;
@@ -288,6 +293,7 @@ void Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
     path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
     look_at(path.back().stop - path.back().next);
   }
+  return true;
 }
 
 Row Engine::plain_row(TrieId id, StateId state) {
@@ -347,36 +353,41 @@ Row Engine::class_row(StateId state, const TriePart& beyond) {
   return made;
 }
 
-Row Engine::near_row(StateId state, const Near& near) {
+std::optional<Row> Engine::near_row(StateId state, const Near& near) {
   const Row& base = *find_row(kVocabularyTrie, near.state);
   Found more, fewer;
   switch (near.way) {
     case Near::Way::kCompare:
-      compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer);
+      if (!compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer)) return std::nullopt;
       fewer.reach = 0;  // of the other state
       break;
-    case Near::Way::kLength: cut(state, near, base, fewer); break;
+    case Near::Way::kLength:
+      if (!cut(state, near, base, fewer)) return std::nullopt;
+      break;
     case Near::Way::kExcluded:
       exclude(near, fewer);
       fewer.reach = reach_without(near, base.reach);
       break;
   }
+  more.list();
+  fewer.list();
   Row made;
   made.reach = base.reach == kNone ? kNone : std::max({base.reach, more.reach, fewer.reach});
-  made.mask = base.mask;
-  made.removed = base.removed;
-  made.removed.insert(made.removed.end(), fewer.tokens.begin(), fewer.tokens.end());
-  if (!base.added.empty()) std::sort(fewer.tokens.begin(), fewer.tokens.end());
-  for (uint32_t token : base.added)
-    if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) made.added.push_back(token);
-  made.added.insert(made.added.end(), more.tokens.begin(), more.tokens.end());
-  if (made.added.size() + made.removed.size() > words() / 2) {  // a mask of its own is smaller
+  if (base.added.size() + base.removed.size() + more.tokens.size() + fewer.tokens.size() > words() / 2) {  // a mask of its own is smaller
     auto mask = std::make_shared<Words>(words());
-    made.write(mask->data(), words());
+    base.write(mask->data(), words());
+    for (uint32_t token : fewer.tokens) (*mask)[token >> 5] &= ~(uint32_t{1} << (token & 31));
+    for (uint32_t token : more.tokens) (*mask)[token >> 5] |= uint32_t{1} << (token & 31);
     cache_bytes_ += mask->size() * 4;
     made.mask = std::move(mask);
-    made.added = {};
-    made.removed = {};
+  } else {
+    made.mask = base.mask;
+    made.removed = base.removed;
+    made.removed.insert(made.removed.end(), fewer.tokens.begin(), fewer.tokens.end());
+    if (!base.added.empty()) std::sort(fewer.tokens.begin(), fewer.tokens.end());
+    for (uint32_t token : base.added)
+      if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) made.added.push_back(token);
+    made.added.insert(made.added.end(), more.tokens.begin(), more.tokens.end());
   }
   made.exits = base.exits;
   made.residual = base.residual;
@@ -390,9 +401,24 @@ Row Engine::near_row(StateId state, const Near& near) {
   return made;
 }
 
+void Engine::Found::list() {
+  for (uint32_t i = 0; i < bits.size(); ++i)
+    for (uint32_t word = bits[i]; word != 0; word &= word - 1) tokens.push_back(i * 32 + static_cast<uint32_t>(std::countr_zero(word)));
+  bits.clear();
+}
+
 // The row of the tokens found besides those of `mask`.
 Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
+  size_t count = found.tokens.size();
+  for (uint32_t word : found.bits) count += static_cast<unsigned>(std::popcount(word));
   Row made;
+  if (!found.bits.empty() && !mask && count > kSparseTokens) {
+    for (uint32_t token : found.tokens) found.bits[token >> 5] |= uint32_t{1} << (token & 31);
+    cache_bytes_ += found.bits.size() * 4;
+    made.mask = std::make_shared<const Words>(std::move(found.bits));
+    return made;
+  }
+  found.list();
   made.mask = std::move(mask);
   made.added = std::move(found.tokens);
   if (made.added.size() > (made.mask ? words() / 2 : kSparseTokens)) {

@@ -261,7 +261,8 @@ TermId TermStore::choice(std::vector<TermId> items) {
   return make({Kind::kChoice, lists_.intern(items, hash), 0, 0});
 }
 
-// Whether `one` is `other` with narrower bounds of repetitions, as far as a look at the first parts tells.
+// Whether `one` is `other` with narrower bounds of repetitions, as far as a look at the first parts tells.  Never true
+// of two terms in both directions.
 bool TermStore::is_narrower(TermId one, TermId other) const {
   constexpr unsigned kMostParts = 8;
   const auto front = [&](TermId term) { return terms_[term].kind == Kind::kSequence ? terms_[term].a : term; };
@@ -272,13 +273,29 @@ bool TermStore::is_narrower(TermId one, TermId other) const {
     if (first != second) {
       const Term& narrow = terms_[first];
       const Term& wide = terms_[second];
-      if (narrow.kind != Kind::kRepeat || wide.kind != Kind::kRepeat || narrow.a != wide.a) return false;
-      if (narrow.b < wide.b || narrow.c > wide.c) return false;
+      if (narrow.kind != Kind::kRepeat || wide.kind != Kind::kRepeat || narrow.a != wide.a || narrow.b < wide.b) return false;
+      // What follows may begin with the items that `other` has less; with as many, the maximum decides.
+      if (narrow.b > wide.b && rest(one) == rest(other) && absorbs(rest(one), narrow.a)) return true;
+      if (narrow.c > wide.c) return false;
     }
     one = rest(one);
     other = rest(other);
   }
   return false;
+}
+
+// Whether `item term` is narrower than `term`, as far as that is easy to see: the term begins with a loop over more.
+bool TermStore::absorbs(TermId term, TermId item) const {
+  const Term& loop = terms_[terms_[term].kind == Kind::kSequence ? terms_[term].a : term];
+  if (loop.kind != Kind::kRepeat || loop.b != 0 || loop.c != kNone) return false;
+  if (loop.a == item) return true;
+  if (terms_[item].kind != Kind::kBytes) return false;
+  const auto covers = [&](TermId other) {
+    return terms_[other].kind == Kind::kBytes && (byte_set(terms_[item].a) & ~byte_set(terms_[other].a)).empty();
+  };
+  if (terms_[loop.a].kind != Kind::kChoice) return covers(loop.a);
+  const auto items = list(terms_[loop.a].a);
+  return std::any_of(items.begin(), items.end(), covers);
 }
 
 void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {

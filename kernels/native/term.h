@@ -201,6 +201,7 @@ class TermStore {
   void prefetch(const Term& term) const;  // for make()
   TermId wrap(Kind kind, TermId value);
   bool is_narrower(TermId one, TermId other) const;
+  bool absorbs(TermId term, TermId item) const;
   Distance structural_distance(const Term& term) const;
   TermId encoded(std::span<const CodePoints> ranges);
   TermId continuation(unsigned count, std::span<const CodePoints> ranges);

@@ -153,9 +153,11 @@ struct Written {
 }  // namespace
 
 // The tokens and exits of the row of `near` that are too long for `state`.  Nearly all are settled by counting; only
-// where it is close, `state` itself is asked.
-void Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer) {
+// where it is close, `state` itself is asked.  False where so many are in question that a walk is quicker.
+bool Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer) {
+  constexpr uint32_t kDearness = 16;  // of a node of the trie here, where a walk has one
   const Trie& all = tokens_->trie();
+  uint32_t left = all.size() / kDearness;
   const auto exits = exit_lists_[base.exits];
   struct Level {
     uint32_t next, stop;
@@ -182,6 +184,7 @@ void Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer)
     const uint32_t place = all.child_node[at];
     // All tokens below may be completed so that they fit, the last byte being the quote.
     if (uint64_t{tokens_->most_chars(place)} + base.reach <= uint64_t{near.same} + 1) continue;
+    if (left-- == 0) return false;
     const uint8_t byte = all.child_byte[at];
     const bool is_leaf = all.is_leaf(place);
     const Spot here = is_leaf ? Spot{} : step(level.free, byte);
@@ -204,6 +207,7 @@ void Engine::cut(StateId state, const Near& near, const Row& base, Found& fewer)
     path.push_back({all.child_begin[place], all.child_begin[place + 1], here, kNone, byte, written});
     look_at(path.back().stop - path.back().next);
   }
+  return true;
 }
 
 }  // namespace structgen

@@ -58,6 +58,11 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "class and length": (pattern("^[a-z_]*$", minLength=1, maxLength=12), ['"', '"abc', '"abc_def_gh']),
     "dots": (pattern("^.{0,9}$"), ['"', '"abcdefg']),
     "occurs anywhere": (pattern("[0-9]{2}-[a-z]"), ['"', '"x4', '"x42', '"x42-', '"x42-q']),
+    "occurs anywhere, counted": (pattern("[a-z0-9_-]{40}"), ['"', '"ab', '"ab cd-', '"' + "a-" * 18, '"é' + "a" * 40]),
+    "counted class of many characters": (
+        pattern(r"^[\w/.:-]{2,30}$"),
+        ['"', '"a', '"sum', '"' + "a/" * 12, '"' + "a" * 29],
+    ),
     "names with matches of two patterns": (
         {"type": "object", "patternProperties": {"a": {"type": "null"}, "b": {"enum": [None, 1]}}, "minProperties": 1},
         ['{"', '{"a', '{"ab', '{"xb', '{"é', '{"a\\u0062'],

@@ -73,6 +73,20 @@ def differences(patterns: Iterator[str] | list[str], universe: Universe) -> list
     return [found for pattern in patterns if (found := compare(pattern, universe))][:10]
 
 
+def test_alternatives_that_count_before_a_loop() -> None:
+    """``a{3}b*`` lies in ``a{2}b*`` where the loop takes what is counted more, and only there."""
+    chosen, universe = random.Random(20), Universe(texts_up_to(5, "abé"))
+    items = ["a", "b", "[ab]", ".", "é", "[aé]", "ab"]
+    counts = [f"{{{low},{high}}}" for low in range(4) for high in ("", *range(max(low, 1), 5))]
+
+    def alternative() -> str:
+        counted, loop = chosen.choice(items), chosen.choice(items)
+        return f"(?:{counted}){chosen.choice(counts)}(?:{loop})*{chosen.choice(['', '', 'a', 'é?'])}"
+
+    patterns = ["|".join(alternative() for _ in range(chosen.choice([2, 2, 3, 5]))) for _ in range(100)]
+    assert differences(patterns, universe) == []
+
+
 @pytest.mark.parametrize("first", PIECES)
 def test_every_sequence_of_three_pieces(first: str) -> None:
     """Anchors, boundaries and look-arounds mean in every place what they mean to ``re``."""
