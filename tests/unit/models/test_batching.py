@@ -345,6 +345,35 @@ def test_other_threads_are_not_waited_for() -> None:
     assert np.array_equal(found[0], found[1])
 
 
+@pytest.mark.parametrize("use", ["extend", "start", "fork", "close the batch"])
+def test_nothing_else_is_in_the_model_during_a_pass(use: str) -> None:
+    """Who uses or closes it meanwhile, from any thread, waits until the pass is over."""
+    over, early = threading.Event(), []
+
+    def visit() -> None:
+        visits[use]()
+        early.append(not over.is_set())
+
+    def fault(passes: int) -> None:
+        visitor.start()
+        visitor.join(0.1)
+        over.set()
+
+    batch = Batch(Recorder(fault))
+    guest = batch.start()
+    visits = {
+        "extend": lambda: guest.extend([1]),
+        "start": batch.start,
+        "fork": guest.fork,
+        "close the batch": batch.close,
+    }
+    visitor = threading.Thread(target=visit, daemon=True)
+    found = run_together(batch, [lambda: batch.start().extend([1]), lambda: batch.start().extend([1])])
+    visitor.join(30)
+    assert early == [False]
+    assert np.array_equal(found[0], found[1])
+
+
 def test_a_worker_is_one_thread() -> None:
     """Two workers in one thread, one in two, or one that has left would be waited for without end."""
     batch = Batch(Recorder())
