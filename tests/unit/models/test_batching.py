@@ -34,21 +34,15 @@ class Recorder(HashModel):
     def __init__(self, fault: Callable[[int], BaseException | None] = lambda passes: None) -> None:
         super().__init__(VOCABULARY, max_context=400)
         self.passes: list[list[tuple[int, tuple[int, ...]]]] = []
-        self.inside = 0
         self.fault = fault
 
     def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
-        self.inside += 1
-        assert self.inside == 1
         self.passes.append([(each.session.length, tuple(each.token_ids)) for each in extensions])
         error = self.fault(len(self.passes))
         if error is not None:
             extensions[0].session.extend(extensions[0].token_ids)  # what a pass leaves that stops half-way
-            self.inside -= 1
             raise error
-        rows = super().extend_many(extensions)
-        self.inside -= 1
-        return rows
+        return super().extend_many(extensions)
 
 
 class Guarded(HashModel):
@@ -204,6 +198,7 @@ def test_a_pass_that_fails_fails_only_who_is_at_fault() -> None:
     with Batch(model) as batch:
         first = run_together(batch, [lambda i=i: batch.start().extend(i) for i in ids])
         second = run_together(batch, [lambda i=i: batch.start().extend(i) for i in ([5], [5], [6, 7])])
+    assert len(model.passes) == 2
     assert np.array_equal(first[0], HashModel(VOCABULARY).start().extend([5]))
     assert "no token has the id 999" in str(first[1])
     for row, wanted in zip(second, ([5], [5], [6, 7]), strict=True):
@@ -347,6 +342,35 @@ def test_other_threads_are_not_waited_for() -> None:
         return answers[0]
 
     found = run_together(batch, [program, lambda: batch.start().extend([1])])
+    assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("use", ["extend", "start", "fork", "close the batch"])
+def test_nothing_else_is_in_the_model_during_a_pass(use: str) -> None:
+    """Who uses or closes it meanwhile, from any thread, waits until the pass is over."""
+    over, early = threading.Event(), []
+
+    def visit() -> None:
+        visits[use]()
+        early.append(not over.is_set())
+
+    def fault(passes: int) -> None:
+        visitor.start()
+        visitor.join(0.1)
+        over.set()
+
+    batch = Batch(Recorder(fault))
+    guest = batch.start()
+    visits = {
+        "extend": lambda: guest.extend([1]),
+        "start": batch.start,
+        "fork": guest.fork,
+        "close the batch": batch.close,
+    }
+    visitor = threading.Thread(target=visit, daemon=True)
+    found = run_together(batch, [lambda: batch.start().extend([1]), lambda: batch.start().extend([1])])
+    visitor.join(30)
+    assert early == [False]
     assert np.array_equal(found[0], found[1])
 
 
