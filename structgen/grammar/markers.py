@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-__all__ = ["Lark", "Regex", "TextCheck", "collecting", "described", "validated"]
+__all__ = ["Lark", "Regex", "TextCheck", "collecting", "validated"]
 
 _LONGEST_NAME: Final = 60
 _THROUGH: Final = frozenset({"function-before", "function-after", "function-wrap", "default", "nullable"})
@@ -38,9 +38,6 @@ class _Marker:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return validated(self.grammar, repr(self), source, handler)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return described(self.grammar, repr(self), schema, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +125,28 @@ def validated(grammar: Grammar, shown: str, source: Any, handler: GetCoreSchemaH
             evidence=f"found {_short(repr(source))}",
             remedy="write Annotated[str, ...], inside a union too: Annotated[str, ...] | int",
         )
-    return core_schema.no_info_after_validator_function(TextCheck(grammar, shown), schema)
+    # A function of this very schema: that of an annotation would be called for what stands around it (Json[...]) too.
+    metadata = {"pydantic_js_functions": [TextDescription(grammar, shown)]}
+    return core_schema.no_info_after_validator_function(TextCheck(grammar, shown), schema, metadata=metadata)
 
 
-def described(grammar: Grammar, shown: str, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """The JSON Schema of a text with a grammar, which is noted for :func:`collecting`."""
-    name = f"{_short(shown)} {grammar.digest.hex()[:12]}"
-    known = _collected.get()
-    if known is not None:
-        known[name] = grammar
-    found = handler(schema)
-    if found.get("type") == "string" and "format" not in found:
-        return {**found, "format": name}
-    return {"allOf": [found, {"format": name}]}
+@dataclass(frozen=True, slots=True)
+class TextDescription:
+    """Describes a text with a grammar as JSON Schema, and notes the grammar for :func:`collecting`."""
+
+    grammar: Grammar
+    shown: str
+
+    def __call__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of the text, with a format that names the grammar."""
+        name = f"{_short(self.shown)} {self.grammar.digest.hex()[:12]}"
+        known = _collected.get()
+        if known is not None:
+            known[name] = self.grammar
+        found = handler(schema)
+        if found.get("type") == "string" and "format" not in found:
+            return {**found, "format": name}
+        return {"allOf": [found, {"format": name}]}
 
 
 @contextmanager

@@ -114,12 +114,6 @@ class Grammar:
 
         return validated(self, repr(self), source, handler)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
-        """Describe ``Annotated[str, grammar]`` as JSON Schema."""
-        from structgen.grammar.markers import described
-
-        return described(self, repr(self), schema, handler)
-
     def __repr__(self) -> str:
         from structgen.grammar.printer import to_text  # the printer needs the node types
 

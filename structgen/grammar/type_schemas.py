@@ -48,6 +48,8 @@ class Generator(GenerateJsonSchema):
         has_any: some part is open to any value.
     """
 
+    ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})  # type: ignore[assignment]
+
     def __init__(self, formats: dict[str, Grammar]) -> None:
         super().__init__()
         self.formats = formats
@@ -76,9 +78,15 @@ class Generator(GenerateJsonSchema):
             ]
         for schema in reversed(order):  # what is inside comes first
             if "contentSchema" in schema and schema.get("contentMediaType") == "application/json":
-                whole = {**schema["contentSchema"], **({"$defs": root["$defs"]} if "$defs" in root else {})}
-                grammar = json_schema(whole, formats=self.formats)
-                schema["format"] = self._named(f"JSON of {_shown(schema['contentSchema'])}", grammar)
+                content = schema["contentSchema"]
+                if "format" in schema:  # said of what is inside: Json[UUID4] is Annotated[UUID, UuidVersion(4), Json]
+                    content = {"allOf": [content, {"format": schema["format"]}]}
+                grammar = json_schema({**content, "$defs": root.get("$defs", {})}, formats=self.formats)
+                schema["format"] = self._named(f"JSON of {_shown(content)}", grammar)
+
+    def _setting(self, name: str) -> Any:
+        """What the configuration of the model around says, where it says something; versions know different names."""
+        return self._config.config_dict.get(name)
 
     def _named(self, name: str, grammar: Grammar) -> str:
         """A format of that meaning; its name says what it is."""
@@ -96,11 +104,11 @@ class Generator(GenerateJsonSchema):
         parts: list[Grammar] = []
         pattern = schema.get("pattern")
         if pattern is not None:
-            found = self._pattern(pattern, schema.get("regex_engine") or self._config.regex_engine)
+            found = self._pattern(pattern, schema.get("regex_engine") or self._setting("regex_engine"))
             if found is not None:
                 parts.append(found)
                 del made["pattern"]
-        is_stripped = schema.get("strip_whitespace", self._config.str_strip_whitespace)
+        is_stripped = schema.get("strip_whitespace", self._setting("str_strip_whitespace"))
         if is_stripped and (pattern is not None or made.get("minLength")):
             parts.append(type_formats.stripped_text())
         if schema.get("ascii_only"):
@@ -111,7 +119,7 @@ class Generator(GenerateJsonSchema):
         return made
 
     @staticmethod
-    def _pattern(pattern: Any, engine: str) -> Grammar | None:
+    def _pattern(pattern: Any, engine: str | None) -> Grammar | None:
         """The texts in which a pattern matches; ``None`` where ECMA-262, as which JSON Schema reads it, agrees."""
         text, flags, dialect = pattern, "", "rust"
         if isinstance(pattern, re.Pattern):
@@ -135,7 +143,7 @@ class Generator(GenerateJsonSchema):
 
     def bytes_schema(self, schema: Any) -> JsonSchemaValue:
         least, most = schema.get("min_length") or 0, schema.get("max_length")
-        encoding = self._config.val_json_bytes
+        encoding = self._setting("val_json_bytes")
         if encoding == "base64":
             return self._text("bytes in Base 64", type_formats.base64_text(least, most, is_url=True))
         if encoding == "hex":
@@ -251,7 +259,10 @@ class Generator(GenerateJsonSchema):
                 if inner.get("sub_type") == "int":
                     return _listed(str(int(value)) for value in values)
                 return _listed(value for value in values if isinstance(value, str))
-            case "int" | "float" | "bool" | "decimal":
+            case "decimal":
+                described = self.generate_inner(schema)
+                return next(one for one in described["anyOf"] if one["type"] == "string")
+            case "int" | "float" | "bool":
                 made = self.generate_inner(inner if schema["type"] in {"nullable", "default"} else schema)
                 return self._text(
                     f"text of {_shown(made)}", json_schema(made, formats=self.formats, whitespace="compact")
@@ -273,6 +284,13 @@ class Generator(GenerateJsonSchema):
             else:
                 return schema
 
+    def tagged_union_schema(self, schema: Any) -> JsonSchemaValue:
+        """The alternatives, with the tag: it is read before any of them, so that its default does not count."""
+        made = super().tagged_union_schema(schema)
+        if "discriminator" in made:
+            made["required"] = [made["discriminator"]["propertyName"]]
+        return made
+
     # Names of fields
 
     def model_fields_schema(self, schema: Any) -> JsonSchemaValue:
@@ -287,11 +305,10 @@ class Generator(GenerateJsonSchema):
 
     def _closed(self, made: JsonSchemaValue, fields: Iterable[tuple[str, Any]]) -> JsonSchemaValue:
         """Forbid the names that are read as a field beside the one that is written."""
-        config = self._config
-        by_name = bool(config.validate_by_name or config.populate_by_name)
+        by_name = bool(self._setting("validate_by_name") or self._setting("populate_by_name"))
         for name, field in fields:
             alias = field.get("validation_alias")
-            if alias is None or config.validate_by_alias is False:
+            if alias is None or self._setting("validate_by_alias") is False:
                 continue
             paths = [[alias]] if isinstance(alias, str) else [alias] if not isinstance(alias[0], list) else alias
             if by_name:

@@ -34,7 +34,7 @@ from structgen.grammar.nodes import (
 from structgen.grammar.report import Described
 from structgen.grammar.scopes import resolve
 
-__all__ = ["spelled_content", "without_strings"]
+__all__ = ["plain_text", "spelled_content"]
 
 _SHORT: Final = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 _MUST_ESCAPE: Final = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
@@ -44,8 +44,6 @@ _BEYOND: Final = 0x10000
 def spelled_content(grammar: Grammar) -> Grammar:
     """What stands between the quotes of the JSON strings whose decoded text belongs to ``grammar``.
 
-    Captures are left out, for their texts would be spelled with escapes.
-
     Args:
         grammar: a closed term.
 
@@ -53,15 +51,24 @@ def spelled_content(grammar: Grammar) -> Grammar:
         GrammarError: it speaks of something else than text: bytes that are no characters, special tokens, arrays and
             objects that repeat nothing, or labels.
     """
-    return _rewritten(without_strings(resolve(grammar, through_shared=True)))
+    return _rewritten(plain_text(resolve(grammar, through_shared=True)))
 
 
-def without_strings(grammar: Grammar) -> Grammar:
-    """An equal term in which the JSON strings are written out, as they must be to stand in a JSON string again."""
+def plain_text(grammar: Grammar) -> Grammar:
+    """An equal term to stand in a JSON string.
+
+    Captures and descriptions are left out, for the texts would be spelled with escapes; JSON strings inside are written
+    out, character by character.
+
+    Raises:
+        GrammarError: such a string speaks of bytes that are no characters.
+    """
     made: dict[int, Grammar] = {}
     for node in postorder(grammar):
         children = [made[id(child)] for child in node.children]
-        if isinstance(node, JsonString):
+        if isinstance(node, (Capture, Described)):
+            made[id(node)] = children[0]
+        elif isinstance(node, JsonString):
             made[id(node)] = sequence('"', _rewritten(children[0]), '"')
         else:
             made[id(node)] = with_children(node, children)
@@ -73,8 +80,6 @@ def _rewritten(root: Grammar) -> Grammar:
     for node in postorder(root):
         children = [made[id(child)] for child in node.children]
         match node:
-            case Described() | Capture():
-                made[id(node)] = children[0]
             case Literal(data=data):
                 made[id(node)] = sequence(*(_spellings(((ord(c), ord(c)),)) for c in _decoded(data)))
             case CharClass(ranges=ranges):

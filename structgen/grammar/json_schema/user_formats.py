@@ -7,9 +7,8 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 
 from structgen.errors import GrammarError
-from structgen.grammar.algebra import undescribed
 from structgen.grammar.analysis import is_regular
-from structgen.grammar.json_schema.string_content import spelled_content, without_strings
+from structgen.grammar.json_schema.string_content import plain_text, spelled_content
 from structgen.grammar.nodes import ANY_CHAR, Grammar, JsonString, Repeat, Shared, SpecialToken, postorder, sequence
 from structgen.grammar.recognition import recognizes
 
@@ -96,4 +95,4 @@ def _format_of(name: str, grammar: Grammar) -> UserFormat:
             "its grammar has special tokens, which are no text",
             remedy="leave them out of the grammar",
         )
-    return UserFormat(name, without_strings(undescribed(grammar)))
+    return UserFormat(name, plain_text(grammar))

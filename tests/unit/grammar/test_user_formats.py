@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 import structgen as sg
+from structgen.decode.captures import has_captures
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsupportedFeature
 from structgen.grammar.json_schema import JsonPolicy, json_schema
@@ -231,6 +232,14 @@ def test_recognition_against_brute_force(grammar: Grammar, belongs: Any) -> None
         for letters in itertools.product("ab", repeat=length):
             text = "".join(letters)
             assert recognizes(grammar, text) == bool(belongs(text))
+
+
+@pytest.mark.parametrize("pattern", ["(?P<x>a+)", "(?P<x>a+)(?P<y>b)?"])
+def test_captures_inside_are_left_out(pattern: str) -> None:
+    """The output is JSON; the texts of groups would be spelled with escapes."""
+    for grammar in (sg.regex(pattern), NESTED + sg.regex(pattern)):
+        assert has_captures(grammar)
+        assert not has_captures(json_schema({"type": "string", "format": "f"}, formats={"f": grammar}))
 
 
 def test_lone_surrogates_belong_to_nothing() -> None:
