@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema import JsonPolicy, json_schema
     from structgen.grammar.lark import lark, load
     from structgen.grammar.limits import Limits
+    from structgen.grammar.markers import Lark, Regex
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.models import load_model
@@ -41,12 +42,14 @@ __all__ = [
     "GrammarError",
     "Greedy",
     "JsonPolicy",
+    "Lark",
     "LimitExceeded",
     "Limits",
     "Matcher",
     "ModelError",
     "Multinomial",
     "ProgramError",
+    "Regex",
     "Result",
     "Run",
     "StructgenError",
@@ -90,6 +93,7 @@ _NAMES = {
     "structgen.grammar.json_schema": ("JsonPolicy", "json_schema"),
     "structgen.grammar.lark": ("lark", "load"),
     "structgen.grammar.limits": ("Limits",),
+    "structgen.grammar.markers": ("Lark", "Regex"),
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.models": ("load_model",),

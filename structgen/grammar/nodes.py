@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, Final, TypeAlias, final
+from typing import Any, ClassVar, Final, TypeAlias, final
 from typing import Literal as Literal_
 
 __all__ = [
@@ -107,6 +107,12 @@ class Grammar:
         if not isinstance(other, Grammar):
             return NotImplemented
         return self.digest == other.digest
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Validate ``Annotated[str, grammar]`` with pydantic."""
+        from structgen.grammar.markers import validated  # which need grammars
+
+        return validated(self, repr(self), source, handler)
 
     def __repr__(self) -> str:
         from structgen.grammar.printer import to_text  # the printer needs the node types

@@ -93,12 +93,21 @@ def answer_of(annotation: Any) -> Answer:
             return _text(annotation, select(options), options)
     if annotation is None:
         annotation = type(None)
-    schema = closed(schema_of_type(annotation), tagged=True)  # pydantic ignores further members; nobody wants them
-    return Answer(annotation, json_schema(schema, policy=_POLICY), "json", _adapter(annotation))
+    described, formats = schema_of_type(annotation)
+    schema = closed(described, tagged=True)  # pydantic ignores further members; nobody wants them
+    return Answer(annotation, json_schema(schema, policy=_POLICY, formats=formats), "json", _adapter(annotation))
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:
-    return Answer(annotation, grammar, "text", _adapter(annotation), choices)
+    return Answer(annotation, grammar, "text", _adapter(_without_grammar(annotation)), choices)
+
+
+def _without_grammar(annotation: Any) -> Any:
+    """The type that a text is read as: in JSON a grammar could stand beside ``str`` alone."""
+    metadata = [one for one in getattr(annotation, "__metadata__", ()) if not isinstance(one, Grammar)]
+    if not hasattr(annotation, "__metadata__"):
+        return annotation
+    return Annotated[(annotation.__origin__, *metadata)] if metadata else annotation.__origin__
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any]:

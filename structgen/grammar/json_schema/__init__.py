@@ -30,7 +30,7 @@ _DEFAULT_LIMITS: Final = Limits()
 _DEFAULT_POLICY: Final = JsonPolicy()
 
 
-def json_schema(
+def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     schema: object,
     *,
     policy: JsonPolicy | None = None,
@@ -38,6 +38,7 @@ def json_schema(
     order: Order | None = None,
     draft: str | None = None,
     registry: Mapping[str, object] | None = None,
+    formats: Mapping[str, Grammar] | None = None,
     limits: Limits = _DEFAULT_LIMITS,
     keep: bool = False,
 ) -> Grammar:
@@ -45,7 +46,8 @@ def json_schema(
 
     Args:
         schema: a schema as ``dict`` or ``bool``, its JSON text as ``str`` or ``bytes``, or a Python type: a pydantic
-            model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]`` ...
+            model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]`` ..., as
+            ``docs/types.md`` says.
         policy: which texts of a valid value belong to the language.
         whitespace: the same as ``policy`` with this ``whitespace``.
         order: the same as ``policy`` with this ``order`` of the members of objects.
@@ -54,9 +56,11 @@ def json_schema(
             from URIs to schemas (``dict``, ``bool`` or JSON text).  Each is read in the draft of its own ``$schema``,
             or else in that of ``schema``.  The metaschemas of the drafts are known without it where the package
             ``jsonschema-specifications`` is installed.
+        formats: what names under ``format`` mean: the decoded text of the string belongs to the grammar.  A name of
+            the specification then means that and nothing else; the policy's ``formats`` does not concern them.
         limits: bounds on size and nesting.
         keep: whether a grammar that takes long to plan is kept in the disk cache, and looked for there first.  Not
-            where there is a registry or a Python type.
+            where there is a registry, a Python type or a format of the caller's.
 
     Returns:
         a term with a description: one entry for each keyword, and the policies.
@@ -67,6 +71,7 @@ def json_schema(
         UnsatisfiableGrammar: no value is valid.
         GrammarError: the schema is malformed in another way.
         LimitExceeded: it is too large or nested too deeply.
+        TypeError: ``formats`` is no mapping from names to grammars.
 
     Complexity: linear in the part of the schema that is reached, times the alternatives that ``allOf`` multiplies.
 
@@ -75,17 +80,21 @@ def json_schema(
     ('#/properties/age/minimum', 'enforced')
     """
     python_type = None
+    named = formats
     if not isinstance(schema, _SCHEMAS):
         from structgen.grammar.types import schema_of_type  # pydantic is imported only for Python types
 
-        schema, python_type = schema_of_type(schema), schema
+        python_type = schema
+        schema, own_names = schema_of_type(schema)
+        named = {**own_names, **(formats or {})}
     chosen = policy or _DEFAULT_POLICY
     if whitespace is not None:
         chosen = replace(chosen, whitespace=whitespace)
     if order is not None:
         chosen = replace(chosen, order=order)
-    setting = setting_of(chosen, limits)
-    content = None if registry is not None or python_type is not None else _content(schema, limits)
+    setting = setting_of(chosen, limits) if not named else _setting_with(chosen, limits, named)
+    is_alone = registry is None and python_type is None and not named
+    content = _content(schema, limits) if is_alone else None
     key = (setting, draft, content)
     if content is not None:
         known = _known_grammars.get(key)
@@ -109,6 +118,13 @@ _ENTRY_BYTES: Final = 4_096
 _BYTES_PER_BYTE: Final = 24
 """What a grammar takes in memory with its document, for a byte of schema: about that much in real ones."""
 _known_grammars: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+
+
+def _setting_with(policy: JsonPolicy, limits: Limits, formats: Mapping[str, Grammar]) -> Setting:
+    """A setting of its own, for what is known of schemas elsewhere is known without these formats."""
+    from structgen.grammar.json_schema.user_formats import user_formats  # few ask for it
+
+    return Setting(policy, limits, user_formats(formats))
 
 
 def forget_known() -> None:

@@ -5,7 +5,8 @@ A document is indexed for identifiers and anchors at the first reference that is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.drafts import Dialect, dialect_named, dialect_of, identity
@@ -16,14 +17,16 @@ from structgen.grammar.json_schema.uris import absolute, without_fragment
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.json_schema.user_formats import StringFormat
     from structgen.grammar.limits import Limits
 
-__all__ = ["RECURSIVE", "Document", "Documents", "Path"]
+__all__ = ["NO_FORMATS", "RECURSIVE", "Document", "Documents", "Path"]
 
 Path = tuple[str | int, ...]
 
 RECURSIVE: Final = ""
 """The name of the dynamic anchor that ``$recursiveAnchor`` makes; no plain anchor can have it."""
+NO_FORMATS: Final[Mapping[str, StringFormat]] = MappingProxyType({})
 
 
 class Document:
@@ -33,9 +36,10 @@ class Document:
         name: what stands before ``#`` in the pointers of its places: nothing for the document that was given.
         resource: the resource of its root.
         asserts_formats: whether ``format`` restricts strings.
+        formats: the formats that the caller defines.
     """
 
-    __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "name", "resource")
+    __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "formats", "name", "resource")
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Document:
         self.name = name
         self.resource = Resource(root, uri, self, dialect, documents.limits)
         self.asserts_formats = documents.asserts_formats
+        self.formats = documents.formats
         self._documents = documents
         self._index: Index | None = None
         self._finds_copies = finds_copies
@@ -181,6 +186,7 @@ class Documents:
         loaded: the documents of the registry that were needed, in the order of their use.
         limits: the bounds on patterns and JSON text.
         asserts_formats: whether ``format`` restricts strings.
+        formats: the formats that the caller defines.
     """
 
     def __init__(
@@ -192,6 +198,7 @@ class Documents:
         *,
         asserts_formats: bool = True,
         finds_copies: bool | None = None,
+        formats: Mapping[str, StringFormat] = NO_FORMATS,
     ) -> None:
         """Begin with one document.
 
@@ -202,9 +209,11 @@ class Documents:
             limits: the bounds on patterns and JSON text.
             asserts_formats: whether ``format`` restricts strings.
             finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
+            formats: the formats that the caller defines, which restrict them in any case.
         """
         self.limits = limits
         self.asserts_formats = asserts_formats
+        self.formats = formats
         self.loaded: list[Document] = []
         self._library = library
         self._by_uri: dict[str, Document] = {}

@@ -183,6 +183,8 @@ def _entry(  # one keyword with all that its treatment depends on
         detail = f"not a keyword of {dialect.name}"
     elif not is_reached:
         detail = "no value that can be written is judged by it"
+    elif keyword == "format" and value in resource.document.formats:
+        status, detail = Status.ENFORCED, "as the caller defines it"
     elif keyword == "format" and value not in ASSERTED:
         detail = f"{value!r} is not a format of the specification; not asserted"
     elif keyword == "format" and not resource.document.asserts_formats:

@@ -22,6 +22,8 @@ from structgen.grammar.nodes import ANY_CHAR, CharClass, Grammar, JsonString, Re
 __all__ = [
     "ASSERTED",
     "PLAIN_HOSTNAME",
+    "STANDARD",
+    "StandardFormat",
     "format_admits",
     "format_language",
     "format_string",
@@ -173,3 +175,37 @@ def format_admits(name: str, text: str) -> bool | None:
     """Whether ``text`` belongs to an asserted format; ``None``: that is not known."""
     decide = _BY_NAME[name].decide
     return belongs(text, format_language(name)) if decide is None else decide(text)
+
+
+class StandardFormat:
+    """An asserted format, as :class:`~structgen.grammar.json_schema.user_formats.StringFormat` says."""
+
+    __slots__ = ("is_regular", "name", "unbounded")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_regular = True
+        self.unbounded = "" if is_bounded(name) else "of which only a part is known"
+
+    @property
+    def language(self) -> Grammar:
+        """The decoded texts that are written, regular."""
+        return format_language(self.name)
+
+    @property
+    def outer(self) -> Grammar:
+        """A regular language that holds all texts of the format."""
+        return outer_language(self.name)
+
+    @property
+    def string(self) -> Grammar:
+        """The JSON strings."""
+        return format_string(self.name)
+
+    def admits(self, text: str) -> bool | None:
+        """Whether ``text`` belongs to the format; ``None``: that is not known."""
+        return format_admits(self.name, text)
+
+
+STANDARD: Final = {name: StandardFormat(name) for name in _BY_NAME}
+"""The asserted formats by name, each one object."""

@@ -86,7 +86,13 @@ def planned_grammar(
         if finds_copies and (isinstance(schema, Dump) or not isinstance(schema, (str, bytes, bytearray))):
             finds_copies = None  # as far as they are spelled out
         documents = Documents(
-            document, chosen, library, limits, asserts_formats=setting.asserts_formats, finds_copies=finds_copies
+            document,
+            chosen,
+            library,
+            limits,
+            asserts_formats=setting.asserts_formats,
+            finds_copies=finds_copies,
+            formats=setting.formats,
         )
         try:
             return _grammar(documents, python_type, setting, tracks_scopes=False)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from structgen.grammar.json_schema.documents import NO_FORMATS
 from structgen.grammar.json_schema.leaves import Leaves
 from structgen.grammar.json_schema.plain import PlainSchemas, is_plain
 from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.syntax import syntax_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.policy import JsonPolicy
+    from structgen.grammar.json_schema.user_formats import StringFormat
     from structgen.grammar.limits import Limits
 
 __all__ = ["Setting", "setting_of"]
@@ -26,17 +30,19 @@ class Setting:
         limits: the limits.
         syntax: the terms of the policy.
         asserts_formats: whether ``format`` restricts strings.
-        plain: the native planner; ``None`` if it does not know the policy.
+        formats: the formats that the caller defines.
+        plain: the native planner; ``None`` if it does not know the policy, or not the formats.
     """
 
-    __slots__ = ("_leaves", "asserts_formats", "limits", "plain", "policy", "syntax")
+    __slots__ = ("_leaves", "asserts_formats", "formats", "limits", "plain", "policy", "syntax")
 
-    def __init__(self, policy: JsonPolicy, limits: Limits) -> None:
+    def __init__(self, policy: JsonPolicy, limits: Limits, formats: Mapping[str, StringFormat] = NO_FORMATS) -> None:
         self.policy = policy
         self.limits = limits
         self.syntax = syntax_of(policy)
         self.asserts_formats = policy.formats == "asserted"
-        self.plain = PlainSchemas(self) if is_plain(policy) else None
+        self.formats = formats
+        self.plain = PlainSchemas(self) if is_plain(policy) and not formats else None
         self._leaves: dict[Dialect, Leaves] = {}
 
     def leaves(self, dialect: Dialect) -> Leaves:

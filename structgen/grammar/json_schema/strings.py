@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.json_schema.counts import least_count, most_count, united
-from structgen.grammar.json_schema.formats import (
-    ASSERTED,
-    PLAIN_HOSTNAME,
-    format_admits,
-    format_language,
-    format_string,
-    is_bounded,
-    outer_language,
-)
+from structgen.grammar.json_schema.formats import ASSERTED, PLAIN_HOSTNAME, STANDARD
 from structgen.grammar.json_schema.membership import belongs, members
 from structgen.grammar.json_schema.places import Place, malformed, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
@@ -27,6 +19,7 @@ if TYPE_CHECKING:
 
     from structgen.grammar.json_schema.shapes import Shape
     from structgen.grammar.json_schema.strict_json import Json
+    from structgen.grammar.json_schema.user_formats import StringFormat
 
 __all__ = ["READERS", "StringFacet", "pattern_language", "string_term"]
 
@@ -37,7 +30,7 @@ class StringFacet:
     Attributes:
         shortest, longest: the lengths; ``longest`` is ``None`` without a bound.
         languages: the decoded text belongs to each.
-        formats: the names of formats, likewise, each with the schema that has it.
+        formats: formats, likewise, each with the schema that has it.
     """
 
     __slots__ = ("formats", "languages", "longest", "shortest")
@@ -46,7 +39,7 @@ class StringFacet:
         self.shortest = 0
         self.longest: int | None = None
         self.languages: tuple[Grammar, ...] = ()
-        self.formats: dict[str, Place] = {}
+        self.formats: dict[StringFormat, Place] = {}
 
     @property
     def is_contradictory(self) -> bool:
@@ -78,10 +71,9 @@ class StringFacet:
         """
         if self.is_contradictory:
             return [StringFacet()]
-        for name, place in self.formats.items():
-            if not is_bounded(name):
-                problem = f"'not' over format {name!r}, of which only a part is known, is not enforced"
-                refused(place, "format", problem)
+        for one, place in self.formats.items():
+            if one.unbounded:
+                refused(place, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
         shorter, longer, other = StringFacet(), StringFacet(), StringFacet()
         shorter.longest = self.shortest - 1
         found = [shorter] if self.shortest > 0 else []
@@ -104,10 +96,10 @@ class StringFacet:
             return False
         if not all(belongs(text, language) for language in self.languages):
             return False
-        for name, place in self.formats.items():
-            is_member = format_admits(name, text)
+        for one, place in self.formats.items():
+            is_member = one.admits(text)
             if is_member is None:
-                refused(place, "format", f"whether {text!r:.60} is a {name} cannot be decided")
+                refused(place, "format", f"whether {text!r:.60} is a {one.name} cannot be decided")
             if not is_member:
                 return False
         return True
@@ -124,8 +116,23 @@ class StringFacet:
         return frozenset(text for text in left if self.admits(text))
 
     def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
-        """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written."""
-        return [*self.languages, *map(outer_language if is_proof else format_language, self.formats)]
+        """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written.
+
+        Raises:
+            UnsupportedFeature: what is written of a format is not regular.
+        """
+        if is_proof:
+            return [*self.languages, *(one.outer for one in self.formats)]
+        for one, place in self.formats.items():
+            if not one.is_regular:
+                refused(
+                    place,
+                    "format",
+                    f"format {one.name!r}, which is not regular, is not combined with lengths, patterns, other formats "
+                    "or names",
+                    remedy="say it in the grammar of the format, or write that without recursion",
+                )
+        return [*self.languages, *(one.language for one in self.formats)]
 
 
 def _facet(shape: Shape) -> StringFacet:
@@ -152,9 +159,12 @@ def _pattern(shape: Shape, place: Place, value: Json) -> None:
 def _format(shape: Shape, place: Place, value: Json) -> None:
     if not isinstance(value, str):
         malformed(place, "format", "a string")
-    if value in ASSERTED and place.resource.document.asserts_formats:
+    document = place.resource.document
+    if value in document.formats:
+        _facet(shape).formats[document.formats[value]] = place
+    elif value in ASSERTED and document.asserts_formats:
         is_old = value == "hostname" and place.resource.dialect.draft <= 6
-        _facet(shape).formats[PLAIN_HOSTNAME if is_old else value] = place
+        _facet(shape).formats[STANDARD[PLAIN_HOSTNAME if is_old else value]] = place
 
 
 READERS: Final = {
@@ -210,7 +220,7 @@ def string_term(facet: StringFacet | None, longest: int | None = None, *, is_pro
         return EMPTY
     is_bounded = facet.shortest > 0 or facet.longest is not None
     if not is_bounded and not facet.languages and len(facet.formats) == 1 and not is_proof:
-        return format_string(next(iter(facet.formats)))
+        return next(iter(facet.formats)).string
     parts = facet.all_languages(is_proof=is_proof)
     if not parts:
         return _of_length(facet.shortest, facet.longest)

@@ -1,0 +1,88 @@
+"""Random types: what is written is a member and reads back, and members are read by validation."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from type_universe import Universe, spaced, written
+
+from structgen.engine import Matcher, Vocabulary, compile
+from structgen.grammar.json_schema import json_schema
+
+BYTES = Vocabulary([bytes([byte]) for byte in range(256)])
+VALUES = 4
+EDITS = 8
+WALKS = 6
+LONGEST_WALK = 150
+MODELS_AT_ONCE = 25
+
+
+def is_member(start: Matcher, text: bytes) -> bool:
+    start.reset()
+    return start.accept_bytes(text) == len(text) and start.is_accepting
+
+
+def random_member(start: Matcher, rng: random.Random) -> bytes:
+    """A member of the grammar: random bytes for a while, then the shortest way to the end."""
+    start.reset()
+    text = bytearray()
+    for _ in range(rng.randrange(LONGEST_WALK)):
+        live = start.live_bytes()
+        if not live:
+            break
+        text.append(rng.choice(live))
+        assert start.accept(text[-1])
+    return bytes(text) + bytes(start.shortest_completion())
+
+
+def edited(text: bytes, rng: random.Random) -> bytes:
+    """The text with one byte left out, put in or replaced."""
+    at = rng.randrange(len(text))
+    byte = bytes([rng.choice(text + b'0"-,:.9a')])
+    return text[:at] + rng.choice([b"", byte]) + text[at + rng.randint(0, 1) :]
+
+
+def is_read(adapter: TypeAdapter[Any], text: bytes) -> bool:
+    try:
+        adapter.validate_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check(seed: int) -> None:
+    universe = Universe(seed)
+    kind = universe.model()
+    adapter: TypeAdapter[Any] = TypeAdapter(kind.annotation)
+    start = compile(json_schema(kind.annotation), BYTES).matcher()
+    for _ in range(VALUES):
+        value = kind.make()
+        text = written(adapter, value)
+        assert is_member(start, text), (seed, text)
+        assert is_member(start, spaced(text)), (seed, text)
+        assert adapter.validate_json(text) == value, (seed, text)
+        for _ in range(EDITS):
+            other = edited(text, universe.rng)
+            assert not is_member(start, other) or is_read(adapter, other), (seed, other)
+    for _ in range(WALKS):
+        text = random_member(start, universe.rng)
+        assert is_read(adapter, text), (seed, text)
+
+
+@pytest.mark.parametrize("first", range(0, 500, MODELS_AT_ONCE))
+def test_random_models(first: int) -> None:
+    """Values of random models are members, with spaces too, and read back; random and nearby members are valid."""
+    for seed in range(first, first + MODELS_AT_ONCE):
+        check(seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
+def test_more_random_models(first: int) -> None:
+    """The same of ten thousand others."""
+    for seed in range(first, first + 1_000):
+        check(seed)
