@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.models import load_model
-    from structgen.program import Run, ask, assistant, fork, program, system, user
+    from structgen.program import Run, ask, assistant, extract, fork, program, system, user
 
 __all__ = [
     "BudgetError",
@@ -56,6 +56,7 @@ __all__ = [
     "ask",
     "assistant",
     "compile",
+    "extract",
     "fill_masks",
     "fork",
     "generate",
@@ -93,7 +94,7 @@ _NAMES = {
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.models": ("load_model",),
-    "structgen.program": ("Run", "ask", "assistant", "fork", "program", "system", "user"),
+    "structgen.program": ("Run", "ask", "assistant", "extract", "fork", "program", "system", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -11,6 +11,8 @@ from structgen.program.answer import Answer, answer_of
 from structgen.program.commands import Ask, Branch, ask, assistant, fork, system, user
 from structgen.program.definition import Program, program
 from structgen.program.events import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.evidence import Evidence, quoted
+from structgen.program.extraction import extract
 from structgen.program.fields import path_text
 from structgen.program.mapping import Mapped
 from structgen.program.run import FieldScore, Outcome, Run, Violation
@@ -21,6 +23,7 @@ __all__ = [
     "Branch",
     "Done",
     "Event",
+    "Evidence",
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
@@ -35,9 +38,11 @@ __all__ = [
     "answer_of",
     "ask",
     "assistant",
+    "extract",
     "fork",
     "path_text",
     "program",
+    "quoted",
     "system",
     "user",
 ]

@@ -16,13 +16,15 @@ from structgen.grammar.types import schema_of_type
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["Answer", "Form", "answer_of"]
+    from structgen.program.evidence import Source
+
+__all__ = ["POLICY", "Answer", "Form", "answer_of", "schema_of_answer"]
 
 Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
 
-# As `json.dumps` writes by default, and most models: what lies between the values is then forced, and costs no passes.
-_POLICY: Final = JsonPolicy(whitespace="single")
+POLICY: Final = JsonPolicy(whitespace="single")
+"""As ``json.dumps`` writes by default, and most models: what lies between values is forced, and costs no passes."""
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
@@ -37,6 +39,7 @@ class Answer:
         form: how they are written.
         adapter: what makes values of them; None where the text is the value.
         choices: the texts, where there are few and each is one value; else empty.
+        source: what its texts are quoted from, if they are.
     """
 
     annotation: Any
@@ -44,6 +47,7 @@ class Answer:
     form: Form
     adapter: TypeAdapter[Any] | None = None
     choices: tuple[str, ...] = ()
+    source: Source | None = None
 
     def value(self, text: str) -> Any:
         """Return the value that ``text`` stands for.
@@ -63,11 +67,13 @@ def answer_of(annotation: Any) -> Answer:
     ``Annotated`` with a grammar.  Every other type is asked for as JSON.
 
     Args:
-        annotation: a type, or a grammar.
+        annotation: a type, or a grammar; an ``Answer`` is returned as it is.
 
     Raises:
         GrammarError: it is neither, or a type without a JSON form.
     """
+    if isinstance(annotation, Answer):
+        return annotation
     if isinstance(annotation, Grammar):
         return Answer(annotation, annotation, "text")
     if isinstance(annotation, str):
@@ -93,8 +99,17 @@ def answer_of(annotation: Any) -> Answer:
             return _text(annotation, select(options), options)
     if annotation is None:
         annotation = type(None)
-    schema = closed(schema_of_type(annotation), tagged=True)  # pydantic ignores further members; nobody wants them
-    return Answer(annotation, json_schema(schema, policy=_POLICY), "json", _adapter(annotation))
+    grammar = json_schema(schema_of_answer(annotation), policy=POLICY)
+    return Answer(annotation, grammar, "json", _adapter(annotation))
+
+
+def schema_of_answer(annotation: Any) -> Any:
+    """The JSON Schema of what may be written for a type: pydantic ignores undeclared members; nobody wants them.
+
+    Raises:
+        GrammarError: it is a type without a JSON form.
+    """
+    return closed(schema_of_type(annotation), tagged=True)
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:
