@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from structgen.errors import ProgramError
+from structgen.grammar.limits import Limits
 from structgen.program.answer import answer_of
 from structgen.program.definition import Program
 from structgen.program.describe import description_of
@@ -23,6 +24,9 @@ Value = TypeVar("Value")
 _INSTRUCTION: Final = "Extract what is asked for from the document."
 _QUOTE: Final = " Copy texts from it word for word."
 _MAX_TOKENS: Final = 1024
+# The shortest output in tokens is looked for among the quotations too, of which there are many; after so many steps
+# that of the output which is shortest in bytes will do.
+_LIMITS: Final = Limits(distance_steps=10_000)
 
 
 class Extract(Protocol):
@@ -85,4 +89,4 @@ def _extract(
 
 
 _extract.__name__ = _extract.__qualname__ = "extract"
-extract: Final = cast("Extract", Program(_extract, Settings(max_tokens=_MAX_TOKENS)))
+extract: Final = cast("Extract", Program(_extract, Settings(max_tokens=_MAX_TOKENS, limits=_LIMITS)))
