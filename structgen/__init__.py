@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.models import load_model
-    from structgen.program import Run, ask, assistant, extract, fork, program, system, user
+    from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
 __all__ = [
     "BudgetError",
@@ -53,6 +53,7 @@ __all__ = [
     "ValidationFailed",
     "Vocabulary",
     "VocabularyError",
+    "agent",
     "ask",
     "assistant",
     "compile",
@@ -70,6 +71,7 @@ __all__ = [
     "regex",
     "select",
     "system",
+    "tool",
     "user",
 ]
 
@@ -94,7 +96,7 @@ _NAMES = {
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.models": ("load_model",),
-    "structgen.program": ("Run", "ask", "assistant", "extract", "fork", "program", "system", "user"),
+    "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

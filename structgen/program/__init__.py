@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from structgen.program.agents import AgentResult, Call, agent
 from structgen.program.answer import Answer, answer_of
 from structgen.program.commands import Ask, Branch, ask, assistant, fork, system, user
 from structgen.program.definition import Program, program
@@ -16,11 +17,14 @@ from structgen.program.extraction import extract
 from structgen.program.fields import path_text
 from structgen.program.mapping import Mapped
 from structgen.program.run import FieldScore, Outcome, Run, Violation
+from structgen.program.tools import Tool, tool
 
 __all__ = [
+    "AgentResult",
     "Answer",
     "Ask",
     "Branch",
+    "Call",
     "Done",
     "Event",
     "Evidence",
@@ -34,7 +38,9 @@ __all__ = [
     "Retracted",
     "Run",
     "Text",
+    "Tool",
     "Violation",
+    "agent",
     "answer_of",
     "ask",
     "assistant",
@@ -44,6 +50,7 @@ __all__ = [
     "program",
     "quoted",
     "system",
+    "tool",
     "user",
 ]
 

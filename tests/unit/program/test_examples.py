@@ -36,3 +36,14 @@ def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
     assert isinstance(names["people"], list)
     assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
     assert names["spans"] == ["Ada Lovelace", "London", "London"]
+
+
+def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = '{"tool": "count", "arguments": {"fruit": "apples"}}'
+    names = _names_after("tools.md", [call], json_vocabulary, monkeypatch)
+    result = names["result"]
+    assert result.is_forced
+    assert [(each.tool, each.arguments, each.result) for each in result.calls] == [
+        ("count", {"fruit": "apples"}, 3)
+    ] * 3
+    assert names["count"].call({"fruit": "pears"}) == 0
