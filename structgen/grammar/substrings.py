@@ -12,7 +12,7 @@ recognizing the subwords of a text" (1985).
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, choice_of, literal, sequence_of
@@ -20,13 +20,14 @@ from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, choice_of, literal,
 __all__ = ["occurrences", "substrings"]
 
 
-def substrings(text: str, *, whole_words: bool = True) -> Grammar:
+def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], str] = str) -> Grammar:
     """The texts, but for the empty one, that occur in ``text``.
 
     Args:
         text: any text.
         whole_words: only those that neither begin nor end with white space or within a word.  A word is a run of
             letters, digits, marks and underscores.
+        spell: how parts of the text are written; that of two parts joined must be that of both, joined.
 
     Raises:
         ValueError: it holds a lone surrogate, which cannot be written.
@@ -43,7 +44,7 @@ def substrings(text: str, *, whole_words: bool = True) -> Grammar:
     suffixes: list[Grammar] = []
     rest: Grammar | None = None  # what follows in the text, up to some end
     for start, end in reversed(list(pairwise(sorted(is_start | is_end)))):
-        piece = literal(text[start:end])
+        piece = literal(spell(text[start:end]))
         if rest is not None and end in is_end:
             rest = choice_of((EPSILON, rest))
         rest = piece if rest is None else sequence_of((piece, rest))  # the last place is an end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
@@ -9,8 +10,19 @@ from typing import Any, Final, final
 from structgen.errors import ProgramError
 from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.json_schema import json_schema
-from structgen.grammar.nodes import EPSILON, Grammar, Shared, choice, postorder
-from structgen.grammar.regex import search_language
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Grammar,
+    Intersection,
+    JsonString,
+    Repeat,
+    Shared,
+    choice,
+    postorder,
+    sequence,
+)
+from structgen.grammar.regex import regex, search_language
 from structgen.grammar.substrings import occurrences, substrings
 from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
 from structgen.program.fields import Path, path_text
@@ -20,6 +32,10 @@ __all__ = ["Evidence", "Source", "quoted"]
 # Stand for the quotations in the schema, and are exchanged in its grammar.  They are noncharacters, which no text has.
 _QUOTED: Final = "^\ufdd0"
 _QUOTED_OR_EMPTY: Final = "^\ufdd1"
+_LANGUAGES: Final = {search_language(each, dialect="ecma"): each for each in (_QUOTED, _QUOTED_OR_EMPTY)}
+# A character of a string with escapes only where they must be.  Other spellings of a quotation would only divide its
+# probability, and each would be drawn anew where a check refuses the value.
+_CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
 # A string with further keywords says itself what it may be.
 _FREE_STRING: Final = frozenset(
     ("type", "minLength", "maxLength", "title", "description", "default", "examples", "deprecated")
@@ -123,21 +139,19 @@ def quoted(annotation: Any, document: str, *, whole_words: bool = True) -> Answe
     """
     answer = answer_of(annotation)
     try:
-        quotations = substrings(document, whole_words=whole_words)
-    except ValueError as error:
+        document.encode()
+    except UnicodeEncodeError as error:
         raise ProgramError(
             "document", "it holds a lone surrogate", evidence=str(error), remedy="decode it with errors='replace'"
         ) from error
     if answer.annotation is str:
+        quotations = substrings(document, whole_words=whole_words)
         return replace(answer, grammar=quotations, source=Source(document, whole_words, {"pattern": _QUOTED}))
     if answer.form == "text":
         return answer
     schema = _with_quotations(schema_of_answer(answer.annotation))
-    exchanged = {
-        search_language(_QUOTED, dialect="ecma"): quotations,
-        search_language(_QUOTED_OR_EMPTY, dialect="ecma"): choice(EPSILON, quotations),
-    }
-    grammar = _exchanged(undescribed(json_schema(schema, policy=POLICY)), exchanged)
+    spelled = substrings(document, whole_words=whole_words, spell=_spelled)
+    grammar = _exchanged(undescribed(json_schema(schema, policy=POLICY)), spelled)
     return replace(answer, grammar=grammar, source=Source(document, whole_words, schema))
 
 
@@ -167,17 +181,47 @@ def _with_quotations(schema: Any) -> Any:
     return made[0]
 
 
-def _exchanged(term: Grammar, others: dict[Grammar, Grammar]) -> Grammar:
-    """The term with others in place of some parts; what holds these is no longer shared with other grammars."""
+def _exchanged(term: Grammar, quotations: Grammar) -> Grammar:
+    """The term with quotations in the strings that stand for them; what holds these is not shared with other grammars.
+
+    Args:
+        term: of the schema with the patterns.
+        quotations: as they are spelled in JSON.
+    """
     made: dict[int, Grammar] = {}
     for node in postorder(term):
-        changed = others.get(node)
+        changed = _exchanged_string(node.value, quotations) if isinstance(node, JsonString) else None
         if changed is None:
             changed = with_children(node, [made[id(child)] for child in node.children])
             if isinstance(changed, Shared) and changed is not node:
                 changed = changed.item
         made[id(node)] = changed
     return made[id(term)]
+
+
+def _exchanged_string(value: Grammar, quotations: Grammar) -> Grammar | None:
+    """The quotations of the lengths that the value of a string may have; None where it stands for none."""
+    parts = value.items if isinstance(value, Intersection) else (value,)
+    if not any(part in _LANGUAGES for part in parts):
+        return None
+    made: list[Grammar] = []
+    for part in parts:
+        if part in _LANGUAGES:
+            made.append(choice(EPSILON, quotations) if _LANGUAGES[part] == _QUOTED_OR_EMPTY else quotations)
+        elif isinstance(part, Repeat) and part.item == ANY_CHAR:
+            made.append(Repeat(_CHARACTER, part.min, part.max))
+        else:
+            raise ProgramError(
+                "evidence",
+                "a free text is restricted in another place of its schema",
+                evidence=str(part)[:80],
+                remedy="state the restriction in the type of the text itself; it is then not quoted",
+            )
+    return sequence('"', made[0] if len(made) == 1 else Intersection(made), '"')
+
+
+def _spelled(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _is_quoted(schema: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 import structgen
 from structgen.engine import Vocabulary
@@ -92,6 +92,25 @@ def test_whatever_the_model_wants_is_in_the_document(json_vocabulary: Vocabulary
             assert held.text == held.text.strip()
 
 
+class Anywhere(BaseModel):
+    text: Annotated[str, Field(json_schema_extra={"allOf": [{"type": "string"}, {"pattern": "a"}]})]
+
+
+def test_restrictions_from_elsewhere_are_refused(json_vocabulary: Vocabulary) -> None:
+    with pytest.raises(ProgramError, match="restricted in another place of its schema"):
+        extract(Anywhere, DOCUMENT, model=model(json_vocabulary), evidence=True)
+
+
+def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
+    """Escapes stand where JSON needs them, and lengths count characters of the document."""
+    document = "".join(map(chr, range(1, 0x20))) + '"\\/\x7fé\u2028😀'
+    kind = Annotated[str, Field(min_length=len(document), max_length=len(document))]
+    run = extract.run(kind, document, model=model(json_vocabulary), evidence=True, whole_words=False)
+    assert run.value == document
+    assert run.evidence[0].spans == ((0, len(document)),)
+    assert run.outcomes[0].text == json.dumps(document, ensure_ascii=False)
+
+
 def test_text_and_escapes(json_vocabulary: Vocabulary) -> None:
     wish = json.dumps({"name": 'knew "Charles" Babbage.\nLondon', "age": 1})
     run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, wish), evidence=True)
@@ -132,6 +151,24 @@ def test_nothing_can_be_quoted_from_an_empty_document(json_vocabulary: Vocabular
     assert extract(str | None, "", model=model(json_vocabulary), evidence=True) is None
     with pytest.raises(GrammarError):
         extract(Person, "", model=model(json_vocabulary), evidence=True)
+
+
+def elsewhere(value: str) -> str:
+    if value == "London":
+        raise ValueError("must be elsewhere")
+    return value
+
+
+class Place(BaseModel):
+    place: Annotated[str, AfterValidator(elsewhere)]
+
+
+def test_what_a_validator_refuses_is_quoted_anew(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, '{"place": "London"}')
+    run = extract.run(Place, DOCUMENT, model=lm, evidence=True)
+    assert run.outcomes[0].violations[0].problem.endswith("must be elsewhere")
+    assert run.evidence[0].text == run.value.place
+    assert run.value.place in DOCUMENT
 
 
 class Node(BaseModel):
