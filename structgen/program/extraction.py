@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from structgen.errors import ProgramError
@@ -15,6 +15,7 @@ from structgen.program.execution import Settings
 
 if TYPE_CHECKING:
     from structgen.program.events import Event
+    from structgen.program.mapping import Mapped
     from structgen.program.run import Run
 
 __all__ = ["Extract", "extract"]
@@ -46,6 +47,9 @@ class Extract(Protocol):
 
     def astream(self, kind: Any, document: str, /, **settings: Any) -> AsyncIterator[Event]:
         """Yield events asynchronously."""
+
+    def map(self, items: Iterable[tuple[Any, str]], **settings: Any) -> list[Mapped[Any]]:
+        """Run for each pair of a type and a document, several at a time: see ``Program.map``."""
 
 
 def _extract(

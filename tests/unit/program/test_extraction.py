@@ -192,6 +192,13 @@ def test_events_and_waiting(json_vocabulary: Vocabulary) -> None:
     assert person.name == "Ada Lovelace"
 
 
+def test_many_documents(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, ADA)
+    found = extract.map([(Person, DOCUMENT), (Person, "Ada Lovelace lived.")], model=lm, evidence=True)
+    assert [held.value.name for held in found] == ["Ada Lovelace", "Ada Lovelace"]
+    assert found[1].value.born != "London"
+
+
 def test_the_prompt(json_vocabulary: Vocabulary) -> None:
     run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=True)
     assert run.text.startswith("Extract")
