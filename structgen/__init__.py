@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.models import load_model
-    from structgen.program import Run, ask, assistant, fork, program, system, user
+    from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
 __all__ = [
     "BudgetError",
@@ -56,9 +56,11 @@ __all__ = [
     "ValidationFailed",
     "Vocabulary",
     "VocabularyError",
+    "agent",
     "ask",
     "assistant",
     "compile",
+    "extract",
     "fill_masks",
     "fork",
     "generate",
@@ -72,6 +74,7 @@ __all__ = [
     "regex",
     "select",
     "system",
+    "tool",
     "user",
 ]
 
@@ -97,7 +100,7 @@ _NAMES = {
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.models": ("load_model",),
-    "structgen.program": ("Run", "ask", "assistant", "fork", "program", "system", "user"),
+    "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

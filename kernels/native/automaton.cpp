@@ -699,6 +699,18 @@ Distance Automaton::settled_json_distance(TermId value) {
   }
 }
 
+// The same, but kUnsolved where the term holds a JSON string within this one, which only a search can weigh: one that
+// is under way may have come from there.
+Distance Automaton::json_distance_unless_nested(TermId value) {
+  for (;;) {
+    TermId missing = kNone;
+    if (const auto distance = terms_.json_distance(value, missing)) return *distance;
+    const Kind kind = terms_[missing].kind;
+    if (kind == Kind::kJson || kind == Kind::kJsonEscape) return kUnsolved;
+    solve_boolean(missing, Weight::kJson);
+  }
+}
+
 void Automaton::settle(TermId term, Weight weight) {
   const bool known = weight == Weight::kPlain ? terms_.distance(term) != kUnsolved : terms_.json_known(term);
   if (known) return;
@@ -833,7 +845,7 @@ void Automaton::solve_boolean(TermId root, Weight weight) {
     }
     const Kind kind = terms_[entry.term].kind;
     Distance rest = known(entry.term);
-    if (rest == kUnsolved && kind != Kind::kAnd && kind != Kind::kNot) rest = settled_json_distance(entry.term);
+    if (rest == kUnsolved && kind != Kind::kAnd && kind != Kind::kNot) rest = json_distance_unless_nested(entry.term);
     if (rest == kUnsolved && is_nullable(entry.term)) rest = 0;
     if (rest != kUnsolved) {
       if (rest < kInfinite) queue.push({add(entry.distance, rest), entry.distance, 0, true, entry.term});

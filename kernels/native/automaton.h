@@ -186,6 +186,7 @@ class Automaton {
   Distance escape_distance(TermId value);
   void settle(TermId term, Weight weight);
   Distance settled_json_distance(TermId value);
+  Distance json_distance_unless_nested(TermId value);
   void solve_boolean(TermId term, Weight weight);
   Distance step_weight(const ByteSet& set, Weight weight) const;
   // What is known of the distance of a term that is not explored.

@@ -7,20 +7,27 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from structgen.program.agents import AgentResult, Call, agent
 from structgen.program.answer import Answer, answer_of
 from structgen.program.commands import Ask, Branch, ask, assistant, fork, system, user
 from structgen.program.definition import Program, program
 from structgen.program.events import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.evidence import Evidence, quoted
+from structgen.program.extraction import extract
 from structgen.program.fields import path_text
 from structgen.program.mapping import Mapped
 from structgen.program.run import FieldScore, Outcome, Run, Violation
+from structgen.program.tools import Tool, tool
 
 __all__ = [
+    "AgentResult",
     "Answer",
     "Ask",
     "Branch",
+    "Call",
     "Done",
     "Event",
+    "Evidence",
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
@@ -31,14 +38,19 @@ __all__ = [
     "Retracted",
     "Run",
     "Text",
+    "Tool",
     "Violation",
+    "agent",
     "answer_of",
     "ask",
     "assistant",
+    "extract",
     "fork",
     "path_text",
     "program",
+    "quoted",
     "system",
+    "tool",
     "user",
 ]
 

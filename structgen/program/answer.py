@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, final, get_args, get_origin
@@ -16,13 +17,15 @@ from structgen.grammar.types import schema_of_type
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["Answer", "Form", "answer_of"]
+    from structgen.program.evidence import Source
+
+__all__ = ["POLICY", "Answer", "Form", "answer_of", "schema_of_answer"]
 
 Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
 
-# As `json.dumps` writes by default, and most models: what lies between the values is then forced, and costs no passes.
-_POLICY: Final = JsonPolicy(whitespace="single")
+POLICY: Final = JsonPolicy(whitespace="single")
+"""As ``json.dumps`` writes by default, and most models: what lies between values is forced, and costs no passes."""
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
@@ -37,6 +40,7 @@ class Answer:
         form: how they are written.
         adapter: what makes values of them; None where the text is the value.
         choices: the texts, where there are few and each is one value; else empty.
+        source: what its texts are quoted from, if they are.
     """
 
     annotation: Any
@@ -44,6 +48,12 @@ class Answer:
     form: Form
     adapter: TypeAdapter[Any] | None = None
     choices: tuple[str, ...] = ()
+    source: Source | None = None
+
+    @property
+    def is_grammar(self) -> bool:
+        """Whether it is asked for by a grammar of its own, which cannot stand within JSON."""
+        return self.form == "text" and self.annotation is not str and not self.choices
 
     def value(self, text: str) -> Any:
         """Return the value that ``text`` stands for.
@@ -63,11 +73,13 @@ def answer_of(annotation: Any) -> Answer:
     ``Annotated`` with a grammar.  Every other type is asked for as JSON.
 
     Args:
-        annotation: a type, or a grammar.
+        annotation: a type, or a grammar; an ``Answer`` is returned as it is.
 
     Raises:
         GrammarError: it is neither, or a type without a JSON form.
     """
+    if isinstance(annotation, Answer):
+        return annotation
     if isinstance(annotation, Grammar):
         return Answer(annotation, annotation, "text")
     if isinstance(annotation, str):
@@ -93,9 +105,20 @@ def answer_of(annotation: Any) -> Answer:
             return _text(annotation, select(options), options)
     if annotation is None:
         annotation = type(None)
+    schema, formats = schema_of_answer(annotation)
+    return Answer(annotation, json_schema(schema, policy=POLICY, formats=formats), "json", _adapter(annotation))
+
+
+def schema_of_answer(annotation: Any) -> tuple[Any, Mapping[str, Grammar]]:
+    """The JSON Schema of what may be written for a type, with the formats that it names.
+
+    Objects have no undeclared members: pydantic ignores these, and nobody wants them.
+
+    Raises:
+        GrammarError: it is a type without a JSON form.
+    """
     described, formats = schema_of_type(annotation)
-    schema = closed(described, tagged=True)  # pydantic ignores further members; nobody wants them
-    return Answer(annotation, json_schema(schema, policy=_POLICY, formats=formats), "json", _adapter(annotation))
+    return closed(described, tagged=True), formats
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:

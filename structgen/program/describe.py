@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from structgen.program.answer import Answer
 
-__all__ = ["description_of"]
+__all__ = ["description_of", "sketch_of"]
 
 _MOST_CHOICES: Final = 50
 _DEEPEST: Final = 8
@@ -23,9 +25,14 @@ def description_of(answer: Answer) -> str:
         return f"Answer with one of: {', '.join(answer.choices)}."
     if answer.adapter is None:
         return ""
-    schema = answer.adapter.json_schema(mode="validation")
-    sketch = _sketch(schema, schema.get("$defs", {}), 0, ())
+    sketch = sketch_of(answer.adapter)
     return f"Answer with JSON like this:\n{sketch}" if "\n" in sketch else f"Answer with JSON: {sketch}"
+
+
+def sketch_of(adapter: TypeAdapter[Any]) -> str:
+    """The form of the JSON of a type."""
+    schema = adapter.json_schema(mode="validation")
+    return _sketch(schema, schema.get("$defs", {}), 0, ())
 
 
 def _sketch(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ...]) -> str:

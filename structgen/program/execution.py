@@ -182,7 +182,7 @@ def _stream(seed: int, index: int) -> int:
 
 
 def _is_annotation(value: Any) -> bool:
-    if isinstance(value, (Grammar, type)) or get_origin(value) is not None:
+    if isinstance(value, (Grammar, Answer, type)) or get_origin(value) is not None:
         return True
     return type(value).__module__ in ("typing", "typing_extensions")  # Any, aliases, new types
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,6 +15,7 @@ from structgen.program.fields import Path, path_text
 if TYPE_CHECKING:
     from structgen.decode.result import Result, Step
     from structgen.program.answer import Answer
+    from structgen.program.evidence import Evidence
 
 __all__ = ["FieldScore", "Outcome", "Run", "Violation"]
 
@@ -86,6 +88,14 @@ class Outcome:
         return self.result.text
 
     @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Where the fields stand in the document that they are quoted from; empty where they are not quoted."""
+        source = self.answer.source
+        if source is None:
+            return ()
+        return source.evidence(self.text if self.answer.form == "text" else json.loads(self.text))
+
+    @cached_property
     def probabilities(self) -> Mapping[str, float]:
         """The probability of each field by its name: see ``FieldScore.probability``."""
         return {held.name: held.probability for held in self.fields}
@@ -128,6 +138,11 @@ class Run(Generic[Value]):
     def fields(self) -> Mapping[str, FieldScore]:
         """The fields by name; those of the last answer where several have a name in common."""
         return {held.name: held for outcome in self.outcomes for held in outcome.fields}
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Where the fields of all answers stand in the documents that they are quoted from."""
+        return tuple(held for outcome in self.outcomes for held in outcome.evidence)
 
     @cached_property
     def stats(self) -> Stats:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 
 import pytest
 
 from structgen.engine import Vocabulary, compile
 from structgen.grammar.json_schema.json_text import spelled
-from structgen.grammar.nodes import choice, sequence
+from structgen.grammar.nodes import JsonString, choice, sequence
+from structgen.grammar.regex import regex
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -74,3 +76,39 @@ def test_spellings_of_alternatives(texts: tuple[str, ...]) -> None:
                 except ValueError:
                     decoded = None
                 assert accepts(other) == (decoded in texts), other
+
+
+@pytest.mark.parametrize("pattern", ["[a-z]{3}", "[a-z]*", 'a"*b', r"(a|\\)+c", "x|yy|"])
+@pytest.mark.parametrize("depth", [2, 3])
+def test_strings_that_hold_json_strings(pattern: str, depth: int) -> None:
+    """A JSON text within a JSON string is read through both, and its length is known."""
+    grammar = regex(pattern)
+    for _ in range(depth):
+        grammar = JsonString(grammar)
+    constraint = compile(grammar, Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0]))
+    rng = random.Random(depth)
+
+    def spelled(text: str) -> str:
+        def escaped(character: str) -> str:
+            return f"\\u{ord(character):04x}" if character in '"\\' or rng.random() < 0.2 else character
+
+        return f'"{"".join(escaped(character) for character in text)}"' if rng.random() < 0.5 else json.dumps(text)
+
+    lengths = []
+    for _ in range(200):
+        inner = "".join(rng.choice('abcxy"\\z') for _ in range(rng.randrange(4)))
+        text = plain = inner
+        for _ in range(depth):
+            text, plain = spelled(text), json.dumps(plain)
+        matcher = constraint.matcher()
+        is_member = matcher.accept_bytes(text.encode()) == len(text) and matcher.is_accepting
+        assert is_member == bool(re.fullmatch(pattern, inner)), text
+        if is_member:
+            lengths.append(len(plain))
+    assert all(length >= constraint.shortest_bytes for length in lengths)
+    shortest = b"".join(constraint.vocabulary.tokens[token] for token in constraint.matcher().shortest_completion())
+    assert len(shortest) == constraint.shortest_bytes == constraint.min_tokens()
+    value = shortest.decode()
+    for _ in range(depth):
+        value = json.loads(value)
+    assert re.fullmatch(pattern, value)

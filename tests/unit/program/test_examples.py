@@ -1,0 +1,49 @@
+"""The examples of docs/extraction.md and docs/tools.md run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import structgen.program.definition as home
+from structgen.engine import Vocabulary
+from structgen.models import HashModel
+
+DOCUMENTS = Path(__file__).resolve().parents[3] / "docs"
+
+ADA = '{"name": "Ada Lovelace", "born": "London", "age": 36}'
+
+
+def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run every Python block in order, each on a model that wants to write its wish."""
+    document = DOCUMENTS / page
+    if not document.is_file():
+        pytest.skip(f"the documents are not beside the tests: no {document}")
+    blocks = re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "example"}
+    for block, wish in zip(blocks, wishes, strict=True):
+        monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wish)])
+        exec(compile(block, str(document), "exec"), names)
+    return names
+
+
+def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _names_after("extraction.md", [ADA, ADA], json_vocabulary, monkeypatch)
+    assert names["person"].born == "London"
+    assert isinstance(names["people"], list)
+    assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
+    assert names["spans"] == ["Ada Lovelace", "London", "London"]
+
+
+def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = '{"tool": "count", "arguments": {"fruit": "apples"}}'
+    names = _names_after("tools.md", [call], json_vocabulary, monkeypatch)
+    result = names["result"]
+    assert result.is_forced
+    assert [(each.tool, each.arguments, each.result) for each in result.calls] == [
+        ("count", {"fruit": "apples"}, 3)
+    ] * 3
+    assert names["count"].call({"fruit": "pears"}) == 0

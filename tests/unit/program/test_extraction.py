@@ -1,0 +1,239 @@
+"""Extraction, with and without evidence, on a model without weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import AfterValidator, BaseModel, Field
+
+import structgen
+from structgen.engine import Vocabulary
+from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
+from structgen.models.hash_model import HashModel
+from structgen.program import Done, Evidence, extract, quoted
+from structgen.program.evidence import Source
+
+DOCUMENT = 'Ada Lovelace, born in London, knew "Charles" Babbage.\nLondon was large; Ada was 36.'
+
+
+class Person(BaseModel):
+    name: str
+    born: str | None = None
+    age: int = Field(ge=0, le=130)
+
+
+class Fact(BaseModel):
+    subject: str
+    kind: Literal["place", "person"]
+    quotes: list[str] = Field(max_length=3)
+    notes: dict[str, str]
+    code: str = Field(pattern="^x[0-9]$")
+
+
+ADA = '{"name": "Ada Lovelace", "born": "London", "age": 36}'
+
+
+def model(vocabulary: Vocabulary, writes: str | None = None, **settings: Any) -> HashModel:
+    return HashModel(vocabulary, writes=writes, **settings)
+
+
+def test_values_of_any_type(json_vocabulary: Vocabulary) -> None:
+    person: Person = extract(Person, DOCUMENT, model=model(json_vocabulary, ADA))
+    assert person == Person(name="Ada Lovelace", born="London", age=36)
+    people = extract(list[Person], DOCUMENT, model=model(json_vocabulary, f"[{ADA}, {ADA}]"))
+    assert people == [person, person]
+    assert extract(int, DOCUMENT, model=model(json_vocabulary, "36")) == 36
+    assert structgen.extract is extract
+
+
+def test_without_evidence_texts_are_free(json_vocabulary: Vocabulary) -> None:
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA.replace("London", "Paris")))
+    assert run.value.born == "Paris"
+    assert run.evidence == ()
+
+
+def test_texts_are_quoted(json_vocabulary: Vocabulary) -> None:
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=True)
+    assert run.value == Person(name="Ada Lovelace", born="London", age=36)
+    name, born = run.evidence
+    assert (name.path, name.name, name.text, name.spans) == (("name",), "name", "Ada Lovelace", ((0, 12),))
+    first, second = DOCUMENT.index("London"), DOCUMENT.rindex("London")
+    assert born == Evidence(("born",), "London", first, first + 6, ((first, first + 6), (second, second + 6)))
+    assert run.outcomes[0].evidence == run.evidence
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_whatever_the_model_wants_is_in_the_document(json_vocabulary: Vocabulary, seed: int, whole_words: bool) -> None:
+    """The values are parts of the document by ``in``, and each has its evidence."""
+    wish = '{"subject": "Nobody at all", "kind": "person", "quotes": ["was it", "Charles"'
+    run = extract.run(
+        Fact,
+        DOCUMENT,
+        model=model(json_vocabulary, wish if seed % 2 else None, seed=seed),
+        evidence=True,
+        whole_words=whole_words,
+        sampler=structgen.Multinomial(),
+        seed=seed,
+    )
+    fact = run.value
+    texts = [fact.subject, *fact.quotes, *fact.notes.values()]
+    assert [held.text for held in run.evidence] == texts
+    for held in run.evidence:
+        assert held.text
+        assert held.text in DOCUMENT
+        assert held.spans[0] == (held.start, held.end)
+        assert all(DOCUMENT[start:end] == held.text for start, end in held.spans)
+        if whole_words:
+            assert held.text == held.text.strip()
+
+
+class Anywhere(BaseModel):
+    text: Annotated[str, Field(json_schema_extra={"allOf": [{"type": "string"}, {"pattern": "a"}]})]
+
+
+def test_restrictions_from_elsewhere_are_refused(json_vocabulary: Vocabulary) -> None:
+    with pytest.raises(ProgramError, match="restricted in another place of its schema"):
+        extract(Anywhere, DOCUMENT, model=model(json_vocabulary), evidence=True)
+
+
+def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
+    """Escapes stand where JSON needs them, and lengths count characters of the document."""
+    document = "".join(map(chr, range(1, 0x20))) + '"\\/\x7fé\u2028😀'
+    kind = Annotated[str, Field(min_length=len(document), max_length=len(document))]
+    run = extract.run(kind, document, model=model(json_vocabulary), evidence=True, whole_words=False)
+    assert run.value == document
+    assert run.evidence[0].spans == ((0, len(document)),)
+    assert run.outcomes[0].text == json.dumps(document, ensure_ascii=False)
+
+
+def test_text_and_escapes(json_vocabulary: Vocabulary) -> None:
+    wish = json.dumps({"name": 'knew "Charles" Babbage.\nLondon', "age": 1})
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, wish), evidence=True)
+    assert DOCUMENT[run.evidence[0].start : run.evidence[0].end] == 'knew "Charles" Babbage.\nLondon'
+    plain = extract.run(str, DOCUMENT, model=model(json_vocabulary, "Babbage"), evidence=True)
+    assert plain.value == plain.text[-7:] == "Babbage"
+    assert plain.evidence[0].path == ()
+    choice = extract.run(Literal["Paris", "Rome"], DOCUMENT, model=model(json_vocabulary, "Rome"), evidence=True)
+    assert (choice.value, choice.evidence) == ("Rome", ())
+
+
+def test_an_empty_quotation_is_for_fields_that_may_be_empty(json_vocabulary: Vocabulary) -> None:
+    @dataclass
+    class Held:
+        full: str
+        short: Annotated[str, Field(min_length=0, max_length=3)]
+
+    run = extract.run(Held, DOCUMENT, model=model(json_vocabulary, '{"full": "Ada", "short": ""}'), evidence=True)
+    assert run.value == Held("Ada", "")
+    assert [held.name for held in run.evidence] == ["full"]
+    run = extract.run(Held, DOCUMENT, model=model(json_vocabulary, '{"full": ""'), evidence=True)
+    assert run.value.full
+    assert run.value.full in DOCUMENT
+
+
+def test_lengths_hold_too(json_vocabulary: Vocabulary) -> None:
+    kind = Annotated[str, Field(min_length=7, max_length=8)]
+    for seed in range(4):
+        made = model(json_vocabulary, seed=seed)
+        run = extract.run(list[kind], DOCUMENT, model=made, evidence=True)  # type: ignore[valid-type]
+        assert all(7 <= len(text) <= 8 and text in DOCUMENT for text in run.value)
+    with pytest.raises(UnsatisfiableGrammar):
+        extract(Annotated[str, Field(min_length=99)], DOCUMENT, model=model(json_vocabulary), evidence=True)
+
+
+def test_nothing_can_be_quoted_from_an_empty_document(json_vocabulary: Vocabulary) -> None:
+    assert extract(list[str], " ", model=model(json_vocabulary, '["a"]'), evidence=True) == []
+    assert extract(str | None, "", model=model(json_vocabulary), evidence=True) is None
+    with pytest.raises(GrammarError):
+        extract(Person, "", model=model(json_vocabulary), evidence=True)
+
+
+def elsewhere(value: str) -> str:
+    if value == "London":
+        raise ValueError("must be elsewhere")
+    return value
+
+
+class Place(BaseModel):
+    place: Annotated[str, AfterValidator(elsewhere)]
+
+
+def test_what_a_validator_refuses_is_quoted_anew(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, '{"place": "London"}')
+    run = extract.run(Place, DOCUMENT, model=lm, evidence=True)
+    assert run.outcomes[0].violations[0].problem.endswith("must be elsewhere")
+    assert run.evidence[0].text == run.value.place
+    assert run.value.place in DOCUMENT
+
+
+class Node(BaseModel):
+    text: str
+    children: list[Node] = Field(max_length=1)
+
+
+def test_recursive_types_and_tuples(json_vocabulary: Vocabulary) -> None:
+    wish = '{"text": "Ada", "children": [{"text": "London", "children": []}]}'
+    run = extract.run(Node, DOCUMENT, model=model(json_vocabulary, wish), evidence=True)
+    assert [held.name for held in run.evidence] == ["text", "children[0].text"]
+    pair = extract.run(tuple[int, str], DOCUMENT, model=model(json_vocabulary, '[3, "Ada"]'), evidence=True)
+    assert [held.path for held in pair.evidence] == [(1,)]
+
+
+def test_events_and_waiting(json_vocabulary: Vocabulary) -> None:
+    events = list(extract.stream(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=True))
+    assert isinstance(events[-1], Done)
+    assert len(events[-1].run.evidence) == 2
+    person = asyncio.run(extract.aio(Person, DOCUMENT, model=model(json_vocabulary, ADA)))
+    assert person.name == "Ada Lovelace"
+
+
+def test_many_documents(json_vocabulary: Vocabulary) -> None:
+    lm = model(json_vocabulary, ADA)
+    found = extract.map([(Person, DOCUMENT), (Person, "Ada Lovelace lived.")], model=lm, evidence=True)
+    assert [held.value.name for held in found] == ["Ada Lovelace", "Ada Lovelace"]
+    assert found[1].value.born != "London"
+
+
+def test_the_prompt(json_vocabulary: Vocabulary) -> None:
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=True)
+    assert run.text.startswith("Extract")
+    assert DOCUMENT in run.text
+    assert '"born": text or null (optional)' in run.text
+    own = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), instruction="Whom?")
+    assert own.text.startswith("Whom?\n\nAda")
+
+
+def test_wrong_calls(json_vocabulary: Vocabulary) -> None:
+    with pytest.raises(ProgramError, match="of type bytes"):
+        extract(Person, b"Ada", model=model(json_vocabulary))  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="lone surrogate"):
+        extract(Person, "\ud800", model=model(json_vocabulary), evidence=True)
+    with pytest.raises(ProgramError, match="missing a required argument"):
+        extract(Person, model=model(json_vocabulary))  # type: ignore[call-arg]
+
+
+def test_answers_may_be_yielded(json_vocabulary: Vocabulary) -> None:
+    """A program asks for quotations among its other steps."""
+
+    @structgen.program
+    def quote(document: str) -> Any:
+        yield document
+        found = yield quoted(str, document)
+        return found
+
+    run = quote.run(DOCUMENT, model=model(json_vocabulary, "London"))
+    assert run.value == "London"
+    assert len(run.evidence[0].spans) == 2
+
+
+def test_a_value_that_is_not_in_the_document_has_no_evidence() -> None:
+    answer = quoted(Person, DOCUMENT)
+    assert isinstance(answer.source, Source)
+    second = DOCUMENT.rindex("Ada")
+    found = answer.source.evidence({"name": "Ada", "born": "Eve", "age": 36, "other": "Ada"})
+    assert found == (Evidence(("name",), "Ada", 0, 3, ((0, 3), (second, second + 3))),)
