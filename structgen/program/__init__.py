@@ -13,7 +13,8 @@ from structgen.program.definition import Program, program
 from structgen.program.events import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
 from structgen.program.fields import path_text
 from structgen.program.mapping import Mapped
-from structgen.program.run import FieldScore, Outcome, Run, Violation
+from structgen.program.remote import RemoteModel
+from structgen.program.run import FieldScore, Loss, Outcome, Run, Served, Violation
 
 __all__ = [
     "Answer",
@@ -24,12 +25,15 @@ __all__ = [
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
+    "Loss",
     "Mapped",
     "ObjectFinal",
     "Outcome",
     "Program",
+    "RemoteModel",
     "Retracted",
     "Run",
+    "Served",
     "Text",
     "Violation",
     "answer_of",

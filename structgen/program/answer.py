@@ -37,6 +37,7 @@ class Answer:
         form: how they are written.
         adapter: what makes values of them; None where the text is the value.
         choices: the texts, where there are few and each is one value; else empty.
+        schema: the JSON Schema that ``grammar`` was made from, if any.
     """
 
     annotation: Any
@@ -44,6 +45,7 @@ class Answer:
     form: Form
     adapter: TypeAdapter[Any] | None = None
     choices: tuple[str, ...] = ()
+    schema: Any = None
 
     def value(self, text: str) -> Any:
         """Return the value that ``text`` stands for.
@@ -94,7 +96,7 @@ def answer_of(annotation: Any) -> Answer:
     if annotation is None:
         annotation = type(None)
     schema = closed(schema_of_type(annotation), tagged=True)  # pydantic ignores further members; nobody wants them
-    return Answer(annotation, json_schema(schema, policy=_POLICY), "json", _adapter(annotation))
+    return Answer(annotation, json_schema(schema, policy=_POLICY), "json", _adapter(annotation), schema=schema)
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:
