@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
+    from structgen.integrations.openai_server import remote
     from structgen.models import load_model
     from structgen.program import Run, ask, assistant, fork, program, system, user
 
@@ -67,6 +68,7 @@ __all__ = [
     "optional",
     "program",
     "regex",
+    "remote",
     "select",
     "system",
     "user",
@@ -92,6 +94,7 @@ _NAMES = {
     "structgen.grammar.limits": ("Limits",),
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
+    "structgen.integrations.openai_server": ("remote",),
     "structgen.models": ("load_model",),
     "structgen.program": ("Run", "ask", "assistant", "fork", "program", "system", "user"),
 }
