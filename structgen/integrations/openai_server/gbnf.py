@@ -5,6 +5,8 @@ Source: the GBNF guide of llama.cpp, ``grammars/README.md``.
 
 from __future__ import annotations
 
+import itertools
+import string
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
@@ -26,12 +28,14 @@ from structgen.grammar.nodes import (
 from structgen.grammar.report import Described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["gbnf_of"]
 
 _SUBJECT: Final = "grammar in GBNF"
-_PLAIN: Final = frozenset(range(0x20, 0x7F)) - set(b'"\\[]^-')
+_ESCAPES: Final = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_IN_STRING: Final = {'"': r"\""}
+_IN_CLASS: Final = {"]": r"\]", "[": r"\["}
 
 
 @final
@@ -48,12 +52,14 @@ def gbnf_of(grammar: Grammar) -> str:
 
     Raises:
         UnsupportedFeature: a part of it has no GBNF: members in any order, intersections, complements, distinct items,
-            labels, special tokens, JSON strings by their value, and bytes that are no text.
+            labels, special tokens, JSON strings by their value, bytes that are no text, and U+0000 alone.
         GrammarError: a reference leads nowhere.
+
+    Left recursion is written as it is; llama.cpp refuses it.
 
     Complexity: linear, where each part is reached within one scope of rules.
 
-    >>> print(gbnf_of(Sequence([Literal(b"a"), Repeat(CharClass([(48, 57)]), 1, 3)])))
+    >>> print(gbnf_of(Sequence([Literal(b"a"), Repeat(CharClass([(48, 57)]), 1, 3)])), end="")
     root ::= r0
     r0 ::= "a" r1
     r1 ::= [0-9]{1,3}
@@ -104,6 +110,9 @@ class _Writer:
         return name
 
     def _rule(self, node: Grammar, scope: _Scope | None) -> str:
+        leaf = _leaf(node)
+        if leaf is not None:
+            return leaf
         match node:
             case Sequence():
                 return " ".join(self._part(item, scope) for item in node.items) or '""'
@@ -115,7 +124,7 @@ class _Writer:
                 key = id(node), id(scope)
                 inner = self._scopes.setdefault(key, _Scope(dict(node.rules), scope))
                 return self._part(node.body, inner)
-            case Literal() | CharClass() | ByteClass() | Capture() | Shared() | Described() | Reference():
+            case Capture() | Shared() | Described() | Reference():
                 return self._part(node, scope)
         raise _refused(type(node).__name__, "GBNF has no notation for it")
 
@@ -123,10 +132,9 @@ class _Writer:
 def _leaf(node: Grammar) -> str | None:
     if isinstance(node, Literal):
         try:
-            text = node.data.decode()
+            return _string(node.data.decode())
         except UnicodeDecodeError:
             raise _refused("Literal", f"its bytes {node.data[:20]!r} are no text") from None
-        return '"' + "".join(_character(ord(character)) for character in text) + '"'
     if isinstance(node, ByteClass) and all(last < 0x80 for _, last in node.ranges) and node.ranges:
         return _class(node.ranges)
     if isinstance(node, CharClass) and node.ranges:
@@ -134,18 +142,72 @@ def _leaf(node: Grammar) -> str | None:
     return None
 
 
+def _string(text: str) -> str:
+    """Text in quotes; in several pieces where xgrammar would read a digit as part of the escape before it.
+
+    It writes all but printable ASCII as escapes itself, so raw characters count as well.
+    """
+    if "\0" in text:
+        raise _refused("Literal", "xgrammar can't read U+0000 alone")
+    made = ""
+    for before, character in itertools.pairwise("x" + text):
+        is_split = not " " <= before <= "~" and character in string.hexdigits
+        made += '" "' * is_split + (_IN_STRING.get(character) or _character(character))
+    return f'("{made}")' if '" "' in made else f'"{made}"'
+
+
 def _class(ranges: Iterable[tuple[int, int]]) -> str:
-    parts = [
-        _character(first) if first == last else f"{_character(first)}-{_character(last)}" for first, last in ranges
-    ]
-    return f"[{''.join(parts)}]"
+    """A set of characters.
+
+    It is written so that llama.cpp and xgrammar agree: the hyphen raw and first, the caret raw and not first, and what
+    needs an escape of several digits in brackets of its own, for one reads four of them and the other all.
+    """
+    parts: list[str] = []
+    escaped: list[str] = []
+    hyphen = caret = ""
+    for first, last in _without_ends(ranges, "-^"):
+        if last == "\0":
+            raise _refused("CharClass", "xgrammar can't read U+0000 alone")
+        if first == last == "-":
+            hyphen = "-"
+        elif first == last == "^":
+            caret = "^"
+        else:
+            text = _in_class(first) if first == last else f"{_in_class(first)}-{_in_class(last)}"
+            (escaped if _is_control(first) or _is_control(last) else parts).append(text)
+    if caret and not hyphen and not parts:
+        escaped.append(caret)
+    else:
+        parts.append(caret)
+    brackets = [f"[{text}]" if text != "^" else '"^"' for text in (hyphen + "".join(parts), *escaped) if text]
+    return brackets[0] if len(brackets) == 1 else f"({' | '.join(brackets)})"
 
 
-def _character(value: int) -> str:
-    r"""A code point; ``\x`` is not used, for its readers disagree about how many digits follow."""
-    if value in _PLAIN:
-        return chr(value)
-    return f"\\u{value:04x}" if value <= 0xFFFF else f"\\U{value:08x}"
+def _without_ends(ranges: Iterable[tuple[int, int]], special: str) -> Iterator[tuple[str, str]]:
+    """The ranges, so divided that none of more than one character begins or ends with a special one."""
+    for first, last in ranges:
+        low, high = first, last
+        if chr(low) in special:
+            yield chr(low), chr(low)
+            low += 1
+        if low <= high and chr(high) in special:
+            yield chr(high), chr(high)
+            high -= 1
+        if low <= high:
+            yield chr(low), chr(high)
+
+
+def _is_control(character: str) -> bool:
+    """Whether it is written by an escape with digits."""
+    return character < " " and character not in "\n\r\t"
+
+
+def _character(character: str) -> str:
+    return f"\\u{ord(character):04x}" if _is_control(character) else _ESCAPES.get(character, character)
+
+
+def _in_class(character: str) -> str:
+    return _IN_CLASS.get(character) or _character(character)
 
 
 def _count(least: int, most: int | None) -> str:
