@@ -52,17 +52,17 @@ def _page(held: Any) -> Iterator[str]:
         yield ""
         yield f"answer {number}: {answer['annotation']}, {answer['finish_reason']}"
         is_served = "steps" not in answer  # a server wrote it, and tells no probabilities
-        yield from _steps(answer.get("steps", ()))
+        if not is_served:
+            yield from _steps(answer["steps"])
         for field in answer["fields"]:
             known = "" if is_served else f", probability {_probability(field['logprob'])}"
             yield f"  {_place(field['path'])} = {_short(field['value'])}{known}"
         for each in answer["violations"]:
             yield f"  refused {_place(each['path'])} = {_short(each['text'])}: {each['problem']}"
         if is_served:
-            yield f"  {answer['tokens'] or 'unknown'} tokens of a server, {answer['requests']} requests; no probabilities"
-            yield from (
-                f"  lost at {loss['where']}: {loss['keyword']!r} {loss['problem']}" for loss in answer["losses"]
-            )
+            yield f"  {answer['tokens'] or 'unknown'} tokens in {answer['requests']} requests; no probabilities"
+            for loss in answer["losses"]:
+                yield f"  not enforced by the server: {loss['keyword']!r} at {loss['where']} {loss['problem']}"
             continue
         stats = answer["stats"]
         yield (

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel, Field, field_validator
 
 import structgen
+from structgen.cli.trace import trace
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.grammar.regex import regex
 from structgen.program import (
     Done,
     FieldFinal,
+    Loss,
     ObjectFinal,
     RemoteModel,
     Retracted,
@@ -33,7 +37,10 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, *texts: str, tries: int = 3, piece: int = 3, finish: Any = "stop") -> None:
+    def __init__(
+        self, *texts: str, tries: int = 3, piece: int = 3, finish: Any = "stop", losses: tuple[Loss, ...] = ()
+    ) -> None:
+        self.losses = losses
         self.texts = list(texts)
         self.tries = tries
         self.piece = piece
@@ -51,7 +58,7 @@ class Scripted:
                 yield text[at : at + self.piece]
         finally:
             self.closed += 1
-        return Ending(self.finish, 5, len(text))
+        return Ending(self.finish, 5, len(text), self.losses)
 
 
 class Person(BaseModel):
@@ -264,3 +271,27 @@ def test_the_value_is_told_before_the_end() -> None:
     assert isinstance(events[-2], ObjectFinal)
     assert events[-2].value == Person(name="Ada", age=36)
     assert structgen.Run is type(events[-1].run)
+
+
+def test_many_items_and_failures_of_some() -> None:
+    model = Scripted("yes", "maybe", "no", tries=1)
+
+    @program(describe=False)
+    def choose(text: str) -> Literal["yes", "no"]:
+        """{text}"""
+
+    found = choose.map(["a", "b", "c"], model=model, batch_size=1)
+    assert [held.run and held.run.value for held in found] == ["yes", None, "no"]
+    assert isinstance(found[1].error, ValidationFailed)
+    assert [prompt[0]["content"] for prompt in model.prompts] == ["a", "b", "c"]
+
+
+def test_traces_are_shown_without_probabilities(tmp_path: Path) -> None:
+    run = extract.run("Ada", model=Scripted('{"name": "ada"', ADA, losses=(Loss("#/a", "not", "is not enforced"),)))
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(run.trace))
+    shown = CliRunner().invoke(trace, [str(path)]).output
+    assert f"{len(ADA)} tokens in 2 requests; no probabilities" in shown
+    assert "not enforced by the server: 'not' at #/a is not enforced" in shown
+    assert 'name = "Ada"\n' in shown
+    assert "it begins small" in shown
