@@ -40,6 +40,16 @@ _COMMON: Final = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     }
 )
+_JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_ALTERNATIVES: Final = ("enum", "const", "anyOf", "oneOf")
+# Servers read these where there is nothing but one type, or a list of types.
+_OF_ONE_TYPE: Final = frozenset(
+    {
+        *("properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "pattern", "format"),
+    }
+)
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LENGTHS: Final = ("minLength", "maxLength")
 
@@ -65,6 +75,8 @@ class Subset:
 def _of_xgrammar(keyword: str, schema: dict[str, Any]) -> str | None:
     if keyword in _LENGTHS and ("pattern" in schema or "format" in schema):
         return "is not enforced beside 'pattern' and 'format'"
+    if keyword == "pattern" and not _is_anchored(schema["pattern"]):
+        return "is read as if it stood between '^' and '$'"
     return None
 
 
@@ -89,7 +101,7 @@ OPENAI: Final = Subset(
     _of_openai,
 )
 XGRAMMAR: Final = Subset(
-    _COMMON | {"prefixItems", "pattern", "format", "minProperties", "maxProperties", *_LENGTHS},
+    _COMMON | {"prefixItems", "pattern", "format", *_LENGTHS},
     frozenset(
         {
             *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
@@ -189,6 +201,14 @@ def _problem(keyword: str, value: Any, schema: dict[str, Any], subset: Subset) -
         return "is read as 'anyOf'"
     if keyword == "allOf" and (len(value) > 1 or _beside_all_of(schema)):
         return "is enforced only where it is one schema with nothing beside it"
+    if keyword == "type" and not _fits(value, schema):
+        return "is not enforced beside alternatives of other types"
+    if keyword in _OF_ONE_TYPE:
+        beside = [name for name in _ALTERNATIVES if name in schema]
+        if beside:
+            return f"is not enforced beside {beside[0]!r}"
+        if "type" not in schema:
+            return "is not enforced without 'type'"
     return subset.exception(keyword, schema)
 
 
@@ -213,6 +233,15 @@ def _close(copy: dict[str, Any], schema: dict[str, Any], where: str, losses: lis
         losses.append(Loss(where, "required", f"names all properties, so {names} can't be left out"))
     copy["required"] = list(properties)
     copy["additionalProperties"] = False
+
+
+def _fits(held: Any, schema: dict[str, Any]) -> bool:
+    """Whether the alternatives beside a type are all plainly of it."""
+    if "anyOf" in schema or "oneOf" in schema:
+        return False
+    values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
+    types = (held,) if isinstance(held, str) else tuple(held)
+    return all(_JSON_TYPES.get(type(value)) in types or (type(value) is int and "number" in types) for value in values)
 
 
 def _types(schema: dict[str, Any]) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def closed(**properties: Any) -> dict[str, Any]:
     [
         ({"type": "string", "maxLength": 3, "minLength": 1}, ["maxLength", "minLength"], [], []),
         ({"type": "string", "pattern": "^a+$"}, [], [], []),
-        ({"type": "string", "pattern": "a+"}, [], [], ["pattern"]),
+        ({"type": "string", "pattern": "a+"}, [], ["pattern"], ["pattern"]),
         ({"type": "string", "pattern": "^a+$", "maxLength": 3}, ["maxLength"], ["maxLength"], ["maxLength"]),
         ({"type": "string", "format": "date"}, [], [], []),
         ({"type": "string", "format": "uri"}, ["format"], [], ["format"]),
@@ -191,12 +191,21 @@ def closed(**properties: Any) -> dict[str, Any]:
             ["uniqueItems"],
         ),
         ({"type": "array", "items": {"type": "null"}, "minItems": 1, "maxItems": 2}, [], [], []),
-        ({"oneOf": [{"type": "null"}, {"type": "string"}], "type": "string"}, ["oneOf"], ["oneOf"], ["oneOf"]),
+        (
+            {"oneOf": [{"type": "null"}, {"type": "string"}], "type": "string"},
+            ["oneOf", "type"],
+            ["oneOf", "type"],
+            ["oneOf", "type"],
+        ),
         ({"anyOf": [{"type": "null"}, {"type": "string"}]}, [], [], []),
         ({"$ref": "#/$defs/x", "minLength": 3}, ["minLength"], ["minLength"], ["minLength"]),
         ({"type": "string", "not": {"const": "a"}}, ["not"], ["not"], ["not"]),
         ({"type": "string", "frobnicate": 1}, ["frobnicate"], ["frobnicate"], ["frobnicate"]),
         ({"enum": ["a", 1]}, [], [], []),
+        ({"enum": ["a", "b"], "type": "string"}, [], [], []),
+        ({"enum": ["a", 1], "type": "string"}, ["type"], ["type"], ["type"]),
+        ({"enum": [1, 2], "type": "integer", "minimum": 2}, ["minimum"], ["minimum"], ["minimum"]),
+        ({"anyOf": [{"type": "null"}], "maxLength": 2}, ["maxLength"], ["maxLength"], ["maxLength"]),
     ],
 )
 def test_what_is_lost_is_named_with_its_place(
@@ -279,3 +288,35 @@ def test_translations_are_json() -> None:
     for dialect in ("vllm", "vllm_guided", "sglang", "llama_server", "openai"):
         for kind in (Branch, Literal["a", "b"], int, str):
             json.dumps(translation_of(answer_of(kind), dialect).parameters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schema", "violation"),
+    [
+        ({"type": "string", "minLength": 2}, '"a"'),
+        ({"type": "string", "maxLength": 2}, '"abc"'),
+        ({"type": "string", "pattern": "^a+$"}, '"ab"'),
+        ({"type": "string", "format": "uuid"}, '"x"'),
+        ({"type": "integer", "minimum": 3}, "2"),
+        ({"type": "number", "exclusiveMaximum": 3}, "3"),
+        ({"type": "integer", "multipleOf": 3}, "4"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, "[1]"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "[1, 1]"),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False}, '["a"]'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}, '{"b": null}'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, "{}"),
+        ({"enum": [1, "a"]}, '"b"'),
+        ({"enum": [1, 2], "type": "integer", "minimum": 2}, "1"),
+        ({"enum": ["a", "bb"], "type": "string", "minLength": 2}, '"a"'),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "minimum": 2}, "1"),
+        ({"minLength": 2}, '"a"'),
+        ({"type": ["string", "null"], "minLength": 2}, '"a"'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]}]}, "{}"),
+        ({"type": "string", "not": {"const": "a"}}, '"a"'),
+    ],
+)
+def test_what_xgrammar_lets_pass_is_among_the_losses(peer: Peer, schema: dict[str, Any], violation: str) -> None:
+    compiled = peer.compiler.compile_json_schema(json.dumps(schema))
+    matcher = peer.library.GrammarMatcher(compiled)
+    if matcher.accept_string(violation) and matcher.accept_token(0):
+        assert translated(schema, XGRAMMAR)[1]
