@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from structgen.grammar.markers import Lark, Regex
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
+    from structgen.integrations.openai_server import remote
     from structgen.models import load_model
     from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
@@ -72,6 +73,7 @@ __all__ = [
     "optional",
     "program",
     "regex",
+    "remote",
     "select",
     "system",
     "tool",
@@ -99,6 +101,7 @@ _NAMES = {
     "structgen.grammar.markers": ("Lark", "Regex"),
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
+    "structgen.integrations.openai_server": ("remote",),
     "structgen.models": ("load_model",),
     "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),
 }

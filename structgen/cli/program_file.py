@@ -128,7 +128,7 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
             "seed": run.seed,
             "logprob": run.logprob,
             "log_z": run.log_z,
-            "stats": asdict(run.stats),
+            "stats": None if run.stats is None else asdict(run.stats),
         }
         click.echo(json.dumps(line, ensure_ascii=False))
     elif streamed:
@@ -137,6 +137,8 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
         value = run.trace["value"]
         click.echo(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     stats = run.stats
+    if stats is None:
+        return
     seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
     click.echo(
         f"{stats.tokens} tokens in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes", err=True

@@ -51,11 +51,19 @@ def _page(held: Any) -> Iterator[str]:
     for number, answer in enumerate(held["answers"], 1):
         yield ""
         yield f"answer {number}: {answer['annotation']}, {answer['finish_reason']}"
-        yield from _steps(answer["steps"])
+        is_served = "steps" not in answer  # a server wrote it, and tells no probabilities
+        if not is_served:
+            yield from _steps(answer["steps"])
         for field in answer["fields"]:
-            yield f"  {_place(field['path'])} = {_short(field['value'])}, probability {_probability(field['logprob'])}"
+            known = "" if is_served else f", probability {_probability(field['logprob'])}"
+            yield f"  {_place(field['path'])} = {_short(field['value'])}{known}"
         for each in answer["violations"]:
             yield f"  refused {_place(each['path'])} = {_short(each['text'])}: {each['problem']}"
+        if is_served:
+            yield f"  {answer['tokens'] or 'unknown'} tokens in {answer['requests']} requests; no probabilities"
+            for loss in answer["losses"]:
+                yield f"  not enforced by the server: {loss['keyword']!r} at {loss['where']} {loss['problem']}"
+            continue
         stats = answer["stats"]
         yield (
             f"  {stats['tokens']} tokens: {stats['forced']} forced, {stats['sampled']} chosen; "

@@ -16,7 +16,8 @@ from structgen.program.evidence import Evidence, quoted
 from structgen.program.extraction import extract
 from structgen.program.fields import path_text
 from structgen.program.mapping import Mapped
-from structgen.program.run import FieldScore, Outcome, Run, Violation
+from structgen.program.remote import RemoteModel
+from structgen.program.run import FieldScore, Loss, Outcome, Run, Served, Violation
 from structgen.program.tools import Tool, tool
 
 __all__ = [
@@ -31,12 +32,15 @@ __all__ = [
     "FieldFinal",
     "FieldScore",
     "FieldStarted",
+    "Loss",
     "Mapped",
     "ObjectFinal",
     "Outcome",
     "Program",
+    "RemoteModel",
     "Retracted",
     "Run",
+    "Served",
     "Text",
     "Tool",
     "Violation",

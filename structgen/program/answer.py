@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, final, get_args, get_origin
 
@@ -41,6 +41,8 @@ class Answer:
         adapter: what makes values of them; None where the text is the value.
         choices: the texts, where there are few and each is one value; else empty.
         source: what its texts are quoted from, if they are.
+        schema: the JSON Schema that ``grammar`` was made from, if any.
+        formats: what names under ``format`` in it mean, beside those that everybody knows.
     """
 
     annotation: Any
@@ -49,6 +51,8 @@ class Answer:
     adapter: TypeAdapter[Any] | None = None
     choices: tuple[str, ...] = ()
     source: Source | None = None
+    schema: Any = None
+    formats: Mapping[str, Grammar] = field(default_factory=dict)
 
     @property
     def is_grammar(self) -> bool:
@@ -106,7 +110,8 @@ def answer_of(annotation: Any) -> Answer:
     if annotation is None:
         annotation = type(None)
     schema, formats = schema_of_answer(annotation)
-    return Answer(annotation, json_schema(schema, policy=POLICY, formats=formats), "json", _adapter(annotation))
+    grammar = json_schema(schema, policy=POLICY, formats=formats)
+    return Answer(annotation, grammar, "json", _adapter(annotation), schema=schema, formats=formats)
 
 
 def schema_of_answer(annotation: Any) -> tuple[Any, Mapping[str, Grammar]]:

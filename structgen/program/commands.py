@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from structgen.decode import Sampler
     from structgen.program.conversation import Conversation, Role
+    from structgen.program.remote import Dialogue
 
 __all__ = ["Ask", "Branch", "Fork", "InBranch", "Turn", "ask", "assistant", "fork", "system", "user"]
 
@@ -51,7 +52,7 @@ class Branch:
     """
 
     index: int
-    conversation: Conversation
+    conversation: Conversation | Dialogue
 
     def say(self, text: str) -> InBranch:
         """Add text to this branch: yield it."""

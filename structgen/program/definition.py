@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from structgen.decode import Sampler
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel, Progress
+    from structgen.program.remote import RemoteModel
 
 __all__ = ["Program", "program"]
 
@@ -40,7 +41,8 @@ class Program(Generic[Parameters, Value]):
 
     Calling it returns the value.  Beside its own arguments every call takes
 
-    * ``model``: the language model; by default that of the program that calls it, else ``structgen.load_model()``;
+    * ``model``: the language model, or ``structgen.remote(...)``; by default that of the program that calls it, else
+      ``structgen.load_model()``;
     * ``max_tokens``, ``sampler``, ``seed``, ``tries``: see ``program``, in place of the program's own settings.
 
     Attributes:
@@ -190,7 +192,7 @@ class Program(Generic[Parameters, Value]):
         items: Iterable[Any],
         *,
         batch_size: int = 8,
-        model: LanguageModel | None = None,
+        model: LanguageModel | RemoteModel | None = None,
         progress: Progress | bool = False,
         **settings: Any,
     ) -> list[Mapped[Value]]:
@@ -216,7 +218,7 @@ class Program(Generic[Parameters, Value]):
         return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
 
     def _events(
-        self, model: LanguageModel | None, bound: inspect.BoundArguments, settings: Settings
+        self, model: LanguageModel | RemoteModel | None, bound: inspect.BoundArguments, settings: Settings
     ) -> Generator[Event, None, None]:
         if model is None:
             model = current_model.get() or _default_model()

@@ -17,6 +17,7 @@ from structgen.program.answer import Answer, answer_of
 from structgen.program.commands import Ask, Branch, Fork, InBranch, Turn
 from structgen.program.conversation import Conversation
 from structgen.program.events import Event, Text
+from structgen.program.remote import Dialogue, RemoteModel, RemoteWriting
 from structgen.program.run import Outcome
 from structgen.program.writing import Writing
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution", "Settings", "current_model", "settings_with"]
 
-current_model: ContextVar[LanguageModel | None] = ContextVar("current_model", default=None)
+current_model: ContextVar[LanguageModel | RemoteModel | None] = ContextVar("current_model", default=None)
 """The model of the program that is running, for those that it calls."""
 
 _GREEDY: Final = Greedy()
@@ -63,16 +64,20 @@ class Execution:
     """A program that runs: its conversation, and what the model has answered.
 
     Args:
-        model: the language model.
+        model: the language model, here or behind a server.
         settings: for all answers.
         subject: what messages call the program.
     """
 
-    def __init__(self, model: LanguageModel, settings: Settings, subject: str) -> None:
+    def __init__(self, model: LanguageModel | RemoteModel, settings: Settings, subject: str) -> None:
         self._model = model
         self._settings = settings
         self._subject = subject
-        self._conversation = Conversation(model, chat=settings.chat)
+        self._conversation: Conversation | Dialogue = (
+            Dialogue(model, chat=settings.chat)
+            if isinstance(model, RemoteModel)
+            else Conversation(model, chat=settings.chat)
+        )
         self._open = [self._conversation]
         self.outcomes: list[Outcome] = []
 
@@ -127,7 +132,7 @@ class Execution:
             return (yield from self._act(step.branch.conversation, step.what, told=False))
         return (yield from self._act(self._conversation, step, told=True))
 
-    def _act(self, conversation: Conversation, step: Any, *, told: bool) -> Generator[Event, None, Any]:
+    def _act(self, conversation: Conversation | Dialogue, step: Any, *, told: bool) -> Generator[Event, None, Any]:
         if isinstance(step, str):
             conversation.say(step)
             if told and step:
@@ -158,19 +163,35 @@ class Execution:
         self._open.extend(branch.conversation for branch in made)
         return made
 
-    def _write(self, conversation: Conversation, answer: Answer, request: Ask) -> Iterator[Event]:
+    def _write(self, conversation: Conversation | Dialogue, answer: Answer, request: Ask) -> Iterator[Event]:
         settings = self._settings
-        constraint = compile(answer.grammar, self._model.vocabulary, limits=settings.limits)
-        writing = Writing(
-            conversation.ready(),
-            answer,
-            constraint,
-            max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
-            sampler=settings.sampler if request.sampler is None else request.sampler,
-            seed=_stream(settings.seed, len(self.outcomes)),
-            tries=settings.tries if request.tries is None else request.tries,
-            alternatives=settings.alternatives,
-        )
+        max_tokens = settings.max_tokens if request.max_tokens is None else request.max_tokens
+        sampler = settings.sampler if request.sampler is None else request.sampler
+        tries = settings.tries if request.tries is None else request.tries
+        seed = _stream(settings.seed, len(self.outcomes))
+        writing: Writing | RemoteWriting
+        if isinstance(conversation, Dialogue):
+            writing = RemoteWriting(
+                conversation.model,
+                conversation.prompt(),
+                answer,
+                max_tokens=max_tokens,
+                sampler=sampler,
+                seed=seed,
+                tries=tries,
+                limits=settings.limits,
+            )
+        else:
+            writing = Writing(
+                conversation.ready(),
+                answer,
+                compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
+                max_tokens=max_tokens,
+                sampler=sampler,
+                seed=seed,
+                tries=tries,
+                alternatives=settings.alternatives,
+            )
         yield from writing
         conversation.written(writing.outcome.text)
         self.outcomes.append(writing.outcome)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
 
 from structgen.models.batching import Batch
 from structgen.models.protocol import silent
 from structgen.program.events import Done
+from structgen.program.remote import RemoteModel
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel, Progress
@@ -57,7 +58,7 @@ def map_items(
     program: Program[..., Value],
     items: Iterable[Any],
     *,
-    model: LanguageModel,
+    model: LanguageModel | RemoteModel,
     batch_size: int,
     progress: Progress | bool,
     settings: Mapping[str, Any],
@@ -65,7 +66,7 @@ def map_items(
     """Run ``program`` for each item: see ``Program.map``.
 
     One thread a place of the batch, each of which takes the next item when it is through with one.  The forward passes
-    of all are run together; all else of a program is its thread's own.
+    of all are run together; all else of a program is its thread's own.  A server puts requests together by itself.
 
     Raises:
         ValueError: ``batch_size`` is less than 1.
@@ -84,13 +85,13 @@ def map_items(
             for index in _shared(pending, lock):
                 if stopped.is_set():
                     return
-                found[index] = _run(program, index, calls[index], {**settings, "model": batch}, stopped)
+                found[index] = _run(program, index, calls[index], {**settings, "model": batch or model}, stopped)
                 with told:
                     done.append(index)
                     told.notify_all()
 
-    with Batch(model) as batch:
-        workers = [batch.worker() for _ in range(min(batch_size, len(calls)))]
+    with nullcontext() if isinstance(model, RemoteModel) else Batch(model) as batch:
+        workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, len(calls)))]
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
@@ -99,7 +100,7 @@ def map_items(
                 _watch(threads, done, told, len(calls), report)
         finally:
             stopped.set()
-            if any(thread.is_alive() for thread in threads):  # interrupted
+            if batch is not None and any(thread.is_alive() for thread in threads):  # interrupted
                 batch.close()
             for thread in threads:
                 thread.join()

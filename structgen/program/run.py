@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
 from structgen.decode.result import Stats
 from structgen.program.fields import Path, path_text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer
     from structgen.program.evidence import Evidence
 
-__all__ = ["FieldScore", "Outcome", "Run", "Violation"]
+__all__ = ["FieldScore", "Loss", "Outcome", "Run", "Served", "Violation"]
 
 Value = TypeVar("Value")
 
@@ -33,14 +33,14 @@ class FieldScore:
         start: byte of the answer where it begins.
         end: byte after its last.
         logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
-            tokens spell it.
+            tokens spell it; None where a server wrote it, for it does not tell.
     """
 
     path: Path
     value: Any
     start: int
     end: int
-    logprob: float
+    logprob: float | None
 
     @property
     def name(self) -> str:
@@ -48,9 +48,9 @@ class FieldScore:
         return path_text(self.path)
 
     @property
-    def probability(self) -> float:
-        """The mass of the value, as it is spelled, among what was allowed."""
-        return math.exp(self.logprob)
+    def probability(self) -> float | None:
+        """The mass of the value, as it is spelled, among what was allowed; None where that is not known."""
+        return None if self.logprob is None else math.exp(self.logprob)
 
 
 @final
@@ -64,20 +64,63 @@ class Violation:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A part of a constraint that a server does not enforce as it stands.
+
+    What it writes there is checked when it is here, and asked for again.
+
+    Attributes:
+        where: JSON Pointer into the schema (``#/...``).
+        keyword: the keyword.
+        problem: what becomes of it.
+    """
+
+    where: str
+    keyword: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.keyword!r} {self.problem}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A text that a server wrote: a result without scores.
+
+    Attributes:
+        text: the output.
+        finish_reason: as in ``Result``.
+        requests: how often it was asked for.
+        prompt_tokens: tokens of the prompt of the last request; None where the server does not tell.
+        tokens: tokens of the output; likewise.
+        losses: what of the constraint the server is not known to enforce.
+    """
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    requests: int
+    prompt_tokens: int | None
+    tokens: int | None
+    losses: tuple[Loss, ...]
+
+
+@final
 @dataclass(frozen=True)
 class Outcome:
     """One answer of the model within a program.
 
     Attributes:
         answer: what was asked for.
-        result: the output with its scores.
+        result: the output with its scores; of a model behind a server ``Served``, without.
         value: what it stands for.
         fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
         violations: what checks refused on the way.
     """
 
     answer: Answer = field(repr=False)
-    result: Result
+    result: Result | Served
     value: Any
     fields: tuple[FieldScore, ...] = ()
     violations: tuple[Violation, ...] = ()
@@ -97,8 +140,8 @@ class Outcome:
 
     @cached_property
     def probabilities(self) -> Mapping[str, float]:
-        """The probability of each field by its name: see ``FieldScore.probability``."""
-        return {held.name: held.probability for held in self.fields}
+        """The probability of each field by its name, where it is known: see ``FieldScore.probability``."""
+        return {held.name: held.probability for held in self.fields if held.probability is not None}
 
 
 @final
@@ -125,14 +168,19 @@ class Run(Generic[Value]):
     seed: int = 0
 
     @property
-    def log_z(self) -> float:
-        """Sum over all answers of the log of the probability that their masks kept: see ``Result.log_z``."""
-        return sum(outcome.result.log_z for outcome in self.outcomes)
+    def log_z(self) -> float | None:
+        """Sum over all answers of the log of the probability that their masks kept: see ``Result.log_z``.
+
+        None where a server wrote one of them, as with ``logprob`` and ``stats``.
+        """
+        results = self._results
+        return None if results is None else sum(result.log_z for result in results)
 
     @property
-    def logprob(self) -> float:
+    def logprob(self) -> float | None:
         """Log-probability of all answers in the projection."""
-        return sum(outcome.result.logprob for outcome in self.outcomes)
+        results = self._results
+        return None if results is None else sum(result.logprob for result in results)
 
     @cached_property
     def fields(self) -> Mapping[str, FieldScore]:
@@ -145,9 +193,12 @@ class Run(Generic[Value]):
         return tuple(held for outcome in self.outcomes for held in outcome.evidence)
 
     @cached_property
-    def stats(self) -> Stats:
+    def stats(self) -> Stats | None:
         """The sums over all answers."""
-        parts = [outcome.result.stats for outcome in self.outcomes]
+        results = self._results
+        if results is None:
+            return None
+        parts = [result.stats for result in results]
         return Stats(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(Stats)})
 
     @cached_property
@@ -164,6 +215,12 @@ class Run(Generic[Value]):
             "answers": [_answer(outcome) for outcome in self.outcomes],
         }
 
+    @property
+    def _results(self) -> list[Result] | None:
+        """The results, if all have scores."""
+        results = [outcome.result for outcome in self.outcomes if not isinstance(outcome.result, Served)]
+        return results if len(results) == len(self.outcomes) else None
+
     def __str__(self) -> str:
         return self.text
 
@@ -175,9 +232,7 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
         "form": outcome.answer.form,
         "text": result.text,
         "finish_reason": result.finish_reason,
-        "logprob": _finite(result.logprob),
-        "log_z": _finite(result.log_z),
-        "steps": [_step(step, result) for step in result.steps],
+        **(_served(result) if isinstance(result, Served) else _scores(result)),
         "fields": [
             {
                 "path": list(held.path),
@@ -191,7 +246,27 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
         "violations": [
             {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
         ],
+    }
+
+
+def _scores(result: Result) -> dict[str, Any]:
+    return {
+        "logprob": _finite(result.logprob),
+        "log_z": _finite(result.log_z),
+        "steps": [_step(step, result) for step in result.steps],
         "stats": {each.name: getattr(result.stats, each.name) for each in fields(Stats)},
+    }
+
+
+def _served(result: Served) -> dict[str, Any]:
+    """What is known of a server's answer, without scores."""
+    return {
+        "logprob": None,
+        "log_z": None,
+        "requests": result.requests,
+        "prompt_tokens": result.prompt_tokens,
+        "tokens": result.tokens,
+        "losses": [{"where": loss.where, "keyword": loss.keyword, "problem": loss.problem} for loss in result.losses],
     }
 
 

@@ -1,0 +1,153 @@
+"""How each kind of server is told what to enforce, and how it is sampled.
+
+Sources, as of this version:
+
+* vLLM: "Structured Outputs", https://docs.vllm.ai/en/latest/features/structured_outputs/ (``structured_outputs``; up to
+  0.11 ``guided_json``, ``guided_choice``, ``guided_grammar``, which 0.12 removed and ignores), and the extra
+  parameters of "OpenAI-Compatible Server".
+* SGLang: "Structured Outputs", https://docs.sglang.io/advanced_features/structured_outputs.html
+* llama-server: ``tools/server/README.md`` and ``grammars/README.md`` of llama.cpp.
+* OpenAI: the guide "Structured Outputs".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+from structgen.decode import Greedy, Multinomial
+from structgen.errors import GrammarError, ProgramError
+from structgen.grammar.nodes import ANY_CHAR, Repeat
+from structgen.integrations.openai_server.gbnf import gbnf_of
+from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, translated, wrapped
+
+if TYPE_CHECKING:
+    from structgen.decode import Sampler
+    from structgen.program import Answer, Loss
+
+__all__ = ["DIALECTS", "Dialect", "Kind", "Translation", "sampling_of", "translation_of"]
+
+Kind: TypeAlias = Literal["vllm", "sglang", "llama_server", "openai"]
+"""What the server is."""
+
+Dialect: TypeAlias = Literal["vllm", "vllm_guided", "sglang", "llama_server", "openai"]
+"""A kind with the names of its parameters."""
+
+DIALECTS: Final[dict[Kind, tuple[Dialect, ...]]] = {
+    "vllm": ("vllm", "vllm_guided"),
+    "sglang": ("sglang",),
+    "llama_server": ("llama_server",),
+    "openai": ("openai",),
+}
+"""The dialects that a server of each kind may speak, the newest first."""
+
+_SUBSETS: Final = {
+    "vllm": XGRAMMAR,
+    "vllm_guided": XGRAMMAR,
+    "sglang": XGRAMMAR,
+    "llama_server": LLAMA_SERVER,
+    "openai": OPENAI,
+}
+_ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A constraint as a server takes it.
+
+    Attributes:
+        parameters: of the request.
+        losses: what the server is not known to enforce; it is checked here.
+        is_wrapped: whether the answer comes within an object, as the property ``"answer"``.
+    """
+
+    parameters: dict[str, Any]
+    losses: tuple[Loss, ...] = ()
+    is_wrapped: bool = False
+
+
+def translation_of(answer: Answer, dialect: Dialect, *, chat: bool = True) -> Translation:
+    """Say in the parameters of a request what the model may write.
+
+    Args:
+        answer: what is asked for.
+        dialect: of the server.
+        chat: whether the request is one for a chat, or for a text that is gone on with.
+
+    Raises:
+        UnsupportedFeature: a part of it can't be said; it is named.
+        GrammarError: OpenAI takes no grammars, and no constraint on texts that are gone on with.
+    """
+    if answer.grammar == _ANY_TEXT:
+        return Translation({})
+    if dialect == "openai" and not chat:
+        raise GrammarError(
+            "answer", "OpenAI's completions take no constraint", remedy="leave chat=True, or use another server"
+        )
+    if answer.schema is not None:
+        return _of_schema(answer.schema, dialect, chat=chat)
+    if dialect == "openai":
+        if not answer.choices:
+            raise GrammarError(
+                "answer",
+                "OpenAI takes JSON Schemas alone, no grammars",
+                remedy="ask for a Literal, or for a str with Field(pattern=...), or use a server that takes grammars "
+                "(vLLM, SGLang, llama-server)",
+            )
+        schema = wrapped({"type": "string", "enum": list(answer.choices)})
+        return Translation({"response_format": _format(schema, strict=True)}, is_wrapped=True)
+    if answer.choices and dialect == "vllm":
+        return Translation({"structured_outputs": {"choice": list(answer.choices)}})
+    if answer.choices and dialect == "vllm_guided":
+        return Translation({"guided_choice": list(answer.choices)})
+    grammar = gbnf_of(answer.grammar)
+    if dialect == "vllm":
+        return Translation({"structured_outputs": {"grammar": grammar}})
+    return Translation(
+        {{"vllm_guided": "guided_grammar", "sglang": "ebnf", "llama_server": "grammar"}[dialect]: grammar}
+    )
+
+
+def _of_schema(schema: Any, dialect: Dialect, *, chat: bool) -> Translation:
+    made, losses = translated(schema, _SUBSETS[dialect])
+    if dialect == "vllm":
+        return Translation({"structured_outputs": {"json": made}}, losses)
+    if dialect == "vllm_guided":
+        return Translation({"guided_json": made}, losses)
+    if dialect == "openai":
+        is_wrapped = made.get("type") != "object"
+        made = wrapped(made) if is_wrapped else made
+        return Translation({"response_format": _format(made, strict=True)}, losses, is_wrapped)
+    if chat:
+        return Translation({"response_format": _format(made)}, losses)
+    # Completions take it at the top: SGLang as text, llama-server as it is.
+    return Translation({"json_schema": json.dumps(made) if dialect == "sglang" else made}, losses)
+
+
+def _format(schema: Any, **settings: bool) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **settings}}
+
+
+def sampling_of(sampler: Sampler, dialect: Dialect) -> dict[str, Any]:
+    """The parameters that draw tokens as ``sampler`` does.
+
+    Raises:
+        ProgramError: the server does not know how.
+    """
+    if isinstance(sampler, Greedy):
+        return {"temperature": 0}
+    if not isinstance(sampler, Multinomial):
+        raise ProgramError(
+            f"sampler {type(sampler).__name__}",
+            "servers draw their tokens themselves, greedily or at random",
+            remedy="give Greedy() or Multinomial(...)",
+        )
+    shapes = {"top_p": sampler.top_p, "top_k": sampler.top_k, "min_p": sampler.min_p}
+    given = {name: value for name, value in shapes.items() if value is not None}
+    if dialect == "openai" and given.keys() - {"top_p"}:
+        raise ProgramError(
+            "sampler Multinomial", "OpenAI knows no top_k and no min_p", remedy="give temperature and top_p alone"
+        )
+    return {"temperature": sampler.temperature, **given}

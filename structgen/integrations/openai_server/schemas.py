@@ -1,0 +1,268 @@
+"""JSON Schemas as servers take them, with what gets lost on the way.
+
+Sources, as of this version:
+
+* OpenAI: the guide "Structured Outputs", section "Supported schemas".
+* xgrammar, by default in vLLM and SGLang: ``has_xgrammar_unsupported_json_features`` in
+  ``vllm/v1/structured_output/backend_xgrammar.py``.
+* llama.cpp: ``grammars/README.md``, section "JSON Schemas → GBNF".
+
+A keyword that is in none of the lists counts as lost, whether it is or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from structgen.errors import UnsupportedFeature
+from structgen.program import Loss
+
+__all__ = ["LLAMA_SERVER", "OPENAI", "XGRAMMAR", "Subset", "translated", "wrapped"]
+
+WRAPPER: Final = "answer"
+"""The only property of the object around an answer that is none: OpenAI's roots must be objects."""
+
+_ANNOTATIONS: Final = frozenset(
+    {
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("$schema", "$id", "$comment", "discriminator"),
+    }
+)
+_MAPS: Final = ("properties", "$defs", "definitions")
+_LISTS: Final = ("prefixItems", "anyOf", "oneOf", "allOf")
+_SINGLE: Final = ("items", "additionalProperties")
+_COMMON: Final = frozenset(
+    {
+        *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "minItems", "maxItems"),
+        *("anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    }
+)
+_JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_ALTERNATIVES: Final = ("enum", "const", "anyOf", "oneOf")
+# Servers read these where there is nothing but one type, or a list of types.
+_OF_ONE_TYPE: Final = frozenset(
+    {
+        *("properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "pattern", "format"),
+    }
+)
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LENGTHS: Final = ("minLength", "maxLength")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """What a server reads of JSON Schema.
+
+    Attributes:
+        keywords: those that it enforces.
+        formats: likewise the values of ``format``.
+        is_strict: whether objects must be closed and name all properties as required, and nothing else may be sent.
+        exception: says what is wrong with one of ``keywords`` in its schema; None: nothing.
+    """
+
+    keywords: frozenset[str]
+    formats: frozenset[str]
+    is_strict: bool
+    exception: Callable[[str, dict[str, Any]], str | None]
+
+
+def _of_xgrammar(keyword: str, schema: dict[str, Any]) -> str | None:
+    if keyword in _LENGTHS and ("pattern" in schema or "format" in schema):
+        return "is not enforced beside 'pattern' and 'format'"
+    if keyword == "pattern" and not _is_anchored(schema["pattern"]):
+        return "is read as if it stood between '^' and '$'"
+    return None
+
+
+def _of_llama_server(keyword: str, schema: dict[str, Any]) -> str | None:
+    if keyword in _BOUNDS and schema.get("type") != "integer":
+        return "is enforced for integers only"
+    if keyword == "pattern" and not _is_anchored(schema["pattern"]):
+        return "is not sent, for it does not begin with '^' and end with '$'"
+    if keyword in _LENGTHS and ("pattern" in schema or "format" in schema):
+        return "is not enforced beside 'pattern' and 'format'"
+    return None
+
+
+def _of_openai(keyword: str, schema: dict[str, Any]) -> str | None:
+    return None
+
+
+OPENAI: Final = Subset(
+    (_COMMON | {"pattern", "format", "multipleOf"}) - {"allOf"},
+    frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}),
+    True,
+    _of_openai,
+)
+XGRAMMAR: Final = Subset(
+    _COMMON | {"prefixItems", "pattern", "format", *_LENGTHS},
+    frozenset(
+        {
+            *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
+            *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
+        }
+    ),
+    False,
+    _of_xgrammar,
+)
+LLAMA_SERVER: Final = Subset(
+    _COMMON | {"pattern", "format", *_LENGTHS},
+    frozenset({"date", "time", "date-time", "uuid"}),
+    False,
+    _of_llama_server,
+)
+
+
+def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
+    """A schema as a server takes it, and what it will not enforce.
+
+    Servers that are not strict are sent what they do not enforce as well, unless it would be an error there.
+
+    Raises:
+        UnsupportedFeature: a strict server has no form for it.
+
+    Complexity: linear.
+    """
+    losses: list[Loss] = []
+    made: list[Any] = [None]
+    work: list[tuple[Any, Any, Any, str]] = [(made, 0, schema, "#")]
+    while work:
+        home, key, held, where = work.pop()
+        if not isinstance(held, dict):
+            if subset.is_strict:
+                raise _without_form(where, "a schema of any value" if held else "a schema of no value")
+            home[key] = held
+            continue
+        copy = home[key] = _kept(held, subset, where, losses)
+        if subset.is_strict:
+            _close(copy, held, where, losses)
+        for name in _MAPS:
+            if isinstance(copy.get(name), dict):
+                copy[name] = dict(copy[name])
+                work += [
+                    (copy[name], part, value, f"{where}/{name}/{_escaped(part)}") for part, value in copy[name].items()
+                ]
+        for name in _LISTS:
+            if isinstance(copy.get(name), list):
+                copy[name] = list(copy[name])
+                work += [(copy[name], at, value, f"{where}/{name}/{at}") for at, value in enumerate(copy[name])]
+        for name in _SINGLE:
+            if isinstance(copy.get(name), dict):
+                work.append((copy, name, copy[name], f"{where}/{name}"))
+    return made[0], tuple(sorted(losses, key=lambda loss: (loss.where, loss.keyword)))
+
+
+def wrapped(schema: Any) -> dict[str, Any]:
+    """An object with ``schema`` as its only property, and the definitions beside it."""
+    inner = dict(schema)
+    definitions = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
+    return {
+        "type": "object",
+        "properties": {WRAPPER: inner},
+        "required": [WRAPPER],
+        "additionalProperties": False,
+        **definitions,
+    }
+
+
+def _kept(schema: dict[str, Any], subset: Subset, where: str, losses: list[Loss]) -> dict[str, Any]:
+    """The keywords that are sent; what becomes of the others goes to ``losses``."""
+    kept: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _ANNOTATIONS:
+            if not subset.is_strict or (keyword == "description" and "$ref" not in schema):
+                kept[keyword] = value
+            continue
+        problem = _problem(keyword, value, schema, subset)
+        if problem is not None:
+            losses.append(Loss(where, keyword, problem))
+        if keyword == "oneOf" and subset.is_strict:
+            kept["anyOf"] = value
+        elif problem is None or (not subset.is_strict and "not sent" not in problem):
+            kept[keyword] = value
+    return kept
+
+
+def _problem(keyword: str, value: Any, schema: dict[str, Any], subset: Subset) -> str | None:
+    """What the server does not do about a keyword; None: nothing is missing."""
+    if "$ref" in schema and keyword not in ("$ref", "$defs", "definitions"):
+        return "is not enforced beside '$ref'"
+    if keyword not in subset.keywords:
+        return "is not enforced"
+    if keyword == "format" and value not in subset.formats:
+        return f"{value!r} is not enforced"
+    if keyword == "oneOf" and "discriminator" not in schema:
+        return "is read as 'anyOf'"
+    if keyword == "allOf" and (len(value) > 1 or _beside_all_of(schema)):
+        return "is enforced only where it is one schema with nothing beside it"
+    if keyword == "type" and not _fits(value, schema):
+        return "is not enforced beside alternatives of other types"
+    if keyword in _OF_ONE_TYPE:
+        beside = [name for name in _ALTERNATIVES if name in schema]
+        if beside:
+            return f"is not enforced beside {beside[0]!r}"
+        if "type" not in schema:
+            return "is not enforced without 'type'"
+    return subset.exception(keyword, schema)
+
+
+def _beside_all_of(schema: dict[str, Any]) -> bool:
+    return any(name not in _ANNOTATIONS and name not in ("allOf", "$defs", "definitions") for name in schema)
+
+
+def _close(copy: dict[str, Any], schema: dict[str, Any], where: str, losses: list[Loss]) -> None:
+    """Bring a schema into the form of a strict server."""
+    if not any(name in copy for name in ("type", "enum", "const", "anyOf", "$ref")):
+        raise _without_form(where, "a schema without a type")
+    if "array" in _types(copy) and "items" not in copy:
+        raise _without_form(where, "a tuple" if "prefixItems" in schema else "an array of anything")
+    if "object" not in _types(copy):
+        return
+    if schema.get("additionalProperties", True) is not False or "patternProperties" in schema:
+        raise _without_form(where, "an object with undeclared members")
+    properties = copy.setdefault("properties", {})
+    optional = [name for name in properties if name not in schema.get("required", ())]
+    if optional:
+        names = ", ".join(map(repr, optional))
+        losses.append(Loss(where, "required", f"names all properties, so {names} can't be left out"))
+    copy["required"] = list(properties)
+    copy["additionalProperties"] = False
+
+
+def _fits(held: Any, schema: dict[str, Any]) -> bool:
+    """Whether the alternatives beside a type are all plainly of it."""
+    if "anyOf" in schema or "oneOf" in schema:
+        return False
+    values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
+    types = (held,) if isinstance(held, str) else tuple(held)
+    return all(_JSON_TYPES.get(type(value)) in types or (type(value) is int and "number" in types) for value in values)
+
+
+def _types(schema: dict[str, Any]) -> tuple[str, ...]:
+    held = schema.get("type", ())
+    return (held,) if isinstance(held, str) else tuple(held)
+
+
+def _is_anchored(pattern: str) -> bool:
+    return pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _without_form(where: str, what: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"json schema {where}",
+        what,
+        where=where,
+        problem=f"OpenAI's strict mode has no form for {what}",
+        remedy="name all members and give each a type, or use a server that takes any schema (vLLM, SGLang, "
+        "llama-server)",
+    )

@@ -1,0 +1,322 @@
+"""Schemas and grammars in the notations of servers: what is kept, what is lost, and that nothing is lost silently."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from structgen.errors import GrammarError, UnsupportedFeature
+from structgen.grammar import nodes as ir
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.lark import lark
+from structgen.grammar.nodes import Grammar, literal
+from structgen.grammar.regex import regex
+from structgen.integrations.openai_server import gbnf_of, translation_of
+from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, Subset, translated
+from structgen.program import answer_of
+from structgen.testing import language, small_terms
+
+LISTS = 'start: "[" (start ("," start)*)? "]" | /[a-c]+/'
+
+
+def words(letters: str, longest: int) -> list[str]:
+    found = [""]
+    for word in found:
+        if len(word) == longest:
+            break
+        found += [word + letter for letter in letters]
+    return found
+
+
+class Peer:
+    """What xgrammar, which vLLM and SGLang run by default, makes of a GBNF grammar."""
+
+    def __init__(self) -> None:
+        self.library = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+        tokens = [b"</s>", *(bytes([value]) for value in range(256))]
+        info = self.library.TokenizerInfo(tokens, stop_token_ids=[0])
+        self.compiler = self.library.GrammarCompiler(info)
+
+    def members(self, gbnf: str, texts: list[str]) -> set[str]:
+        compiled = self.compiler.compile_grammar(self.library.Grammar.from_ebnf(gbnf))
+        found = set()
+        for text in texts:
+            matcher = self.library.GrammarMatcher(compiled)
+            if (not text or matcher.accept_string(text)) and matcher.accept_token(0):
+                found.add(text)
+        return found
+
+
+@pytest.fixture(scope="module")
+def peer() -> Peer:
+    return Peer()
+
+
+def test_small_terms_mean_the_same_in_gbnf(peer: Peer) -> None:
+    texts = words("ab", 3)
+    for term in small_terms(3, [literal("a"), literal("b"), ir.EPSILON]):
+        expected = {word.decode() for word in language(term, 3, b"ab")}
+        assert peer.members(gbnf_of(term), texts) == expected, term
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(ord(character), ord(character))] if first is None else [(first, first), (ord(character), ord(character) + 2)]
+        for character in '-]^[\\"aA0 \n\x01é'
+        for first in (None, ord("!"))
+    ]
+    + [
+        [(0, 9)],
+        [(0, 2), (0x30, 0x39), (0x7F, 0x80)],
+        [(0x5E, 0x5E), (0x1F, 0x1F)],
+        [(0x2A, 0x2D)],
+        [(0x2D, 0x39), (0x5E, 0x5E)],
+        [(0, 0x10FFFF)],
+        [(0x2D, 0x2D)],
+        [(0x20, 0x7E)],
+        [(0x5B, 0x5E)],
+    ],
+)
+def test_classes_mean_the_same_in_gbnf(peer: Peer, ranges: list[tuple[int, int]]) -> None:
+    texts = [chr(value) for value in (*range(0x180), 0xD7FF, 0xE000, 0x1F600, 0x10FFFF)]
+    expected = {text for text in texts if any(first <= ord(text) <= last for first, last in ranges)}
+    assert peer.members(gbnf_of(ir.CharClass(ranges)), texts) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"', "\\", "a\nb", "\x01x", "\x011", "é1", "ÿf", "😀a", "é😀", '" "', 'a" "b', "]-^[", "\x7f1", "#", "{1,2}", ""],
+)
+def test_literals_mean_the_same_in_gbnf(peer: Peer, text: str) -> None:
+    assert peer.members(gbnf_of(literal(text)), [text, text + "a", text[:-1] + "b"]) == {text}
+
+
+def test_repetitions_mean_the_same_in_gbnf(peer: Peer) -> None:
+    texts = ["a" * count for count in range(8)]
+    for least in range(4):
+        for most in (None, *range(least, 6)):
+            expected = {text for text in texts if least <= len(text) <= (8 if most is None else most)}
+            assert peer.members(gbnf_of(ir.Repeat(literal("a"), least, most)), texts) == expected
+
+
+@pytest.mark.parametrize("text", ["ab", "é1", '"'])
+def test_a_repetition_is_one_of_the_whole_text(peer: Peer, text: str) -> None:
+    texts = [text * count for count in range(5)]
+    assert peer.members(gbnf_of(ir.Repeat(literal(text), 2, 3)), texts) == {text * 2, text * 3}
+
+
+def test_recursion_and_scopes(peer: Peer) -> None:
+    texts = ["[]", "[a]", "[a,[b]]", "[a,]", "[[[]]]", "abc", "", "[", "d"]
+    assert peer.members(gbnf_of(lark(LISTS)), texts) == {"[]", "[a]", "[a,[b]]", "[[[]]]", "abc"}
+    shared = ir.Reference("x")
+    nested = ir.Rules(
+        {"x": literal("a")}, ir.Sequence([shared, ir.Rules({"x": literal("b")}, shared), shared.named("name")])
+    )
+    assert peer.members(gbnf_of(nested), ["aba", "aaa", "bbb"]) == {"aba"}
+
+
+def test_deep_terms_are_written() -> None:
+    term: Grammar = literal("a")
+    for _ in range(20_000):
+        term = ir.Repeat(term, 0, 1)
+    assert gbnf_of(term).count("::=") == 20_001
+
+
+@pytest.mark.parametrize(
+    ("term", "named"),
+    [
+        (regex("a+") & regex("[ab]{2}"), "Intersection"),
+        (ir.Complement(literal("a")), "Complement"),
+        (ir.Permutation([literal("a"), literal("b")]), "Permutation"),
+        (ir.SpecialToken("<|x|>"), "SpecialToken"),
+        (ir.JsonString(literal("a")), "JsonString"),
+        (ir.Literal(b"\xff"), "no text"),
+        (ir.ByteClass([(0x80, 0xFF)]), "ByteClass"),
+        (ir.EMPTY, "Choice"),
+        (literal("a\0"), "U\\+0000"),
+        (ir.CharClass([(0, 0), (9, 9)]), "U\\+0000"),
+    ],
+)
+def test_what_has_no_gbnf_is_refused_by_name(term: Grammar, named: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=named) as caught:
+        gbnf_of(ir.Sequence([literal("x"), term]))
+    assert caught.value.remedy
+
+
+def test_a_reference_to_nowhere() -> None:
+    with pytest.raises(GrammarError, match="'x'"):
+        gbnf_of(ir.Reference("x"))
+
+
+# --- schemas ---
+
+SUBSETS = [OPENAI, XGRAMMAR, LLAMA_SERVER]
+
+
+def losses(schema: Any, subset: Subset) -> list[tuple[str, str]]:
+    return [(loss.where, loss.keyword) for loss in translated(schema, subset)[1]]
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "openai", "xgrammar", "llama"),
+    [
+        ({"type": "string", "maxLength": 3, "minLength": 1}, ["maxLength", "minLength"], [], []),
+        ({"type": "string", "pattern": "^a+$"}, [], [], []),
+        ({"type": "string", "pattern": "a+"}, [], ["pattern"], ["pattern"]),
+        ({"type": "string", "pattern": "^a+$", "maxLength": 3}, ["maxLength"], ["maxLength"], ["maxLength"]),
+        ({"type": "string", "format": "date"}, [], [], []),
+        ({"type": "string", "format": "uri"}, ["format"], [], ["format"]),
+        ({"type": "string", "format": "idn-email"}, ["format"], ["format"], ["format"]),
+        ({"type": "integer", "minimum": 1, "exclusiveMaximum": 9}, [], [], []),
+        ({"type": "number", "minimum": 1}, [], [], ["minimum"]),
+        ({"type": "integer", "multipleOf": 3}, [], ["multipleOf"], ["multipleOf"]),
+        (
+            {"type": "array", "items": {"type": "null"}, "uniqueItems": True},
+            ["uniqueItems"] * 1,
+            ["uniqueItems"],
+            ["uniqueItems"],
+        ),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 1, "maxItems": 2}, [], [], []),
+        (
+            {"oneOf": [{"type": "null"}, {"type": "string"}], "type": "string"},
+            ["oneOf", "type"],
+            ["oneOf", "type"],
+            ["oneOf", "type"],
+        ),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, [], [], []),
+        ({"$ref": "#/$defs/x", "minLength": 3}, ["minLength"], ["minLength"], ["minLength"]),
+        ({"type": "string", "not": {"const": "a"}}, ["not"], ["not"], ["not"]),
+        ({"type": "string", "frobnicate": 1}, ["frobnicate"], ["frobnicate"], ["frobnicate"]),
+        ({"enum": ["a", 1]}, [], [], []),
+        ({"enum": ["a", "b"], "type": "string"}, [], [], []),
+        ({"enum": ["a", 1], "type": "string"}, ["type"], ["type"], ["type"]),
+        ({"enum": [1, 2], "type": "integer", "minimum": 2}, ["minimum"], ["minimum"], ["minimum"]),
+        ({"anyOf": [{"type": "null"}], "maxLength": 2}, ["maxLength"], ["maxLength"], ["maxLength"]),
+    ],
+)
+def test_what_is_lost_is_named_with_its_place(
+    part: dict[str, Any], openai: list[str], xgrammar: list[str], llama: list[str]
+) -> None:
+    schema = {**closed(**{"a/b": part}), "$defs": {"x": {"type": "string"}}}
+    before = copy.deepcopy(schema)
+    for subset, expected in zip(SUBSETS, (openai, xgrammar, llama), strict=True):
+        assert losses(schema, subset) == [("#/properties/a~1b", keyword) for keyword in sorted(expected)]
+    assert schema == before
+
+
+def test_others_are_sent_all_but_what_would_be_an_error() -> None:
+    part = {"type": "string", "minLength": 2, "pattern": "a", "not": {"const": "a"}, "title": "A"}
+    assert translated(part, XGRAMMAR)[0] == part
+    assert translated(part, LLAMA_SERVER)[0] == {name: value for name, value in part.items() if name != "pattern"}
+    assert translated(part, OPENAI)[0] == {"type": "string", "pattern": "a"}
+
+
+class Leaf(BaseModel):
+    kind: Literal["leaf"]
+    value: int = 3
+
+
+class Branch(BaseModel):
+    kind: Literal["branch"] = Field(description="which")
+    items: list[Annotated[Leaf | Branch, Field(discriminator="kind")]] = Field(description="below")
+
+
+def test_openai_s_rules_hold_for_what_it_is_sent() -> None:
+    """Its rules, checked one by one on all parts of what is sent for a recursive type with options and unions."""
+    translation = translation_of(answer_of(Branch), "openai")
+    root = translation.parameters["response_format"]["json_schema"]["schema"]
+    assert translation.is_wrapped  # for the root is a reference
+    assert root["type"] == "object"
+    assert "$defs" in root
+    stack = [root]
+    while stack:
+        held = stack.pop()
+        if isinstance(held, list):
+            stack += held
+        if not isinstance(held, dict):
+            continue
+        stack += held.values()
+        if held.get("type") == "object" and isinstance(held.get("properties"), dict):
+            assert held["additionalProperties"] is False
+            assert held["required"] == list(held["properties"])
+        assert not held.keys() & {"oneOf", "default", "title", "discriminator", "allOf"}
+        if "$ref" in held:
+            assert held.keys() <= {"$ref", "$defs"}
+    assert [str(loss) for loss in translation.losses] == [
+        "#/$defs/Leaf: 'required' names all properties, so 'value' can't be left out"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (dict[str, int], "undeclared"),
+        (tuple[int, str], "tuple"),
+        (list[Any], "without a type"),
+        (Any, "without a type"),
+    ],
+)
+def test_what_openai_has_no_form_for_is_refused(kind: Any, named: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=named) as caught:
+        translation_of(answer_of(kind), "openai")
+    assert "vLLM" in caught.value.remedy
+    translation_of(answer_of(kind), "vllm")
+
+
+def test_a_grammar_of_json_is_no_schema_any_more() -> None:
+    """The remedy of the refusal is the type."""
+    grammar = json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
+    with pytest.raises(UnsupportedFeature, match="ask for a type"):
+        translation_of(answer_of(grammar), "vllm")
+
+
+def test_translations_are_json() -> None:
+    for dialect in ("vllm", "vllm_guided", "sglang", "llama_server", "openai"):
+        for kind in (Branch, Literal["a", "b"], int, str):
+            json.dumps(translation_of(answer_of(kind), dialect).parameters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schema", "violation"),
+    [
+        ({"type": "string", "minLength": 2}, '"a"'),
+        ({"type": "string", "maxLength": 2}, '"abc"'),
+        ({"type": "string", "pattern": "^a+$"}, '"ab"'),
+        ({"type": "string", "format": "uuid"}, '"x"'),
+        ({"type": "integer", "minimum": 3}, "2"),
+        ({"type": "number", "exclusiveMaximum": 3}, "3"),
+        ({"type": "integer", "multipleOf": 3}, "4"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, "[1]"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "[1, 1]"),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False}, '["a"]'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}, '{"b": null}'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}, "{}"),
+        ({"enum": [1, "a"]}, '"b"'),
+        ({"enum": [1, 2], "type": "integer", "minimum": 2}, "1"),
+        ({"enum": ["a", "bb"], "type": "string", "minLength": 2}, '"a"'),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "minimum": 2}, "1"),
+        ({"minLength": 2}, '"a"'),
+        ({"type": ["string", "null"], "minLength": 2}, '"a"'),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]}]}, "{}"),
+        ({"type": "string", "not": {"const": "a"}}, '"a"'),
+    ],
+)
+def test_what_xgrammar_lets_pass_is_among_the_losses(peer: Peer, schema: dict[str, Any], violation: str) -> None:
+    compiled = peer.compiler.compile_json_schema(json.dumps(schema))
+    matcher = peer.library.GrammarMatcher(compiled)
+    if matcher.accept_string(violation) and matcher.accept_token(0):
+        assert translated(schema, XGRAMMAR)[1]
