@@ -61,6 +61,15 @@ def tamed(value: Any) -> Any:
     return value % 10**15 if isinstance(value, int) and abs(value) > 10**15 else value
 
 
+def canonical(value: Any) -> Any:
+    """The value with integers written as the default policy has them, where a schema tells integers from others."""
+    if isinstance(value, list):
+        return [canonical(item) for item in value]
+    if isinstance(value, dict):
+        return {name: canonical(item) for name, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 @given(SCHEMAS, st.data())
 @settings(max_examples=max(200, settings().max_examples), suppress_health_check=list(HealthCheck))
 def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObject) -> None:
@@ -77,7 +86,7 @@ def test_documents_of_random_schemas_are_members(schema: Any, data: st.DataObjec
     if constraint is not None:
         assert accepts(constraint, value) == expected
     if declared is not None:
-        assert any(accepts(declared, one) for one in declared_orders(value, schema)) == expected
+        assert any(accepts(declared, one) for one in declared_orders(canonical(value), schema)) == expected
 
 
 @pytest.mark.parametrize(
