@@ -84,7 +84,10 @@ Engine::Absorption Engine::compute_absorption(StateId state) {
     if (items.size() > 1 && automaton.terms()[whole.a].kind != Kind::kJson) return {};
     Absorption one = item_absorption(whole.a);
     if (items.size() == 1 && one.groups == 0) return {};
-    one.distance = add(add(automaton.terms().distance(item), kCharacterTail), one.distance);
+    // Of several alternatives, one that is nearer to its end than the class may be gone after the first character.
+    const Distance nearest = one.kept == kNone ? automaton.terms().distance(item)
+                                               : add(automaton.terms().distance(one.kept), automaton.terms().distance(whole.b));
+    one.distance = add(add(nearest, kCharacterTail), one.distance);
     if (std::pair(one.count, std::popcount(one.groups)) > std::pair(best.count, std::popcount(best.groups))) best = one;
     // The same bytes must not also begin what follows, or they could end the automaton.
     followed |= groups_of(machine_[machine_.start(whole.b)].live);
@@ -215,7 +218,7 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
       choices.assign(list.begin(), list.end());
     }
   }
-  const auto consider = [&](TermId repeated, uint16_t within, bool may_end) {
+  const auto consider = [&](TermId repeated, uint16_t within, bool may_end, TermId kept) {
     const Term term = terms[repeated];
     if (term.kind != Kind::kRepeat) return;
     const auto groups = static_cast<uint16_t>(char_groups(term.a) & within);
@@ -223,11 +226,14 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
     best.groups = groups;
     best.count = term.c;
     best.may_end = may_end && term.b == 0;
+    best.kept = kept;
   };
   const auto front = [&](TermId term) { return terms[term].kind == Kind::kSequence && is_json ? terms[term].a : term; };
+  const auto in_place = [&](TermId alternative) { return is_json ? automaton.json(alternative) : alternative; };
   for (TermId choice : choices) {
     if (terms[choice].kind != Kind::kAnd) {
-      consider(front(choice), allowed, choices.size() == 1 && front(choice) == choice);
+      const bool is_alone = choices.size() == 1;
+      consider(front(choice), allowed, is_alone && front(choice) == choice, is_alone ? kNone : in_place(choice));
       continue;
     }
     // `C* & L`: what keeps an alternative of L alive, and lies in C, does so if the two have a text in common.
@@ -261,7 +267,8 @@ Engine::Absorption Engine::item_absorption(TermId head_id) {
       if (terms[front(alternative)].kind != Kind::kRepeat) continue;
       std::vector<TermId> both = stars;
       both.push_back(alternative);
-      if (automaton.conjunction(std::move(both)) != kEmptyTerm) consider(front(alternative), within, false);
+      const TermId meet = automaton.conjunction(std::move(both));
+      if (meet != kEmptyTerm) consider(front(alternative), within, false, in_place(meet));
     }
   }
   return best;

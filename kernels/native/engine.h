@@ -212,6 +212,7 @@ class Engine {
     uint16_t groups = 0;
     uint32_t count = 0;
     Distance distance = 0;  // what completes such a text, in bytes, at most
+    TermId kept = kNone;       // the alternative that the class begins, of several
     bool is_outside = false;  // see Engine::is_outside
     bool may_end = false;   // nothing more of the class is required: all such texts share one shortest completion
     bool known = false;
