@@ -26,7 +26,7 @@ def test_examples_run(
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"__name__": "programs"}
     for block in blocks:
-        exec(compile(block, str(DOCUMENT), "exec"), names)
+        exec(compile(block, str(DOCUMENT), "exec", dont_inherit=True), names)
     assert len(blocks) == 5
     assert names["run"].value.age >= 0
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)

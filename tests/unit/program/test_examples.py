@@ -26,7 +26,7 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
     names: dict[str, Any] = {"__name__": "example"}
     for block, wish in zip(blocks, wishes, strict=True):
         monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wish)])
-        exec(compile(block, str(document), "exec"), names)
+        exec(compile(block, str(document), "exec", dont_inherit=True), names)
     return names
 
 
