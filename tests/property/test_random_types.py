@@ -6,36 +6,18 @@ import random
 from typing import Any
 
 import pytest
+from byte_members import BYTES, is_member, random_member
 from pydantic import TypeAdapter
 from type_universe import Universe, spaced, written
 
-from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine import compile
 from structgen.grammar.json_schema import json_schema
 
-BYTES = Vocabulary([bytes([byte]) for byte in range(256)])
 VALUES = 4
 EDITS = 8
 WALKS = 6
 LONGEST_WALK = 150
 MODELS_AT_ONCE = 25
-
-
-def is_member(start: Matcher, text: bytes) -> bool:
-    start.reset()
-    return start.accept_bytes(text) == len(text) and start.is_accepting
-
-
-def random_member(start: Matcher, rng: random.Random) -> bytes:
-    """A member of the grammar: random bytes for a while, then the shortest way to the end."""
-    start.reset()
-    text = bytearray()
-    for _ in range(rng.randrange(LONGEST_WALK)):
-        live = start.live_bytes()
-        if not live:
-            break
-        text.append(rng.choice(live))
-        assert start.accept(text[-1])
-    return bytes(text) + bytes(start.shortest_completion())
 
 
 def edited(text: bytes, rng: random.Random) -> bytes:
@@ -68,7 +50,7 @@ def check(seed: int) -> None:
             other = edited(text, universe.rng)
             assert not is_member(start, other) or is_read(adapter, other), (seed, other)
     for _ in range(WALKS):
-        text = random_member(start, universe.rng)
+        text = random_member(start, universe.rng, LONGEST_WALK)
         assert is_read(adapter, text), (seed, text)
 
 

@@ -7,38 +7,20 @@ import random
 from typing import Any
 
 import pytest
+from byte_members import BYTES, is_member, random_member
 from pydantic import TypeAdapter, ValidationError
 from type_cases import CASES, Case
 
-from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine import Matcher, compile
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.types import value_of_type
 
-BYTES = Vocabulary([bytes([byte]) for byte in range(256)])
 WALKS = 12
 LONGEST_WALK = 60
 
 
 def matcher(kind: Any) -> Matcher:
     return compile(json_schema(kind), BYTES).matcher()
-
-
-def is_member(start: Matcher, text: bytes) -> bool:
-    start.reset()
-    return start.accept_bytes(text) == len(text) and start.is_accepting
-
-
-def random_member(start: Matcher, rng: random.Random) -> bytes:
-    """A member of the grammar: random bytes for a while, then the shortest way to the end."""
-    start.reset()
-    text = bytearray()
-    for _ in range(rng.randrange(LONGEST_WALK)):
-        live = start.live_bytes()
-        if not live:
-            break
-        text.append(rng.choice(live))
-        assert start.accept(text[-1])
-    return bytes(text) + bytes(start.shortest_completion())
 
 
 def is_valid(adapter: TypeAdapter[Any], text: bytes | str) -> bool:
@@ -79,5 +61,5 @@ def test_members_are_valid(case: Case) -> None:
     adapter, start = TypeAdapter(case.kind), matcher(case.kind)
     rng = random.Random(5)
     for _ in range(WALKS):
-        text = random_member(start, rng)
+        text = random_member(start, rng, LONGEST_WALK)
         assert is_valid(adapter, text), text
