@@ -66,8 +66,6 @@ _SHAPE_COST: Final = 64
 _ENTRY_COST: Final = 40
 _ITEM_COST: Final = 16
 """What a shape, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
-
-
 _CLOSED: Final = "additional='forbidden'"
 _SCALAR_NAMES: Final = ("string", "number", "integer", "boolean", "null", "array")
 
@@ -316,8 +314,9 @@ class Planner:
     def _fill(self, plan: Plan, shapes: list[Shape]) -> None:
         """Note what the shapes of a plan need."""
         self._separate(shapes)
-        for shape in shapes:
-            self._note_nameless(plan.places, shape)
+        if self._closes:
+            for shape in shapes:
+                self._note_nameless(plan.places, shape)
         if not shapes:
             self._reasons.append((plan.places, ": no alternative is left"))
         is_object = len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values
