@@ -38,6 +38,7 @@ _MAX_SPECIAL_ID: Final = 1 << 20
 
 Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
 Order: TypeAlias = Literal["declared", "any"]
+Additional: TypeAlias = Literal["allowed", "forbidden"]
 Dialect: TypeAlias = Literal["python", "ecma", "rust"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -53,6 +54,7 @@ class SourceOptions:
         start: the rule that a Lark grammar begins with.
         whitespace: what may stand between the tokens of JSON.
         order: in which order the members of a JSON object may come.
+        additional: whether objects may have members that the schema does not name, where it says nothing of them.
         bounds: the bounds of ``JsonPolicy`` by name.
     """
 
@@ -62,6 +64,7 @@ class SourceOptions:
     start: str
     whitespace: Whitespace
     order: Order
+    additional: Additional
     bounds: dict[str, int | None]
 
     def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
@@ -107,8 +110,9 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
         def wrapper(
             *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, order: Any, **rest: Any
         ) -> Any:
+            additional = rest.pop("additional")
             bounds = {name: rest.pop(name) for name in _BOUNDS}
-            source = SourceOptions(regex, dialect, lark, start, whitespace, order, bounds)
+            source = SourceOptions(regex, dialect, lark, start, whitespace, order, additional, bounds)
             return command(*arguments, source=source, **rest)
 
         decorated: Any = wrapper
@@ -147,6 +151,13 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
             default="declared",
             show_default=True,
             help="Order of the members of a JSON object: as the schema declares them, or any.",
+        ),
+        click.option(
+            "--additional",
+            type=click.Choice(get_args(Additional)),
+            default="allowed",
+            show_default=True,
+            help="Members that a JSON Schema does not name, where it says nothing of them.",
         ),
         *(
             click.option(f"--{name.replace('_', '-')}", metavar="N", type=click.IntRange(0, most), help=text)
@@ -194,6 +205,7 @@ def read_source(path: str | None, options: SourceOptions) -> Source:
         policy = JsonPolicy(
             whitespace=options.whitespace,
             order=options.order,
+            additional=options.additional,
             max_depth=options.bounds["max_depth"],
             max_length=options.bounds["max_length"],
             max_items=options.bounds["max_items"],

@@ -146,6 +146,18 @@ def test_order(structgen: Command, model: Callable[..., None], person: str, tmp_
     assert "any" in structgen("check", person, "--order", "any")[1]
 
 
+def test_undeclared_members_are_chosen(structgen: Command, tmp_path: Path) -> None:
+    """``--additional forbidden`` leaves out members that the schema does not name, in all commands."""
+    schema, document = tmp_path / "open.json", tmp_path / "document.json"
+    schema.write_text(json.dumps({"type": "object", "properties": {"a": {"type": "object"}}}))
+    document.write_text('{"b":1}')
+    for option, code in (([], 0), (["--additional", "allowed"], 0), (["--additional", "forbidden"], 1)):
+        assert structgen("match", str(schema), str(document), *option)[0] == code
+    told = structgen("check", str(schema), "--additional", "forbidden")[1]
+    assert "#/properties/a" in told
+    assert "no member is named here" in told
+
+
 def test_bounds(structgen: Command, person: str, tmp_path: Path) -> None:
     """Bounds on what a schema leaves open hold in all commands, and are lines of the report."""
     document = tmp_path / "document.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from structgen.grammar.json_schema.additional import names_some
 from structgen.grammar.json_schema.json_types import ARRAY, NUMBER, OBJECT, STRING
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ __all__ = ["is_endless"]
 _DEEPEST: Final = 8
 
 
-def is_endless(places: tuple[Place, ...], forms: NormalForm, depth: int = 0) -> bool:
+def is_endless(places: tuple[Place, ...], forms: NormalForm, depth: int = 0, *, closes: bool = False) -> bool:
     """Whether a schema has more values than any text has room for, if it has one at all.
 
-    Yes is certain; no may be wrong: patterns, formats, bounds of numbers and alternatives are not looked into.
+    Yes is certain; no may be wrong: patterns, formats, bounds of numbers and alternatives are not looked into.  With
+    ``closes``, undeclared members are forbidden.
     """
     if not places:
         return True
@@ -33,7 +35,7 @@ def is_endless(places: tuple[Place, ...], forms: NormalForm, depth: int = 0) -> 
     part = local.wrapped
     if part is not None:
         inner = [inner for _, inner in forms.in_place(local)]
-        return len(inner) == 1 and is_endless((inner[0],), forms, depth + 1)
+        return len(inner) == 1 and is_endless((inner[0],), forms, depth + 1, closes=closes)
     shape = local.shape
     if local.parts or shape.values or shape.refusals or local.looks_at_the_rest:
         return False
@@ -43,27 +45,27 @@ def is_endless(places: tuple[Place, ...], forms: NormalForm, depth: int = 0) -> 
     if types & NUMBER and shape.number is None:
         return True
     return bool(
-        (types & ARRAY and _arrays(shape.arrays, forms, depth))
-        or (types & OBJECT and _objects(shape.objects, forms, depth))
+        (types & ARRAY and _arrays(shape.arrays, forms, depth, closes=closes))
+        or (types & OBJECT and _objects(shape.objects, forms, depth, closes=closes))
     )
 
 
-def _arrays(facets: tuple[ArrayFacet, ...], forms: NormalForm, depth: int) -> bool:
+def _arrays(facets: tuple[ArrayFacet, ...], forms: NormalForm, depth: int, *, closes: bool) -> bool:
     if not facets:
         return True
     facet = facets[0]
     if facet.prefix or facet.contained is not None or facet.refusals or facet.most == 0:
         return False
     rest = facet.further()
-    return is_endless(() if rest is None else (rest,), forms, depth + 1)
+    return is_endless(() if rest is None else (rest,), forms, depth + 1, closes=closes)
 
 
-def _objects(facets: tuple[ObjectFacet, ...], forms: NormalForm, depth: int) -> bool:
+def _objects(facets: tuple[ObjectFacet, ...], forms: NormalForm, depth: int, *, closes: bool) -> bool:
     if not facets:
         return True
     facet = facets[0]
     if facet.patterns or facet.names is not True or facet.dependents or facet.most is not None:
         return False
-    if facet.additional is True:
+    if facet.additional is True and not (closes and not facet.covers_rest and names_some(facet)):
         return True
-    return any(is_endless((facet.property(name),), forms, depth + 1) for name in facet.properties)
+    return any(is_endless((facet.property(name),), forms, depth + 1, closes=closes) for name in facet.properties)

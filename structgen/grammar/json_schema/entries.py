@@ -111,7 +111,10 @@ def with_twins(schemas: Iterable[int], twins: Iterable[tuple[Json, Json]]) -> se
 
 
 def describe(
-    documents: Iterable[Document], reached: Container[int], checked: Mapping[str, Container[int]]
+    documents: Iterable[Document],
+    reached: Container[int],
+    checked: Mapping[str, Container[int]],
+    nameless: Container[int] = frozenset(),
 ) -> tuple[ReportEntry, ...]:
     """List every keyword of the documents.
 
@@ -119,13 +122,16 @@ def describe(
         documents: the documents, in order.
         reached: the identities of the schema objects that the grammar was made from.
         checked: by keyword those of them where it is checked as the text is written.
+        nameless: those whose objects stay open although the policy forbids undeclared members, for they name none.
 
     Complexity: linear in the documents; a schema that occurs twice as one object is listed once.
     """
-    return tuple(entry for document in documents for entry in _walk(document, reached, checked))
+    return tuple(entry for document in documents for entry in _walk(document, reached, checked, nameless))
 
 
-def _walk(document: Document, reached: Container[int], checked: Mapping[str, Container[int]]) -> Iterator[ReportEntry]:
+def _walk(
+    document: Document, reached: Container[int], checked: Mapping[str, Container[int]], nameless: Container[int]
+) -> Iterator[ReportEntry]:
     seen: set[int] = set()
     start = document.resource
     stack: list[Iterator[tuple[Json, str, Resource] | ReportEntry]] = [iter([(start.root, "", start)])]
@@ -139,12 +145,16 @@ def _walk(document: Document, reached: Container[int], checked: Mapping[str, Con
             schema, pointer, resource = item
             if isinstance(schema, dict) and id(schema) not in seen:
                 seen.add(id(schema))
+                if id(schema) in nameless:
+                    where = f"{document.name}#{pointer}"
+                    yield ReportEntry("additional", where, Status.ANNOTATION, _NAMELESS)
                 if schema is not resource.root and (found := document.inner(schema, resource, pointer)):
                     resource = resource.inner(schema, *found, ())
                 known = frozenset(keyword for keyword, schemas in checked.items() if id(schema) in schemas)
                 stack.append(_schema(schema, pointer, resource, known, is_reached=id(schema) in reached))
 
 
+_NAMELESS: Final = "the policy forbids undeclared members, but no member is named here: all are allowed"
 _CHECKS: Final = {"uniqueItems": "at the end of each item", "minProperties": "names are compared as they are written"}
 
 

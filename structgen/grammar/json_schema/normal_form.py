@@ -81,6 +81,8 @@ class NormalForm:
         limits: Limits,
         overlaps: Mapping[int, Pairs] = MappingProxyType({}),
         before: NormalForm | None = None,
+        *,
+        closes: bool = False,
     ) -> None:
         """Begin.
 
@@ -89,9 +91,11 @@ class NormalForm:
             limits: the bound on the nodes of the grammar.
             overlaps: the alternatives that are known to overlap.
             before: the one that they were found with, which has read the schemas already.
+            closes: whether it matters which schema names a member: what comes out of a negation names none.
         """
         self.locals: dict[int, Local] = {}
         self._limits = limits
+        self._closes = closes
         self.contradictions: list[tuple[tuple[Place, ...], str]] = []
         self._spent = 0
         self._references = references
@@ -207,7 +211,10 @@ class NormalForm:
         """
         result: list[Shape] | None = None
         for place in places:
-            result = self._product(result, self.shapes_of(place), place)
+            shapes = self.shapes_of(place)
+            if place.is_negated and self._closes:
+                shapes = silenced(shapes)
+            result = self._product(result, shapes, place)
         return [] if result is None else result
 
     def shapes_of(self, place: Place) -> list[Shape]:
@@ -253,7 +260,7 @@ class NormalForm:
                 result = self._product(result, shapes, local.place)
             elif part.keyword == "not":
                 shapes = yield self._expanded(part.places[0].complement(), apart=apart)
-                result = self._product(result, silenced(shapes) if apart else shapes, local.place)
+                result = self._product(result, silenced(shapes) if apart or self._closes else shapes, local.place)
             elif part.keyword == "if":
                 if not apart and part.places[1].schema is True and part.places[2].schema is True:
                     continue  # it only matters for what counts as evaluated
@@ -301,7 +308,7 @@ class NormalForm:
         left = yield self._expanded(condition, apart=apart)
         left = self._product(left, (yield self._expanded(then, apart=apart)), then)
         right = yield self._expanded(condition.complement(), apart=apart)
-        if apart:
+        if apart or self._closes:
             right = silenced(right)
         right = self._product(right, (yield self._expanded(otherwise, apart=apart)), otherwise)
         return left + right
@@ -319,7 +326,8 @@ class NormalForm:
                 constants.append(shapes[0])
             elif is_one_of:
                 for other in self.rivals(local.place, part, index):
-                    shapes = self._product(shapes, (yield self._expanded(other.complement())), place)
+                    outside: list[Shape] = yield self._expanded(other.complement())
+                    shapes = self._product(shapes, silenced(outside) if self._closes else outside, place)
                 branch = Branch(local.place, index)
                 found += [_with_branch(shape, branch) for shape in shapes]
             else:

@@ -66,7 +66,7 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
 def is_plain(policy: JsonPolicy) -> bool:
     """Whether the native planner knows the spellings of a policy."""
     is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
-    return is_canonical and not policy.has_bounds
+    return is_canonical and not policy.has_bounds and policy.additional == "allowed"
 
 
 class PlainSchemas:

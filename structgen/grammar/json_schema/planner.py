@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.disjointness import are_disjoint
-from structgen.grammar.json_schema import exclusion
+from structgen.grammar.json_schema import additional, exclusion
 from structgen.grammar.json_schema.array_chain import ArrayChain
 from structgen.grammar.json_schema.arrays import ArrayLayout, array_term
 from structgen.grammar.json_schema.endless import is_endless
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.proofs import Answer
     from structgen.grammar.json_schema.reading import Local, Part, SchemaReader
     from structgen.grammar.json_schema.settings import Setting
+    from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.json_schema.strings import StringFacet
     from structgen.grammar.limits import Limits
 
@@ -65,6 +66,8 @@ _SHAPE_COST: Final = 64
 _ENTRY_COST: Final = 40
 _ITEM_COST: Final = 16
 """What a shape, a declared name and an item count against ``Limits.grammar_nodes``: about their work, in nodes."""
+_CLOSED: Final = "additional='forbidden'"
+_SCALAR_NAMES: Final = ("string", "number", "integer", "boolean", "null", "array")
 
 
 class AlternativesOverlap(Exception):
@@ -84,6 +87,7 @@ class Planner:
 
     def __init__(self, forms: NormalForm, setting: Setting, limits: Limits) -> None:
         self.known: set[int] = set()  # the schemas whose plans were there, by identity
+        self.nameless: set[int] = set()  # those that the policy would close, but that name no member
         self._forms = forms
         self._setting = setting
         self._dialect: Dialect | None = None  # that of the leaves
@@ -94,6 +98,8 @@ class Planner:
         # By what must hold, and the level where that matters.
         self._plans: dict[tuple[int | frozenset[int], int], Plan] = {}
         self._counts_levels = setting.policy.max_depth is not None
+        self._explored: list[Plan] = []  # those that proofs do not use
+        self._closes = setting.policy.additional == "forbidden"
         self._pending: deque[Plan] = deque()
         self._exclusions: list[Iterator[exclusion.Exclusion]] = []
         self._are_proofs = False  # what is planned now only serves to find it empty
@@ -118,10 +124,11 @@ class Planner:
         try:
             return self._grammar(place)
         finally:
-            for plan in self._plans.values():
+            for plan in (*self._plans.values(), *self._explored):
                 if plan.term is None:
                     plan.release()
             self._plans.clear()
+            self._explored.clear()
 
     def leaf(self, place: Place, reader: SchemaReader) -> Grammar:
         """The term of a schema of simple keywords, as ``grammar`` makes it; ``EMPTY`` where no value is valid.
@@ -144,6 +151,9 @@ class Planner:
         root = self._request((place,))
         self._explore()
         self._are_proofs = True
+        if self._closes:  # alternatives that overlap as the schema has them may be disjoint once they are closed
+            self._explored += self._plans.values()
+            self._plans.clear()
         for pairs in self._exclusions:
             for one in pairs:
                 if id(one.place.schema) not in self._forms.found and self._overlap(one):
@@ -174,8 +184,7 @@ class Planner:
         if schema is True:
             return self._open_value()
         if schema is False:
-            self._reasons.append((places, " is false"))
-            return self._nothing
+            return self._forbidden(places)
         if place.is_negated:
             return self._request_conjunction(places)
         known = id(schema), self._level if self._counts_levels else 0
@@ -184,7 +193,7 @@ class Planner:
             plan.uses += not self._are_proofs
             return plan
         leaves = self._leaves_of(place)
-        key = None if self._counts_levels else leaves.key(schema)
+        key = None if self._counts_levels or self._may_be_nameless(schema) else leaves.key(schema)
         if key is not None:
             plan = leaves.get(key)
             if plan is not None:
@@ -200,11 +209,19 @@ class Planner:
         local = self._forms.read(place)
         shape = local.shape
         if not local.parts and shape.is_scalar and shape.types and not shape.refusals:
+            self._note_nameless((place,), shape)
             plan = Plan((place,), self._depth, self._leaf(shape, leaves, key))
         else:
             plan = self._new((place,))
         self._plans[known] = self._plans[first] = plan
         return plan
+
+    def _forbidden(self, places: tuple[Place, ...]) -> Plan:
+        """The plan of schemas that are ``false``."""
+        closed = tuple(place.parent for place in places if additional.forbids(place) and place.parent is not None)
+        why = f": a member that must occur is not named, with {_CLOSED} of the policy" if closed else " is false"
+        self._reasons.append((closed or places, why))
+        return self._nothing
 
     def _leaf(self, shape: Shape, leaves: Leaves, key: Key | None) -> Grammar:
         """The term of a schema without parts, which is kept."""
@@ -233,8 +250,7 @@ class Planner:
         if len(distinct) <= 1 and not any(place.is_negated for place in distinct.values()):
             return self._request(tuple(distinct.values())) if distinct else self._open_value()
         if any(place.schema is False for place in distinct.values()):
-            self._reasons.append((tuple(place for place in places if place.schema is False), " is false"))
-            return self._nothing
+            return self._forbidden(tuple(place for place in places if place.schema is False))
         if len(distinct) > 1 and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return self._nothing
@@ -298,6 +314,9 @@ class Planner:
     def _fill(self, plan: Plan, shapes: list[Shape]) -> None:
         """Note what the shapes of a plan need."""
         self._separate(shapes)
+        if self._closes:
+            for shape in shapes:
+                self._note_nameless(plan.places, shape)
         if not shapes:
             self._reasons.append((plan.places, ": no alternative is left"))
         is_object = len(shapes) == 1 and shapes[0].types == OBJECT and shapes[0].objects and not shapes[0].values
@@ -312,6 +331,15 @@ class Planner:
         """Note which alternatives of a ``oneOf`` must be told apart."""
         if any(shape.branches for shape in shapes) and not self._are_proofs:
             self._exclusions.append(exclusion.between_shapes(shapes, self._forms.overlaps, self._forms.found))
+
+    def _may_be_nameless(self, schema: Json) -> bool:
+        """Whether a leaf admits objects, so that each place where it stands must be noted."""
+        return self._closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
+
+    def _note_nameless(self, places: tuple[Place, ...], shape: Shape) -> None:
+        """Note the schemas whose objects the policy leaves open, for want of any name."""
+        if self._closes and not self._are_proofs and shape.types & OBJECT and additional.is_nameless(shape):
+            self.nameless.update(id(place.schema) for place in places if not place.is_negated)
 
     def _refuse(self, shape: Shape) -> None:
         for place, keyword in shape.refusals:
@@ -441,7 +469,9 @@ class Planner:
         required = layout.items[: layout.fewest]
         if layout.fewest > len(layout.items):
             required = [*required, layout.rest]
-        return not self._setting.policy.has_bounds and all(is_endless(places, self._forms) for places in required)
+        return not self._setting.policy.has_bounds and all(
+            is_endless(places, self._forms, closes=self._closes) for places in required
+        )
 
     def _unique_array(self, plan: Plan, unique: UniqueItems, place: Place) -> Plan:
         for shapes in unique.shapes:
@@ -477,6 +507,9 @@ class Planner:
     def _object(self, plan: Plan, shape: Shape) -> Plan:
         """Note what the objects of a shape need."""
         facets = shape.objects
+        if self._closes and not self._are_proofs:
+            facets = additional.closed(facets)
+        is_closed = facets is not shape.objects
         layout = ObjectLayout(facets, self._names, self._syntax.policy)
         place = facets[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
@@ -490,7 +523,7 @@ class Planner:
         def build(terms: list[Grammar]) -> Grammar:
             term = object_term(layout, terms[:count], terms[count:], self._syntax)
             if term is EMPTY:
-                self._reasons.append(((place,), _impossible(layout, terms)))
+                self._reasons.append(((place,), _impossible(layout, terms, is_closed=is_closed)))
             return self._counted(term, layout)
 
         plan.build = build
@@ -578,10 +611,12 @@ def _pointers(places: tuple[Place, ...]) -> str:
     return " and ".join(place.pointer for place in places)
 
 
-def _impossible(layout: ObjectLayout, terms: list[Grammar]) -> str:
+def _impossible(layout: ObjectLayout, terms: list[Grammar], *, is_closed: bool) -> str:
     for entry, term in zip(layout.entries, terms, strict=False):
         if entry.is_required and (term is EMPTY or entry.is_forbidden):
             return f": required property {entry.name!r} can have no value"
     most = layout.most_others
     of_policy = "" if most is None else f" with max_members={most} of the policy"
+    if is_closed:
+        of_policy = f" with {_CLOSED} of the policy"
     return f": 'minProperties' or 'maxProperties' cannot be met{of_policy}"

@@ -103,21 +103,24 @@ def planned_grammar(
 def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Described:
     limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
-    forms = NormalForm(references, limits)
+    closes = setting.policy.additional == "forbidden"
+    forms = NormalForm(references, limits, closes=closes)
     while True:
         planner = Planner(forms, setting, limits)
         try:
             term = planner.grammar(references.start())
             break
         except AlternativesOverlap as found:
-            forms = NormalForm(references, limits, found.overlaps, forms)
+            forms = NormalForm(references, limits, found.overlaps, forms, closes=closes)
     reached, checked, twins = planner.known.union(forms.locals), planner.checked, forms.twins
+    nameless = planner.nameless
     sources = [documents.root, *documents.loaded]
     dialect = documents.root.resource.dialect
 
     def entries() -> tuple[ReportEntry, ...]:
         by_keyword = {keyword: references.originals(with_twins(known, twins)) for keyword, known in checked.items()}
-        return describe(sources, references.originals(with_twins(reached, twins)), by_keyword)
+        left_open = references.originals(with_twins(nameless, twins))
+        return describe(sources, references.originals(with_twins(reached, twins)), by_keyword, left_open)
 
     return Described(term, LazyDescription(entries, setting.policy, dialect, python_type))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-__all__ = ["Formats", "Forms", "JsonPolicy", "Order", "Whitespace"]
+__all__ = ["Additional", "Formats", "Forms", "JsonPolicy", "Order", "Whitespace"]
 
 Whitespace: TypeAlias = Literal["flexible", "compact", "single"]
 Order: TypeAlias = Literal["declared", "any"]
 Forms: TypeAlias = Literal["canonical", "all"]
 Formats: TypeAlias = Literal["asserted", "annotation"]
+Additional: TypeAlias = Literal["allowed", "forbidden"]
 
 
 _MANY: Final = 1_000_000
@@ -43,12 +44,18 @@ class JsonPolicy:
             ``"all"``: in every way that RFC 8259 allows, as other strings are.
         formats: whether ``format`` restricts strings.  ``"asserted"``: it does, in every draft.  ``"annotation"``:
             it does not, as the drafts from 2019-09 on have it by default.
+        additional: whether an object may have members that the schema does not name, where it says nothing of them.
+            ``"allowed"``: it may, as the specification has it.  ``"forbidden"``: only those that ``properties``,
+            ``patternProperties``, ``required`` or ``dependentRequired`` name, in any of the schemas that hold for
+            the object, of each ``anyOf`` and ``oneOf`` one alternative.  ``additionalProperties`` and
+            ``unevaluatedProperties`` mean what they say, in any of these schemas, and what names no member at all,
+            such as ``{"type": "object"}``, stays open.
         max_depth: how deeply arrays and objects may nest, ``[]`` being one deep; ``None``: without a bound.
         max_length: the most code points of a string and of an undeclared name, where the schema has no smaller bound.
         max_items: the most items of an array, likewise.
         max_members: the most members of an object with undeclared names.
 
-    The last four narrow what is open in a schema.  Constants are written as they are, whatever the bounds.
+    The last five narrow what is open in a schema.  Constants are written as they are, whatever these say.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -61,6 +68,7 @@ class JsonPolicy:
     numbers: Forms = "canonical"
     escapes: Forms = "canonical"
     formats: Formats = "asserted"
+    additional: Additional = "allowed"
     max_depth: int | None = None
     max_length: int | None = None
     max_items: int | None = None
@@ -73,6 +81,7 @@ class JsonPolicy:
             ("numbers", get_args(Forms)),
             ("escapes", get_args(Forms)),
             ("formats", get_args(Formats)),
+            ("additional", get_args(Additional)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
@@ -109,6 +118,7 @@ class JsonPolicy:
             ("constants", _CONSTANTS[self.numbers]),
             ("format", _FORMATS[self.formats]),
             ("nullable", "'nullable': true adds null to 'type', as in OpenAPI 3.0"),
+            ("additional members", _ADDITIONAL[self.additional]),
             ("nesting", _bound(self.max_depth, "arrays and objects around each other")),
             ("length of strings", _bound(self.max_length, "code points, of undeclared names too")),
             ("items", _bound(self.max_items, "in an array")),
@@ -123,6 +133,10 @@ def _bound(most: int | None, what: str) -> str:
 _FORMATS: Final = {
     "asserted": "asserted, also where the draft does not list it",
     "annotation": "not asserted",
+}
+_ADDITIONAL: Final = {
+    "allowed": "as the schema says: allowed where it says nothing",
+    "forbidden": "where the schema says nothing: forbidden beside those that it names, allowed where it names none",
 }
 _ESCAPES: Final = {
     "canonical": "names and constants as json.dumps(ensure_ascii=False) writes them; free strings in any way; "
