@@ -70,34 +70,58 @@ ByteGroup foreign_group(const std::array<uint8_t, 3>& tail) {
 
 }  // namespace
 
-// Tells of each node what lies above it.  Returns the groups of the last bytes, where the characters are well-formed.
-std::vector<uint16_t> Trie::annotate_paths() {
+// Tells of each node what lies above it, and files the groups of the last bytes, where the characters are well-formed,
+// in `own` if it has room.
+void Trie::annotate_paths(std::span<uint16_t> own) {
+  static const auto kGroups = [] {
+    std::array<uint16_t, 0x80> groups{};
+    for (uint8_t byte = 0; byte < 0x80; ++byte) groups[byte] = group_of(byte);
+    return groups;
+  }();
   prefix.assign(size(), 0);
   chars.assign(size(), 0);
-  std::vector<uint32_t> path(max_depth + 1u, 0);
-  std::vector<Utf8> utf8(max_depth + 1u, kBoundary);  // of the recogniser that starts at the root
-  std::vector<uint16_t> own(size(), 0);
+  struct Above {  // the last node of a depth
+    uint8_t byte;
+    Utf8 state;  // of the recogniser that starts at the root
+    uint16_t prefix, chars;
+  };
+  std::vector<Above> path(max_depth + 1u, {0, kBoundary, 0, 0});
   for (uint32_t node = 1; node < size(); ++node) {
     const uint16_t here = depth[node];
-    path[here] = node;
-    const auto behind = [&](unsigned back) { return here > back ? byte[path[here - back]] : uint8_t{0}; };
-    own[node] = byte[node] < 0x80 ? group_of(byte[node]) : foreign_group({behind(2), behind(1), byte[node]});
-    const uint32_t parent = path[here - 1u];
-    utf8[here] = utf8_step(utf8[here - 1u], byte[node]);
-    prefix[node] = prefix[parent] | (utf8[here] == kBroken ? uint16_t{kMalformed} : own[node]);
-    chars[node] = chars[parent] + ((byte[node] & 0xC0) != 0x80);
+    const uint8_t last = byte[node];
+    const Above& above = path[here - 1u];
+    uint16_t group;
+    if (last < 0x80 && above.state == kBoundary) {  // as most are
+      group = kGroups[last];
+      path[here] = {last, kBoundary, static_cast<uint16_t>(above.prefix | group), static_cast<uint16_t>(above.chars + 1)};
+    } else {
+      const auto behind = [&](unsigned back) { return here > back ? path[here - back].byte : uint8_t{0}; };
+      group = last < 0x80 ? kGroups[last] : static_cast<uint16_t>(foreign_group({behind(2), behind(1), last}));
+      const Utf8 state = utf8_step(above.state, last);
+      path[here] = {last, state, static_cast<uint16_t>(above.prefix | (state == kBroken ? static_cast<uint16_t>(kMalformed) : group)),
+                    static_cast<uint16_t>(above.chars + ((last & 0xC0) != 0x80))};
+    }
+    prefix[node] = path[here].prefix;
+    chars[node] = path[here].chars;
+    if (!own.empty()) own[node] = group;
   }
-  hash = size();
-  for (uint32_t i = 0; i < size(); ++i)
+  set_hash();
+}
+
+// From a sample of the contents: tries that are alike in all of it are compared anyway.
+void Trie::set_hash() {
+  constexpr size_t kSample = 512;
+  hash = combine(size(), tokens.size());
+  for (size_t i = 0; i < size(); i += 1 + size() / kSample)
     hash = combine(hash, uint64_t{byte[i]} << 48 | uint64_t{depth[i]} << 32 | token_begin[i]);
-  for (uint32_t token : tokens) hash = combine(hash, token);
-  link_children();
-  return own;
+  for (size_t i = 0; i < tokens.size(); i += 1 + tokens.size() / kSample) hash = combine(hash, tokens[i]);
 }
 
 // From below: after a whole character a subtree has the groups that are known of it; only within one it is entered.
 void Trie::annotate() {
-  const std::vector<uint16_t> own = annotate_paths();
+  link_children();
+  std::vector<uint16_t> own(size());
+  annotate_paths(own);
   groups.assign(size(), 0);
   height.assign(size(), 0);
   struct Place {
@@ -123,20 +147,18 @@ void Trie::annotate() {
 }
 
 void Trie::link_children() {
-  child_begin.clear();
-  child_byte.clear();
-  child_node.clear();
-  child_begin.reserve(size() + 1);
-  child_byte.reserve(size() - 1);
-  child_node.reserve(size() - 1);
+  child_begin.resize(size() + 1u);
+  child_byte.resize(size() - 1u);
+  child_node.resize(size() - 1u);
+  uint32_t at = 0;
   for (uint32_t node = 0; node < size(); ++node) {
-    child_begin.push_back(static_cast<uint32_t>(child_node.size()));
-    for (uint32_t child = node + 1; child < end[node]; child = end[child]) {
-      child_byte.push_back(byte[child]);
-      child_node.push_back(child);
+    child_begin[node] = at;
+    for (uint32_t child = node + 1; child < end[node]; child = end[child], ++at) {
+      child_byte[at] = byte[child];
+      child_node[at] = child;
     }
   }
-  child_begin.push_back(static_cast<uint32_t>(child_node.size()));
+  child_begin[size()] = at;
 }
 
 std::optional<TriePart> part_beyond(const Trie& trie, uint16_t inside, uint16_t breaks, size_t most) {
@@ -206,6 +228,12 @@ std::optional<TriePart> part_beyond(const Trie& trie, uint16_t inside, uint16_t 
   return part;
 }
 
+void Trie::reserve(size_t nodes) {
+  for (auto* values : {&byte, &child_byte}) values->reserve(nodes);
+  for (auto* values : {&depth, &groups, &height}) values->reserve(nodes);
+  for (auto* values : {&end, &token_begin, &child_begin, &child_node}) values->reserve(nodes + 1);
+}
+
 size_t Trie::bytes() const {
   return byte.capacity() + child_byte.capacity() +
          (depth.capacity() + groups.capacity() + height.capacity() + prefix.capacity() + chars.capacity()) * 2 +
@@ -246,7 +274,7 @@ Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries) 
 
 namespace {
 
-// Appends what lies below `from` in one trie to another in which it lies below a node of depth `depth`.
+// Appends what lies below `from` in one trie to another, in which it lies below the last node, of depth `depth`.
 void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
   const uint32_t first = from + 1, last = trie.end[from];
   const uint32_t node_shift = made.size() - first;  // modulo 2^32, as the next two
@@ -265,6 +293,11 @@ void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
     made.end[at + node - first] = trie.end[node] + node_shift;
     made.token_begin[at + node - first] = trie.token_begin[node] + token_shift;
   }
+  const uint32_t first_child = trie.child_begin[from], last_child = trie.child_begin[last];
+  const uint32_t child_shift = static_cast<uint32_t>(made.child_node.size()) - first_child;  // modulo 2^32 too
+  for (uint32_t node = from; node < last; ++node) made.child_begin.push_back(trie.child_begin[node] + child_shift);
+  made.child_byte.insert(made.child_byte.end(), trie.child_byte.begin() + first_child, trie.child_byte.begin() + last_child);
+  for (uint32_t child = first_child; child < last_child; ++child) made.child_node.push_back(trie.child_node[child] + node_shift);
 }
 
 }  // namespace
@@ -274,9 +307,13 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
   struct Level {
     uint32_t node;                                     // made
     std::vector<std::pair<uint8_t, uint32_t>> below;  // byte, node of the trie; sorted
+    uint32_t child;                                    // made: of the next one
     size_t next = 0;
   };
   Trie made;
+  size_t most = 1;
+  for (uint32_t exit : exits) most += trie.end[exit] - exit;
+  made.reserve(std::min<size_t>(most, trie.size()));
   std::vector<Level> path;
   std::vector<uint32_t> sources(exits.begin(), exits.end());
   const auto open = [&](uint8_t byte) {  // a node for all sources
@@ -303,11 +340,15 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
       made.end[made.end.size() - (trie.end[sources[0]] - sources[0])] = made.size();
       return;
     }
-    Level level{made.size() - 1, {}};
+    Level level{made.size() - 1, {}, static_cast<uint32_t>(made.child_node.size())};
     for (uint32_t source : sources)
       for (uint32_t at = trie.child_begin[source]; at < trie.child_begin[source + 1]; ++at)
         level.below.emplace_back(trie.child_byte[at], trie.child_node[at]);
     std::sort(level.below.begin(), level.below.end());
+    made.child_begin.push_back(level.child);
+    for (size_t i = 0; i < level.below.size(); ++i)
+      if (i == 0 || level.below[i].first != level.below[i - 1].first) made.child_byte.push_back(level.below[i].first);
+    made.child_node.resize(made.child_byte.size());
     path.push_back(std::move(level));
   };
   open(0);
@@ -322,9 +363,11 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     sources.clear();
     for (; level.next < level.below.size() && level.below[level.next].first == byte; ++level.next)
       sources.push_back(level.below[level.next].second);
+    made.child_node[level.child++] = made.size();
     open(byte);
   }
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
+  made.child_begin.push_back(static_cast<uint32_t>(made.child_node.size()));
   made.annotate_paths();
   return made;
 }

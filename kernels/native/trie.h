@@ -65,10 +65,12 @@ struct Trie {
   std::vector<uint8_t> child_byte;
   std::vector<uint32_t> child_node;
 
-  uint64_t hash = 0;  // of the contents
+  uint64_t hash = 0;
 
   void annotate();
-  std::vector<uint16_t> annotate_paths();  // all but `groups` and `height`
+  void annotate_paths(std::span<uint16_t> own = {});  // `prefix`, `chars` and `hash`
+  void set_hash();
+  void reserve(size_t nodes);
   void link_children();
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
