@@ -34,7 +34,8 @@ _QUOTED: Final = "^\ufdd0"
 _QUOTED_OR_EMPTY: Final = "^\ufdd1"
 _LANGUAGES: Final = {search_language(each, dialect="ecma"): each for each in (_QUOTED, _QUOTED_OR_EMPTY)}
 # A character of a string with escapes only where they must be.  Other spellings of a quotation would only divide its
-# probability, and each would be drawn anew where a check refuses the value.
+# probability, and each would be drawn anew where a check refuses the value.  (Hence no format of its own for what can
+# be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
 _CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
 # A string with further keywords says itself what it may be.
 _FREE_STRING: Final = frozenset(
