@@ -248,6 +248,15 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
         "violations": [
             {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
         ],
+        "evidence": [
+            {
+                "path": list(each.path),
+                "text": each.text,
+                "spans": [list(span) for span in each.spans],
+                "logprob": each.logprob,
+            }
+            for each in outcome.evidence
+        ],
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
 import structgen
+from structgen.cli.main import main
 from structgen.engine import Vocabulary
 from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
 from structgen.models.hash_model import HashModel
@@ -190,6 +192,34 @@ def test_events_and_waiting(json_vocabulary: Vocabulary) -> None:
     assert len(events[-1].run.evidence) == 2
     person = asyncio.run(extract.aio(Person, DOCUMENT, model=model(json_vocabulary, ADA)))
     assert person.name == "Ada Lovelace"
+
+
+@pytest.mark.parametrize("kind", [True, "exact"])
+def test_the_trace_tells_where_quotations_stand(
+    json_vocabulary: Vocabulary, kind: bool | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=kind)
+    held = json.loads(json.dumps(run.trace))["answers"][0]["evidence"]
+    assert [(tuple(each["path"]), each["text"], each["logprob"]) for each in held] == [
+        (each.path, each.text, each.logprob) for each in run.evidence
+    ]
+    assert [[DOCUMENT[start:end] for start, end in each["spans"]] for each in held] == [
+        ["Ada Lovelace"],
+        ["London"] * 2,
+    ]
+    assert all((each["logprob"] is None) == (kind is True) for each in held)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(run.trace))
+    assert main(["trace", str(path)]) == 0
+    page = capsys.readouterr().out
+    first, second = DOCUMENT.index("London"), DOCUMENT.rindex("London")
+    assert '  name is quoted: "Ada Lovelace" at 0-12' in page
+    assert f'  born is quoted: "London" at {first}-{first + 6} (also {second}-{second + 6})' in page
+    assert page.count(", the most probable one with ") == (0 if kind is True else 2)
+    del run.trace["answers"][0]["evidence"]  # as earlier ones were written
+    path.write_text(json.dumps(run.trace))
+    assert main(["trace", str(path)]) == 0
+    assert "is quoted" not in capsys.readouterr().out
 
 
 def test_many_documents(json_vocabulary: Vocabulary) -> None:
