@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 import structgen
 from structgen.cli.main import main
-from structgen.engine import Vocabulary
+from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
 from structgen.models.hash_model import HashModel
 from structgen.program import Done, Evidence, extract, quoted
@@ -111,6 +113,24 @@ def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
     assert run.value == document
     assert run.evidence[0].spans == ((0, len(document)),)
     assert run.outcomes[0].text == json.dumps(document, ensure_ascii=False)
+
+
+@given(st.text(alphabet='ab "\\\né', min_size=1, max_size=10), st.text(alphabet='ab "\\\né', max_size=4))
+def test_what_may_be_written_is_what_occurs(document: str, other: str) -> None:
+    """Every part in one spelling, no other text, and no escape that need not be."""
+    vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+    kind = Annotated[str, Field(min_length=1)]
+    matcher = compile(quoted(kind, document, whole_words=False).grammar, vocabulary).matcher()
+
+    def is_member(written: str) -> bool:
+        matcher.reset()
+        data = written.encode()
+        return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+    parts = {document[i:j] for i in range(len(document)) for j in range(i + 1, len(document) + 1)}
+    for text in parts | {other, other + document, document + "a"}:
+        assert is_member(json.dumps(text, ensure_ascii=False)) == (text in parts)
+        assert not is_member('"' + "".join(f"\\u{ord(each):04x}" for each in text) + '"')
 
 
 def test_text_and_escapes(json_vocabulary: Vocabulary) -> None:
