@@ -112,10 +112,10 @@ class UnsatisfiableGrammar(GrammarError):
 
 
 class LimitExceeded(StructgenError, ValueError):
-    """A counted bound of ``Limits`` was reached.
+    """A counted bound was reached.
 
     Attributes:
-        limit: the name of the field of ``Limits``.
+        limit: the name of the field of ``Limits``, or of the argument, that states it.
         maximum: its value.
     """
 

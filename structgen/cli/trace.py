@@ -17,6 +17,7 @@ __all__ = ["trace"]
 _VERSION: Final = 1
 _WIDTH: Final = 26
 _MOST_TEXT: Final = 400
+_MOST_SPANS: Final = 4
 
 
 @click.command()
@@ -57,6 +58,8 @@ def _page(held: Any) -> Iterator[str]:
         for field in answer["fields"]:
             known = "" if is_served else f", probability {_probability(field['logprob'])}"
             yield f"  {_place(field['path'])} = {_short(field['value'])}{known}"
+        for each in answer.get("evidence", ()):
+            yield f"  {_place(each['path'])} is quoted: {_quotation(each)}"
         for each in answer["violations"]:
             yield f"  refused {_place(each['path'])} = {_short(each['text'])}: {each['problem']}"
         if is_served:
@@ -81,6 +84,16 @@ def _steps(steps: Any) -> Iterator[str]:
         removed = "" if step["log_z"] is None else _removed(step["log_z"])
         others = ", ".join(_other(other) for other in step["alternatives"])
         yield f"  {text:{_WIDTH}} {chosen:>9} {removed:>9}  {others}".rstrip()
+
+
+def _quotation(each: Any) -> str:
+    """Where a quotation stands in its document, by characters, and how probable it is where that is known."""
+    (start, end), *others = each["spans"]
+    shown = ", ".join(f"{start}-{end}" for start, end in others[:_MOST_SPANS])
+    more = f" and {len(others) - _MOST_SPANS} times more" if len(others) > _MOST_SPANS else ""
+    also = f" (also {shown}{more})" if others else ""
+    known = "" if each["logprob"] is None else f", the most probable one with {_probability(each['logprob'])}"
+    return f"{_short(each['text'])} at {start}-{end}{also}{known}"
 
 
 def _other(other: Any) -> str:

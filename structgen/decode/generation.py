@@ -11,7 +11,8 @@ in the tokens that are left, the mask is replaced by one that cannot, so every o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Self, final
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.projection import allowed_ids, log_mass, project
+from structgen.decode.projection import allowed_ids, log_mass, project, runners_up
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.errors import GenerationError
 
@@ -108,6 +109,8 @@ class Generation:
         self._finish_reason: FinishReason | None = None
         self._withheld: dict[tuple[int, ...], set[int]] = {}  # by the tokens before them
         self._floor = 0  # tokens that are not taken back
+        self._planned: deque[Step] = deque()  # what is to be taken next
+        self._searches = 0  # forward passes beside those of the context
         self._chunks = self._run()
 
     def __iter__(self) -> Self:
@@ -146,6 +149,69 @@ class Generation:
         """The steps so far; those after the last choice have no ``log_z`` yet."""
         return tuple(self._steps)
 
+    @property
+    def remaining(self) -> int:
+        """Tokens that are left of the budget."""
+        return self._max_tokens - len(self._tokens)
+
+    @property
+    def alternatives(self) -> int:
+        """How many other tokens are noted at each choice."""
+        return self._alternatives
+
+    def draw(self, log_p: NDArray[np.float64]) -> int:
+        """Let the sampler choose an index of normalised log-probabilities."""
+        return self._sampler.draw(log_p, self._generator) if len(log_p) > 1 else 0
+
+    def logits(self) -> Logits:
+        """Run what is pending through the model, and return the logits of the token that comes next."""
+        last: Logits = self._forward(ahead=True)[-1]
+        return last
+
+    def withheld_after(self, tokens: tuple[int, ...]) -> Set[int]:
+        """What must not come next where the output went on with ``tokens``: see ``reject`` and ``withhold``."""
+        return self._withheld.get((*self._tokens, *tokens), set()) if self._withheld else set()
+
+    def withhold(self, tokens: Iterable[int]) -> None:
+        """Take none of ``tokens`` here; where nothing else is left, go back as after ``reject``."""
+        self._context.prepare()
+        self._withheld.setdefault(self.tokens, set()).update(tokens)
+
+    def rewind(self, length: int) -> None:
+        """Take back all tokens from position ``length`` of the output on, and what was planned."""
+        count = len(self._tokens) - length
+        self._planned.clear()
+        self._matcher.rollback(count)
+        self._context.truncate(len(self._context) - count)
+        del self._tokens[length:]
+        del self._steps[length:]
+        self._scored = min(self._scored, length)
+        self._decoder.reset()
+        self._decoder.decode(self.data)
+        if self._finish_reason is not None:
+            self._finish_reason = self._ended = None
+            self._chunks = self._run()
+
+    def take_back(self, chunk: Chunk, keep: int) -> Chunk:
+        """Take back ``chunk``, which came last, but for its first ``keep`` tokens; return what is left of it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(self._vocabulary.decode(self._tokens[: chunk.start]))
+        kept = chunk.tokens[:keep]
+        self.rewind(chunk.start + keep)
+        return Chunk(decoder.decode(self._vocabulary.decode(kept)), kept, chunk.forced, chunk.start)
+
+    def plan(self, steps: Iterable[Step], *, forwards: int, time_model_s: float) -> None:
+        """Take steps that were chosen elsewhere, one a turn, before anything else; what is taken back ends that.
+
+        Args:
+            steps: with their scores; the stop may be the last.
+            forwards: forward passes that it took to choose them, beside those of the context.
+            time_model_s: seconds in the model.
+        """
+        self._planned.extend(steps)
+        self._searches += forwards
+        self._time_model += time_model_s
+
     def reject(self, length: int, *, keep: int, also: Iterable[int] = ()) -> None:
         """Go on from the first ``keep`` tokens, with no output that begins with the first ``length`` tokens.
 
@@ -174,7 +240,7 @@ class Generation:
             self._withheld.setdefault(tuple(self._tokens[: length - 1]), set()).update(
                 [self._tokens[length - 1], *also]
             )
-        self._rewind(keep)
+        self.rewind(keep)
 
     def result(self) -> Result:
         """The finished output.
@@ -197,7 +263,7 @@ class Generation:
             sampled=len(self._tokens) - forced,
             drafted=0,
             accepted=0,
-            forwards=self._context.forwards - self._forwards_before,
+            forwards=self._context.forwards - self._forwards_before + self._searches,
             time_mask_s=self._time_mask,
             time_model_s=self._time_model,
             time_other_s=max(self._ended - self._began - self._time_model - self._time_mask, 0.0),
@@ -212,22 +278,14 @@ class Generation:
             vocabulary=self._vocabulary,
         )
 
-    def _rewind(self, length: int) -> None:
-        """Take back all tokens from position ``length`` of the output on."""
-        count = len(self._tokens) - length
-        self._matcher.rollback(count)
-        self._context.truncate(len(self._context) - count)
-        del self._tokens[length:]
-        del self._steps[length:]
-        self._scored = min(self._scored, length)
-        self._decoder.reset()
-        self._decoder.decode(self.data)
-        if self._finish_reason is not None:
-            self._finish_reason = self._ended = None
-            self._chunks = self._run()
-
     def _run(self) -> Iterator[Chunk]:
         while self._finish_reason is None:
+            if self._planned:
+                step = self._planned.popleft()
+                token = self._take(step)
+                if token is not None:
+                    yield self._chunk([token], forced=step.forced)
+                continue
             began = perf_counter()
             run = self._force() or self._look()
             self._time_mask += perf_counter() - began
@@ -312,7 +370,7 @@ class Generation:
         if length <= self._floor:
             raise self._nothing_left()
         self._withheld.setdefault(tuple(self._tokens[:-1]), set()).add(self._tokens[-1])
-        self._rewind(length - 1)
+        self.rewind(length - 1)
 
     def _end(self) -> None:
         """Finish where the model is not asked: the grammar, or only the budget, allows nothing more."""
@@ -345,14 +403,21 @@ class Generation:
         logits = self._forward(ahead=True)[-1]
         ids = allowed_ids(self._mask[0], self._vocabulary.size)
         projection = project(logits, ids)
-        index = self._sampler.draw(projection.log_p, self._generator) if len(ids) > 1 else 0
+        index = self.draw(projection.log_p)
         token = int(ids[index])
         logprob = float(projection.log_p[index])
-        others = _most_probable(projection.log_p, ids, index, self._alternatives) if self._alternatives else ()
+        others = runners_up(projection, index, self._alternatives)
         if token in self._vocabulary.eos:
             # Stopping is one event, whichever of several EOS ids is drawn.
             ends = np.isin(ids, self._vocabulary.eos)
-            self._steps.append(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others))
+            return self._take(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others))
+        return self._take(Step(token, False, logprob, projection.log_z, others))
+
+    def _take(self, step: Step) -> int | None:
+        """Add a step that was chosen and has its scores; None where it is the stop."""
+        token = step.token
+        if token is None:
+            self._steps.append(step)
             self._finish_reason = "stop"
             return None
         began = perf_counter()
@@ -362,7 +427,7 @@ class Generation:
             raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
         self._tokens.append(token)
         self._context.append([token])
-        self._steps.append(Step(token, False, logprob, projection.log_z, others))
+        self._steps.append(step)
         self._scored = len(self._steps)
         return token
 
@@ -394,8 +459,8 @@ class Generation:
             rows = session.extend(head)[None]
         elif not self._jump_forward:
             rows = np.stack([session.extend(head), *(session.extend([token]) for token in run)])
-        elif len(head) == 1:
-            rows = session.extend_all(head + run)
+        elif session.length >= self._prompt_tokens - 1:
+            rows = session.extend_all(head + run)[len(head) - 1 :]
         else:  # only the last logits of a prompt are needed
             rows = np.concatenate((session.extend(head)[None], session.extend_all(run)))
         if rows.shape[1] != self._vocabulary.size:
@@ -433,11 +498,3 @@ def _only_token(row: NDArray[np.int32]) -> int | None:
     if len(words) > 1 or word & (word - 1):
         return None
     return int(words[0]) * 32 + word.bit_length() - 1
-
-
-def _most_probable(
-    log_p: NDArray[np.float64], ids: NDArray[np.intp], chosen: int, count: int
-) -> tuple[tuple[int, float], ...]:
-    """The ``count`` most probable tokens but the one at index ``chosen``, with their log-probabilities."""
-    best = np.argsort(-log_p, kind="stable")[: count + 1]
-    return tuple((int(ids[index]), float(log_p[index])) for index in best if index != chosen)[:count]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from structgen.errors import GenerationError
 
-__all__ = ["Projection", "allowed_ids", "log_mass", "project"]
+__all__ = ["Projection", "allowed_ids", "log_mass", "project", "runners_up"]
 
 _REMEDY: Final = "check the model's weights and number format"
 
@@ -83,3 +83,12 @@ def project(logits: NDArray[np.float32], ids: NDArray[np.intp], total: float | N
         )
     kept -= mass
     return Projection(ids, kept, mass - total)
+
+
+def runners_up(projection: Projection, chosen: int, count: int) -> tuple[tuple[int, float], ...]:
+    """The ``count`` most probable tokens but the one at index ``chosen``, with their log-probabilities."""
+    if not count:
+        return ()
+    ids, log_p = projection.ids, projection.log_p
+    best = np.argsort(-log_p, kind="stable")[: count + 1]
+    return tuple((int(ids[index]), float(log_p[index])) for index in best if index != chosen)[:count]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
@@ -27,14 +28,15 @@ from structgen.grammar.substrings import occurrences, substrings
 from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
 from structgen.program.fields import Path, path_text
 
-__all__ = ["Evidence", "Source", "quoted"]
+__all__ = ["SEARCH_LIMIT", "Evidence", "Source", "quoted"]
 
 # Stand for the quotations in the schema, and are exchanged in its grammar.  They are noncharacters, which no text has.
 _QUOTED: Final = "^\ufdd0"
 _QUOTED_OR_EMPTY: Final = "^\ufdd1"
 _LANGUAGES: Final = {search_language(each, dialect="ecma"): each for each in (_QUOTED, _QUOTED_OR_EMPTY)}
 # A character of a string with escapes only where they must be.  Other spellings of a quotation would only divide its
-# probability, and each would be drawn anew where a check refuses the value.
+# probability, and each would be drawn anew where a check refuses the value.  (Hence no format of its own for what can
+# be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
 _CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
 # A string with further keywords says itself what it may be.
 _FREE_STRING: Final = frozenset(
@@ -44,6 +46,8 @@ _MAPS: Final = ("properties", "patternProperties", "$defs")
 _SINGLE: Final = ("items", "additionalProperties")
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_NOT_KNOWN: Final[Mapping[Path, float]] = {}
+SEARCH_LIMIT: Final = 1_000
 
 
 @final
@@ -57,6 +61,8 @@ class Evidence:
         start: character of the document where it first occurs.
         end: character after that occurrence.
         spans: start and end of all occurrences, the first included, in order; they may overlap.
+        logprob: of the most probable quotation, where that was asked for: the model's log-probability of writing it
+            as its tokens spell it and ending it there, given the text before; else None.
     """
 
     path: Path
@@ -64,6 +70,12 @@ class Evidence:
     start: int
     end: int
     spans: tuple[tuple[int, int], ...] = field(repr=False)
+    logprob: float | None = None
+
+    @property
+    def probability(self) -> float | None:
+        """What ``logprob`` is the logarithm of."""
+        return None if self.logprob is None else math.exp(self.logprob)
 
     @property
     def name(self) -> str:
@@ -80,23 +92,35 @@ class Source:
         document: the text.
         whole_words: whether quotations neither begin nor end within a word.
         schema: of the answer, with the patterns of the quoted strings.
+        search_limit: of the search for the most probable quotations, see ``structgen.decode.search``; 0 where they are
+            drawn token by token.
     """
 
     document: str = field(repr=False)
     whole_words: bool
     schema: Any = field(repr=False)
+    search_limit: int = 0
 
-    def evidence(self, value: Any) -> tuple[Evidence, ...]:
-        """The quotations in a value, as ``json.loads`` reads it, in the order in which they stand in it."""
-        return tuple(self._found(value))
+    def evidence(self, value: Any, logprobs: Mapping[Path, float] = _NOT_KNOWN) -> tuple[Evidence, ...]:
+        """The quotations in a value, in the order in which they stand in it.
 
-    def _found(self, value: Any) -> Iterator[Evidence]:
+        Args:
+            value: as ``json.loads`` reads it.
+            logprobs: of the quotations that are known to be the most probable ones.
+        """
+        return tuple(self._found(value, logprobs))
+
+    def is_quoted(self, path: Path) -> bool:
+        """Whether a string at ``path`` may be quoted."""
+        return any(map(_is_quoted, self._schemas_at(path)))
+
+    def _found(self, value: Any, logprobs: Mapping[Path, float]) -> Iterator[Evidence]:
         for path, text in _texts(value):
-            if not any(map(_is_quoted, self._schemas_at(path))):
+            if not self.is_quoted(path):
                 continue
             spans = tuple(occurrences(self.document, text, whole_words=self.whole_words))
             if spans:  # none where the field may be empty, or is of another type of a union
-                yield Evidence(path, text, *spans[0], spans)
+                yield Evidence(path, text, *spans[0], spans, logprobs.get(path))
 
     def _schemas_at(self, path: Path) -> list[Any]:
         """The schemas that the value at ``path`` may belong to."""
@@ -120,7 +144,14 @@ class Source:
         return found
 
 
-def quoted(annotation: Any, document: str, *, whole_words: bool = True) -> Answer:
+def quoted(
+    annotation: Any,
+    document: str,
+    *,
+    whole_words: bool = True,
+    exact: bool = False,
+    search_limit: int = SEARCH_LIMIT,
+) -> Answer:
     """Ask for values of a type whose free texts occur in ``document``.
 
     Free are the strings (``str``) without an enumeration, pattern or format of their own; names of members, which are
@@ -130,13 +161,19 @@ def quoted(annotation: Any, document: str, *, whole_words: bool = True) -> Answe
         annotation: a type.
         document: what is quoted.
         whole_words: only quotations that neither begin nor end with white space or within a word.
+        exact: whether the most probable quotation is searched for wherever one begins, in place of the sampler's.
+        search_limit: the most beginnings of a quotation that one search runs through the model.
 
     Raises:
         GrammarError: it is no type that can be written.
         ProgramError: the document cannot be written in UTF-8.
+        ValueError: ``search_limit`` is less than 1.
 
     Complexity: linear in the document.
     """
+    if search_limit < 1:
+        raise ValueError(f"search_limit must be at least 1; found {search_limit}")
+    limit = search_limit if exact else 0
     answer = answer_of(annotation)
     try:
         document.encode()
@@ -146,14 +183,14 @@ def quoted(annotation: Any, document: str, *, whole_words: bool = True) -> Answe
         ) from error
     if answer.annotation is str:
         quotations = substrings(document, whole_words=whole_words)
-        return replace(answer, grammar=quotations, source=Source(document, whole_words, {"pattern": _QUOTED}))
+        return replace(answer, grammar=quotations, source=Source(document, whole_words, {"pattern": _QUOTED}, limit))
     if answer.form == "text":
         return answer
     described, formats = schema_of_answer(answer.annotation)
     schema = _with_quotations(described)
     spelled = substrings(document, whole_words=whole_words, spell=_spelled)
     grammar = _exchanged(undescribed(json_schema(schema, policy=POLICY, formats=formats)), spelled)
-    return replace(answer, grammar=grammar, source=Source(document, whole_words, schema))
+    return replace(answer, grammar=grammar, source=Source(document, whole_words, schema, limit))
 
 
 def _with_quotations(schema: Any) -> Any:

@@ -171,6 +171,13 @@ class Execution:
         seed = _stream(settings.seed, len(self.outcomes))
         writing: Writing | RemoteWriting
         if isinstance(conversation, Dialogue):
+            if answer.source is not None and answer.source.search_limit:
+                raise ProgramError(
+                    self._subject,
+                    "the most probable quotations cannot be searched for on a server",
+                    evidence="it does not tell how probable each token is",
+                    remedy="take evidence=True, or a local model",
+                )
             writing = RemoteWriting(
                 conversation.model,
                 conversation.prompt(),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 
 from structgen.errors import ProgramError
 from structgen.grammar.limits import Limits
 from structgen.program.answer import answer_of
 from structgen.program.definition import Program
 from structgen.program.describe import description_of
-from structgen.program.evidence import quoted
+from structgen.program.evidence import SEARCH_LIMIT, quoted
 from structgen.program.execution import Settings
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ def _extract(
     document: str,
     /,
     *,
-    evidence: bool = False,
+    evidence: bool | Literal["exact"] = False,
     whole_words: bool = True,
+    search_limit: int = SEARCH_LIMIT,
     instruction: str | None = None,
 ) -> Generator[Any, Any, Any]:
     """Extract values of a type from a document.
@@ -70,7 +71,9 @@ def _extract(
         document: the text.
         evidence: whether free texts must be quoted from the document; ``extract.run(...).evidence`` then says where
             they stand.  Free is each ``str`` without an enumeration, pattern or format.  A quotation is not empty,
-            unless its field says ``min_length=0``.
+            unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most probable one under the
+            model, not the one that its most probable tokens lead to; that costs more forward passes.
+        search_limit: the most beginnings of a quotation that one search for the most probable runs through the model.
         whole_words: whether quotations neither begin nor end with white space or within a word.
         instruction: what to do, in place of the one that is there.
 
@@ -80,12 +83,20 @@ def _extract(
     Raises:
         ProgramError: the document is no text.
         GrammarError: ``kind`` cannot be written; or what it requires cannot be quoted from the document.
+        LimitExceeded: a search did not end within ``search_limit``.
     """
     if not isinstance(document, str):
         raise ProgramError(
             "extract", f"the document is of type {type(document).__name__}", remedy="give its text, decoded"
         )
-    answer = quoted(kind, document, whole_words=whole_words) if evidence else answer_of(kind)
+    if evidence not in (False, True, "exact"):
+        raise ValueError(f"evidence is True, False or 'exact'; found {evidence!r:.40}")
+    exact = evidence == "exact"
+    answer = (
+        quoted(kind, document, whole_words=whole_words, exact=exact, search_limit=search_limit)
+        if evidence
+        else answer_of(kind)
+    )
     if instruction is None:
         instruction = _INSTRUCTION + (_QUOTE if evidence else "")
     yield "\n\n".join(part for part in (instruction, document, description_of(answer)) if part)

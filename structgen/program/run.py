@@ -117,6 +117,7 @@ class Outcome:
         value: what it stands for.
         fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
         violations: what checks refused on the way.
+        exact: the log-probabilities of the quotations that were searched for, by their paths.
     """
 
     answer: Answer = field(repr=False)
@@ -124,6 +125,7 @@ class Outcome:
     value: Any
     fields: tuple[FieldScore, ...] = ()
     violations: tuple[Violation, ...] = ()
+    exact: Mapping[Path, float] = field(default_factory=dict, repr=False)
 
     @property
     def text(self) -> str:
@@ -136,7 +138,7 @@ class Outcome:
         source = self.answer.source
         if source is None:
             return ()
-        return source.evidence(self.text if self.answer.form == "text" else json.loads(self.text))
+        return source.evidence(self.text if self.answer.form == "text" else json.loads(self.text), self.exact)
 
     @cached_property
     def probabilities(self) -> Mapping[str, float]:
@@ -245,6 +247,15 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
         ],
         "violations": [
             {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
+        ],
+        "evidence": [
+            {
+                "path": list(each.path),
+                "text": each.text,
+                "spans": [list(span) for span in each.spans],
+                "logprob": each.logprob,
+            }
+            for each in outcome.evidence
         ],
     }
 

@@ -11,6 +11,7 @@ from structgen.decode import start_generation
 from structgen.errors import GenerationError, ValidationFailed
 from structgen.program.checks import FieldChecks, problem_of
 from structgen.program.events import Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.exact import ExactChunks
 from structgen.program.fields import FieldEnd, FieldStart, JsonCursor, Path, path_text
 from structgen.program.run import FieldScore, Outcome, Violation
 
@@ -78,6 +79,12 @@ class Writing:
         self._ends: list[FieldEnd] = []
         self._siblings: dict[Path, dict[str, Any]] = {}  # complete fields by the path of their object
         self._violations: list[Violation] = []
+        source = answer.source
+        self._exact = (
+            ExactChunks(self._generation, source, is_text=answer.form == "text", violations=self._violations)
+            if source is not None and source.search_limit
+            else None
+        )
         self._outcome: Outcome | None = None
 
     @property
@@ -105,7 +112,7 @@ class Writing:
         """
         while self._outcome is None:
             try:
-                for chunk in self._generation:
+                for chunk in self._exact or self._generation:
                     if chunk.start < self._told_tokens:
                         yield self._taken_back(chunk.start)
                     self._told_tokens = chunk.start + len(chunk.tokens)
@@ -169,7 +176,14 @@ class Writing:
             value = self._answer.value(result.text)
         except ValidationError as error:
             raise _Refused(FieldEnd((), result.data, 0, len(result.data)), problem_of(error)) from error
-        self._outcome = Outcome(self._answer, result, value, self._fields(result, value), tuple(self._violations))
+        self._outcome = Outcome(
+            self._answer,
+            result,
+            value,
+            self._fields(result, value),
+            tuple(self._violations),
+            {} if self._exact is None else self._exact.logprobs,
+        )
         yield ObjectFinal(value)
 
     def _fields(self, result: Result, value: Any) -> tuple[FieldScore, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from structgen.decode import generate
+from structgen.decode import Result, generate
 from structgen.engine import compile
 from structgen.grammar.json_schema import json_schema
 from structgen.models import Batch, LanguageModel, PackedModel, embedded_folder, load_model
 from structgen.models.batching import Worker
 from structgen.models.protocol import Extension
+from structgen.program import extract
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.model
@@ -194,6 +196,53 @@ def test_programs_that_run_together_write_what_each_writes_alone(model: Language
         for thread in threads:
             thread.join()
     assert found == expected
+
+
+@dataclass
+class Guest:
+    name: str
+
+
+def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: LanguageModel) -> None:
+    """All spellings of all quotations of a short document, each run through the model."""
+    outputs = [f'{{"name": "{part}"}}'.encode() for part in ("Bo", "Al", "Bo, Al")]
+    exact, greedy = (
+        extract.run(Guest, "Bo, Al", model=model, evidence=kind, instruction="Who comes last?")
+        for kind in ("exact", True)
+    )
+    texts = model.vocabulary.tokens
+    fitting = [(token, text) for token, text in enumerate(texts) if text and any(text in output for output in outputs)]
+    result = greedy.outcomes[0].result
+    assert isinstance(result, Result)
+    tokens = result.tokens  # the search begins where a quotation began here
+    first = max(count for count in range(len(tokens)) if len(model.vocabulary.decode(tokens[:count])) <= 9)
+    written = model.vocabulary.decode(tokens[:first])
+    session = model.start()
+    found: dict[tuple[bytes, int], float] = {}  # by the value, and the sequence of tokens before that which ends it
+
+    def follow(data: bytes, score: float, logits: Any) -> None:
+        law = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
+        place = session.length
+        ends: dict[bytes, list[float]] = {}
+        for token, text in fitting:
+            if not any(output.startswith(data + text) for output in outputs):
+                continue
+            value = (data + text)[10:]
+            if b'"' in value:
+                ends.setdefault(value.partition(b'"')[0], []).append(score + law[token])
+            else:
+                follow(data + text, score + law[token], session.extend([token]))
+                session.truncate(place)
+        for value, scores in ends.items():
+            found[value, len(found)] = float(np.logaddexp.reduce(scores))
+
+    prompt = model.encode_prompt(exact.text.removesuffix(exact.outcomes[0].text))
+    follow(written, 0.0, session.extend([*prompt, *tokens[:first]]))
+    session.close()
+    best, _ = max(found, key=lambda key: found[key])
+    assert {value for value, _ in found} == {b"Bo", b"Al", b"Bo, Al"}
+    assert exact.value.name == best.decode()
+    assert exact.evidence[0].logprob == pytest.approx(max(found.values()), abs=1e-3)
 
 
 @pytest.mark.nightly

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 import structgen
-from structgen.engine import Vocabulary
+from structgen.cli.main import main
+from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
 from structgen.models.hash_model import HashModel
 from structgen.program import Done, Evidence, extract, quoted
@@ -111,6 +115,24 @@ def test_every_character_can_be_quoted(json_vocabulary: Vocabulary) -> None:
     assert run.outcomes[0].text == json.dumps(document, ensure_ascii=False)
 
 
+@given(st.text(alphabet='ab "\\\né', min_size=1, max_size=10), st.text(alphabet='ab "\\\né', max_size=4))
+def test_what_may_be_written_is_what_occurs(document: str, other: str) -> None:
+    """Every part in one spelling, no other text, and no escape that need not be."""
+    vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+    kind = Annotated[str, Field(min_length=1)]
+    matcher = compile(quoted(kind, document, whole_words=False).grammar, vocabulary).matcher()
+
+    def is_member(written: str) -> bool:
+        matcher.reset()
+        data = written.encode()
+        return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+    parts = {document[i:j] for i in range(len(document)) for j in range(i + 1, len(document) + 1)}
+    for text in parts | {other, other + document, document + "a"}:
+        assert is_member(json.dumps(text, ensure_ascii=False)) == (text in parts)
+        assert not is_member('"' + "".join(f"\\u{ord(each):04x}" for each in text) + '"')
+
+
 def test_text_and_escapes(json_vocabulary: Vocabulary) -> None:
     wish = json.dumps({"name": 'knew "Charles" Babbage.\nLondon', "age": 1})
     run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, wish), evidence=True)
@@ -190,6 +212,34 @@ def test_events_and_waiting(json_vocabulary: Vocabulary) -> None:
     assert len(events[-1].run.evidence) == 2
     person = asyncio.run(extract.aio(Person, DOCUMENT, model=model(json_vocabulary, ADA)))
     assert person.name == "Ada Lovelace"
+
+
+@pytest.mark.parametrize("kind", [True, "exact"])
+def test_the_trace_tells_where_quotations_stand(
+    json_vocabulary: Vocabulary, kind: bool | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = extract.run(Person, DOCUMENT, model=model(json_vocabulary, ADA), evidence=kind)
+    held = json.loads(json.dumps(run.trace))["answers"][0]["evidence"]
+    assert [(tuple(each["path"]), each["text"], each["logprob"]) for each in held] == [
+        (each.path, each.text, each.logprob) for each in run.evidence
+    ]
+    assert [[DOCUMENT[start:end] for start, end in each["spans"]] for each in held] == [
+        ["Ada Lovelace"],
+        ["London"] * 2,
+    ]
+    assert all((each["logprob"] is None) == (kind is True) for each in held)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(run.trace))
+    assert main(["trace", str(path)]) == 0
+    page = capsys.readouterr().out
+    first, second = DOCUMENT.index("London"), DOCUMENT.rindex("London")
+    assert '  name is quoted: "Ada Lovelace" at 0-12' in page
+    assert f'  born is quoted: "London" at {first}-{first + 6} (also {second}-{second + 6})' in page
+    assert page.count(", the most probable one with ") == (0 if kind is True else 2)
+    del run.trace["answers"][0]["evidence"]  # as earlier ones were written
+    path.write_text(json.dumps(run.trace))
+    assert main(["trace", str(path)]) == 0
+    assert "is quoted" not in capsys.readouterr().out
 
 
 def test_many_documents(json_vocabulary: Vocabulary) -> None:
