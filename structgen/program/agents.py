@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, Union, final, overload
 
 from structgen.errors import ProgramError
-from structgen.program.answer import Answer, answer_of
+from structgen.grammar.nodes import Grammar
+from structgen.program.answer import Answer, answer_of, schema_of_answer
 from structgen.program.commands import user
 from structgen.program.definition import Program
 from structgen.program.describe import sketch_of
@@ -133,12 +134,13 @@ class _Loop:
         self._tools = tools
         self._max_steps = max_steps
         self._subject = subject
-        if answer_of(kind).is_grammar:
+        if isinstance(kind, Grammar):
             raise ProgramError(
                 subject,
-                "its answer is a grammar, which cannot stand within JSON",
-                remedy="give a type; for a pattern, Annotated[str, Field(pattern=...)]",
+                "its answer is a grammar, and not a type",
+                remedy="write Annotated[str, ...] around the grammar",
             )
+        schema_of_answer(kind)  # refuses a type without a JSON form, by its own name
         final_answer = _model("answer", answer=kind)
         calls = [
             _model(f"call_of_{each.name}", tool=Literal[each.name], arguments=each.arguments) for each in tools.values()

@@ -54,11 +54,6 @@ class Answer:
     schema: Any = None
     formats: Mapping[str, Grammar] = field(default_factory=dict)
 
-    @property
-    def is_grammar(self) -> bool:
-        """Whether it is asked for by a grammar of its own, which cannot stand within JSON."""
-        return self.form == "text" and self.annotation is not str and not self.choices
-
     def value(self, text: str) -> Any:
         """Return the value that ``text`` stands for.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = ["description_of", "sketch_of"]
 
 _MOST_CHOICES: Final = 50
 _DEEPEST: Final = 8
+_HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart
 _NAMES: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 
 
@@ -62,7 +64,7 @@ def _sketch(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ..
     if kind == "object":
         return _object(schema, definitions, depth, open_names)
     name = _NAMES.get(kind, "any value") if isinstance(kind, str) else "any value"
-    return f"{name} ({schema['format']})" if "format" in schema else name
+    return f"{name} ({_HASH.sub('', schema['format'])})" if "format" in schema else name
 
 
 def _array(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ...]) -> str:

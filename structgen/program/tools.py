@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from structgen.errors import GrammarError, ProgramError
-from structgen.program.answer import answer_of
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.nodes import Grammar
+from structgen.program.answer import POLICY, schema_of_answer
 from structgen.program.checks import problem_of
 
 if TYPE_CHECKING:
@@ -170,8 +172,15 @@ def _parameters(function: Callable[..., Any], name: str) -> list[tuple[str, Any,
 
 def _check(subject: str, annotation: Any) -> None:
     """Refuse a type that cannot be written as JSON."""
+    if isinstance(annotation, Grammar):
+        raise GrammarError(
+            subject,
+            "its annotation is a grammar, and not a type",
+            remedy="write Annotated[str, ...] around the grammar",
+        )
     try:
-        answer = answer_of(annotation)
+        schema, formats = schema_of_answer(annotation)
+        json_schema(schema, policy=POLICY, formats=formats)
     except GrammarError as error:
         raise GrammarError(
             subject,
@@ -179,12 +188,6 @@ def _check(subject: str, annotation: Any) -> None:
             evidence=error.evidence,
             remedy="annotate it with a type that pydantic can describe",
         ) from error
-    if answer.is_grammar:
-        raise GrammarError(
-            subject,
-            "its annotation is a grammar, which cannot stand within JSON",
-            remedy="give a type; for a pattern, Annotated[str, Field(pattern=...)]",
-        )
 
 
 def _annotated(function: Any) -> Any:

@@ -2,9 +2,13 @@
 
 Sources, as of this version:
 
-* OpenAI: the guide "Structured Outputs", section "Supported schemas".
+* OpenAI: https://developers.openai.com/api/docs/guides/structured-outputs#supported-schemas, of October 2026:
+  ``pattern`` and nine values of ``format`` for strings, ``multipleOf`` and the bounds for numbers, ``minItems`` and
+  ``maxItems``, ``enum``, ``const``, ``anyOf``, ``$defs`` with recursion, an object at the root; neither ``allOf``,
+  ``not``, ``dependentRequired``, ``dependentSchemas`` nor ``if``.
 * xgrammar, by default in vLLM and SGLang: ``has_xgrammar_unsupported_json_features`` in
-  ``vllm/v1/structured_output/backend_xgrammar.py``.
+  ``vllm/v1/structured_output/backend_xgrammar.py``.  A schema with such features vLLM gives to llguidance, which
+  refuses keywords and formats that it does not know: seen at vLLM 0.32 with llguidance 1.7.
 * llama.cpp: ``grammars/README.md``, section "JSON Schemas → GBNF".
 
 A keyword that is in none of the lists counts as lost, whether it is or not.
@@ -12,6 +16,7 @@ A keyword that is in none of the lists counts as lost, whether it is or not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -52,6 +57,8 @@ _OF_ONE_TYPE: Final = frozenset(
 )
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LENGTHS: Final = ("minLength", "maxLength")
+# What types call their dates (``structgen.grammar.type_schemas``): those of RFC 3339 but for bounds and the year 0.
+_DATE: Final = re.compile("date [0-9a-f]{12}")
 
 
 @final
@@ -64,12 +71,14 @@ class Subset:
         formats: likewise the values of ``format``.
         is_strict: whether objects must be closed and name all properties as required, and nothing else may be sent.
         exception: says what is wrong with one of ``keywords`` in its schema; None: nothing.
+        refused: keywords that would be an error.
     """
 
     keywords: frozenset[str]
     formats: frozenset[str]
     is_strict: bool
     exception: Callable[[str, dict[str, Any]], str | None]
+    refused: frozenset[str] = frozenset()
 
 
 def _of_xgrammar(keyword: str, schema: dict[str, Any]) -> str | None:
@@ -110,6 +119,13 @@ XGRAMMAR: Final = Subset(
     ),
     False,
     _of_xgrammar,
+    frozenset(
+        {
+            *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames"),
+            *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
+            *("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"),
+        }
+    ),
 )
 LLAMA_SERVER: Final = Subset(
     _COMMON | {"pattern", "format", *_LENGTHS},
@@ -179,13 +195,15 @@ def _kept(schema: dict[str, Any], subset: Subset, where: str, losses: list[Loss]
             if not subset.is_strict or (keyword == "description" and "$ref" not in schema):
                 kept[keyword] = value
             continue
-        problem = _problem(keyword, value, schema, subset)
-        if problem is not None:
-            losses.append(Loss(where, keyword, problem))
+        is_date = keyword == "format" and isinstance(value, str) and _DATE.fullmatch(value) is not None
+        sent = "date" if is_date else value
+        problem = _problem(keyword, sent, schema, subset)
+        if problem is not None or is_date:
+            losses.append(Loss(where, keyword, problem or f"{value!r} is enforced as 'date'"))
         if keyword == "oneOf" and subset.is_strict:
             kept["anyOf"] = value
         elif problem is None or (not subset.is_strict and "not sent" not in problem):
-            kept[keyword] = value
+            kept[keyword] = sent
     return kept
 
 
@@ -193,10 +211,12 @@ def _problem(keyword: str, value: Any, schema: dict[str, Any], subset: Subset) -
     """What the server does not do about a keyword; None: nothing is missing."""
     if "$ref" in schema and keyword not in ("$ref", "$defs", "definitions"):
         return "is not enforced beside '$ref'"
+    if keyword in subset.refused:
+        return "is not sent, for it would be an error"
     if keyword not in subset.keywords:
         return "is not enforced"
     if keyword == "format" and value not in subset.formats:
-        return f"{value!r} is not enforced"
+        return f"{value!r} is not sent, for the server does not know it"
     if keyword == "oneOf" and "discriminator" not in schema:
         return "is read as 'anyOf'"
     if keyword == "allOf" and (len(value) > 1 or _beside_all_of(schema)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,6 +14,7 @@ from structgen.errors import GrammarError, UnsupportedFeature
 from structgen.grammar import nodes as ir
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.lark import lark
+from structgen.grammar.markers import Regex
 from structgen.grammar.nodes import Grammar, literal
 from structgen.grammar.regex import regex
 from structgen.integrations.openai_server import gbnf_of, translation_of
@@ -220,9 +222,32 @@ def test_what_is_lost_is_named_with_its_place(
 
 def test_others_are_sent_all_but_what_would_be_an_error() -> None:
     part = {"type": "string", "minLength": 2, "pattern": "a", "not": {"const": "a"}, "title": "A"}
-    assert translated(part, XGRAMMAR)[0] == part
+    assert translated(part, XGRAMMAR)[0] == {name: value for name, value in part.items() if name != "not"}
     assert translated(part, LLAMA_SERVER)[0] == {name: value for name, value in part.items() if name != "pattern"}
     assert translated(part, OPENAI)[0] == {"type": "string", "pattern": "a"}
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_formats_are_sent_by_names_that_servers_know(subset: Subset) -> None:
+    """Dates of types as dates, with their bounds among the losses; other names of types and callers not at all."""
+    dates = translated(answer_of(Annotated[date, Field(ge=date(2020, 1, 1))]).schema, subset)
+    assert dates[0]["format"] == "date"
+    assert [loss.keyword for loss in dates[1]] == ["format"]
+    for kind in (datetime, timedelta, Annotated[str, Regex("a+")]):
+        sent, lost = translated(answer_of(list[kind]).schema, subset)  # type: ignore[valid-type]
+        assert "format" not in sent["items"]
+        assert [loss.keyword for loss in lost] == ["format"]
+    for name in ("date of birth", "date 12345678901x"):
+        assert translated({"type": "string", "format": name}, subset)[0] == {"type": "string"}
+
+
+@pytest.mark.parametrize("keyword", sorted(XGRAMMAR.refused))
+def test_what_llguidance_refuses_is_not_sent(keyword: str) -> None:
+    """vLLM gives it what xgrammar does not know, a ``multipleOf`` for instance."""
+    part = {"type": "integer", "multipleOf": 3, keyword: {}}
+    sent, lost = translated(part, XGRAMMAR)
+    assert sent == {"type": "integer", "multipleOf": 3}
+    assert [loss.keyword for loss in lost] == sorted(["multipleOf", keyword])
 
 
 class Leaf(BaseModel):

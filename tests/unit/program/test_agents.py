@@ -136,6 +136,7 @@ def test_whatever_the_model_wants_the_loop_ends_with_an_answer(json_vocabulary: 
     [
         (str, 'a "text"'),
         (Literal["yes", "no"], "no"),
+        (Annotated[str, structgen.Regex("[a-z]{2}[0-9]")], "ab1"),
         (Colour, "red"),
         (list[int], [1, 2]),
         (int | None, None),
@@ -198,7 +199,7 @@ def test_wrong_agents() -> None:
         agent([])
     with pytest.raises(ProgramError, match="no function with a name"):
         agent([3])  # type: ignore[list-item]
-    with pytest.raises(ProgramError, match="a grammar, which cannot stand within JSON"):
+    with pytest.raises(ProgramError, match="its answer is a grammar, and not a type"):
         agent([add], answer=regex("[ab]"))
     with pytest.raises(GrammarError):
         agent([add], answer=threading.Event)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import json
 import threading
 from typing import Annotated, Any, Literal
 
 import pytest
+from byte_members import BYTES, is_member
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 import structgen
+from structgen.engine import compile
 from structgen.errors import GrammarError, ProgramError
 from structgen.grammar.regex import regex
-from structgen.program import Tool, tool
+from structgen.program import Tool, answer_of, tool
 
 
 class Place(BaseModel):
@@ -62,6 +65,35 @@ def test_calls_with_arguments_of_json() -> None:
 def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ProgramError, match=rf"tool weather.*{message}"):
         weather.call(arguments)
+
+
+LETTER = regex("[ab]")
+SPELT = [
+    (Annotated[str, structgen.Regex("[A-Z]{2}-[0-9]{2}")], "AB-12", "AB-123"),
+    (Annotated[str, structgen.Lark('start: "(" start ")" | "x"')], "((x))", "((x)"),
+    (Annotated[str, structgen.select(['say "hi"', "b"])], 'say "hi"', 'say "h"'),
+    (Annotated[str, Field(max_length=3), structgen.Regex("a+")], "aaa", "aaaa"),
+    (Annotated[str, structgen.Regex("a+")] | None, None, 3),
+    (list[Annotated[str, structgen.Regex("a+")]], ["a", "aa"], ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), SPELT)
+def test_grammars_of_texts_hold_for_arguments(kind: Any, good: Any, bad: Any) -> None:
+    """For what a model may write, and for what is given to ``call``."""
+
+    def function(code: Any, times: int = 1) -> Any:
+        return code
+
+    function.__annotations__["code"] = kind
+    use = tool(name="use")(function)
+    start = compile(answer_of(use.arguments).grammar, BYTES).matcher()
+    for written, expected in ((good, True), (bad, False)):
+        assert is_member(start, json.dumps({"code": written}).encode()) is expected
+        assert is_member(start, json.dumps({"code": written, "times": 2}).encode()) is expected
+    assert use.call({"code": good}) == good
+    with pytest.raises(ProgramError, match="code"):
+        use.call({"code": bad})
 
 
 def test_names_that_mean_something_to_pydantic() -> None:
@@ -118,10 +150,16 @@ def test_wrong_tools_name_the_parameter_and_the_way_out() -> None:
         def typed(x: threading.Event) -> int:
             return 1
 
-    with pytest.raises(GrammarError, match=r"parameter 'x': its annotation is a grammar"):
+    with pytest.raises(GrammarError, match=r"parameter 'x': its annotation is a grammar, and not a type.*Annotated"):
 
         @tool
-        def spelt(x: Annotated[str, regex("[ab]")]) -> int:
+        def spelt(x: LETTER) -> int:  # type: ignore[valid-type]
+            return 1
+
+    with pytest.raises(GrammarError, match=r"tool beside, parameter .x.: .*Annotated.int.* has no JSON form"):
+
+        @tool
+        def beside(x: Annotated[int, regex("[12]")]) -> int:
             return 1
 
     with pytest.raises(ProgramError, match=r"tool lost: its parameters are not known.*Nowhere"):
