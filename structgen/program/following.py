@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from structgen.program.checks import FieldChecks
+from structgen.program.assembly import Assembly
+from structgen.program.checks import problem_of
 from structgen.program.events import FieldFinal, FieldStarted
 from structgen.program.fields import FieldEnd, FieldStart, JsonCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pydantic import TypeAdapter
+
     from structgen.engine import Matcher
     from structgen.program.answer import Answer
+    from structgen.program.assembly import Partial
     from structgen.program.fields import Path
 
-__all__ = ["Follower", "Refused"]
+__all__ = ["Follower", "Refused", "follower_of", "value_of_text"]
 
 _NUMBER: Final = frozenset(b"0123456789.eE+-")
 
@@ -35,19 +39,28 @@ class Follower:
     What no continuation can change is told before it is written: what the automaton forces is read ahead.
 
     Args:
-        answer: what was asked for.
+        adapter: of the answer's type.
 
     Attributes:
         ends: the values that are complete, in the order in which they were told; those that were read ahead lie where
             the automaton's spelling has them.
     """
 
-    def __init__(self, answer: Answer) -> None:
-        self._checks = None if answer.adapter is None else FieldChecks(answer.adapter)
+    def __init__(self, adapter: TypeAdapter[Any]) -> None:
+        self._assembly = Assembly(adapter)
         self._cursor = JsonCursor()
         self._foretold_count = 0  # beginnings and ends of values that were told before their text was there
-        self._siblings: dict[Path, dict[str, Any]] = {}  # complete fields by the path of their object
         self.ends: list[FieldEnd] = []
+
+    @property
+    def value(self) -> Any:
+        """The value of the whole, once it is complete."""
+        return self._assembly.value
+
+    @property
+    def so_far(self) -> tuple[Partial, int]:
+        """What is complete so far, and how many values of it are: see ``FieldFinal.partial``."""
+        return self._assembly.partial, len(self._assembly.partial)
 
     @property
     def path(self) -> Path:
@@ -78,11 +91,9 @@ class Follower:
     def restart(self, data: bytes) -> None:
         """Go on from a beginning of what was read, without telling it again."""
         self._cursor = JsonCursor()
-        self._siblings.clear()
         self._foretold_count = 0
         self.ends = [found for found in self._cursor.feed(data) if isinstance(found, FieldEnd)]
-        for end in self.ends:
-            self._note(end)
+        self._assembly.restart(self.ends)
 
     def _told_by(self, found: list[FieldStart | FieldEnd]) -> Iterator[FieldStarted | FieldFinal]:
         """Events for what begins and ends, but for those that were foretold."""
@@ -105,19 +116,32 @@ class Follower:
         if isinstance(event, FieldStart):
             yield FieldStarted(event.path)
             return
-        value = event.value
-        siblings = self._note(event)
-        problem = None if self._checks is None else self._checks.problem(event.path, siblings, value)
-        if problem is not None:
-            raise Refused(event, problem)
+        from pydantic import ValidationError
+
+        try:
+            self._assembly.add(event)
+        except ValidationError as error:
+            raise Refused(event, problem_of(error)) from error
         self.ends.append(event)
         if event.path:
-            yield FieldFinal(event.path, value)
+            yield FieldFinal(event.path, event.value, *self.so_far)
 
-    def _note(self, end: FieldEnd) -> dict[str, Any] | None:
-        """The complete fields of the object that a value belongs to, itself included; None if it is in no object."""
-        if not end.path or not isinstance(end.path[-1], str):
-            return None
-        siblings = self._siblings.setdefault(end.path[:-1], {})
-        siblings[end.path[-1]] = end.value
-        return siblings
+
+def follower_of(answer: Answer) -> Follower | None:
+    """What follows the fields of an answer; None where it is text."""
+    return None if answer.form == "text" or answer.adapter is None else Follower(answer.adapter)
+
+
+def value_of_text(answer: Answer, text: str) -> Any:
+    """What the text of an answer stands for.
+
+    Raises:
+        Refused: a validator of the type's own refuses it.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return answer.value(text)
+    except ValidationError as error:
+        data = text.encode()
+        raise Refused(FieldEnd((), data, 0, len(data)), problem_of(error)) from error

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError, ValidationFailed
 from structgen.grammar.json_schema import JsonPolicy, json_schema
-from structgen.program.checks import problem_of
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.fields import FieldEnd, JsonCursor, Path, path_text
-from structgen.program.following import Follower, Refused
+from structgen.program.following import Refused, follower_of, value_of_text
 from structgen.program.run import FieldScore, Outcome, Served, Violation
 from structgen.program.turns import Turns
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.program.answer import Answer
+    from structgen.program.assembly import Partial
     from structgen.program.run import Loss
     from structgen.program.turns import Role
 
@@ -211,8 +212,8 @@ class RemoteWriting:
             GrammarError: as ``RemoteModel.serve``.
         """
         prompt = self._prompt
+        draft = _Draft(self._answer, self._constraint)
         while self._outcome is None:
-            draft = _Draft(self._answer, self._constraint)
             try:
                 yield from self._try(prompt, draft)
             except _Rejected as rejected:
@@ -222,8 +223,9 @@ class RemoteWriting:
                     raise ValidationFailed(
                         path_text(violation.path), [(each.text, each.problem) for each in self._violations]
                     ) from None
-                yield Retracted(0, violation.path, violation.problem)
                 prompt = _told(self._prompt, draft.text, violation)
+                draft = _Draft(self._answer, self._constraint)
+                yield Retracted(0, violation.path, violation.problem, *draft.so_far)
 
     def _try(self, prompt: Prompt, draft: _Draft) -> Iterator[Event]:
         pieces = self._model.serve(
@@ -270,7 +272,7 @@ class _Draft:
     def __init__(self, answer: Answer, constraint: Constraint) -> None:
         self._answer = answer
         self._matcher = constraint.matcher()
-        self._follower = Follower(answer) if answer.form == "json" else None
+        self._follower = follower_of(answer)
         self._in_string = self._escaped = False
         self._last = 0  # the last byte that is no whitespace between values
         self._after_space = False
@@ -299,7 +301,8 @@ class _Draft:
             raise _Rejected(path, self.text, f"it does not go on with {found!r}, but with {expected}")
         yield Text(piece)
         if self._follower is not None:
-            yield from _checked(self._follower.read(self._but_last_space(data), self._matcher))
+            with _rejecting():
+                yield from self._follower.read(self._but_last_space(data), self._matcher)
 
     def finish(self) -> Generator[Event, None, Any]:
         """The text is over; the value is what it stands for.
@@ -307,17 +310,20 @@ class _Draft:
         Raises:
             _Rejected: it is no answer.
         """
-        from pydantic import ValidationError
-
         if not self._matcher.is_accepting:
             expected = _shown(self._matcher.live_bytes())
             raise _Rejected((), self.text, f"it ends where it must go on with {expected}")
-        if self._follower is not None:
-            yield from _checked(self._follower.finish())
-        try:
-            return self._answer.value(self.text)
-        except ValidationError as error:
-            raise _Rejected((), self.text, problem_of(error)) from error
+        if self._follower is None:
+            with _rejecting():
+                return value_of_text(self._answer, self.text)
+        with _rejecting():
+            yield from self._follower.finish()
+        return self._follower.value
+
+    @property
+    def so_far(self) -> tuple[Partial, int] | tuple[()]:
+        """See ``Follower.so_far``."""
+        return () if self._follower is None else self._follower.so_far
 
     def fields(self, value: Any) -> tuple[FieldScore, ...]:
         """The fields, whose probabilities nobody knows."""
@@ -359,10 +365,11 @@ class _Draft:
         return data[:end]
 
 
-def _checked(events: Iterator[Event]) -> Iterator[Event]:
-    """The events; a value that a check refuses makes the text one that does not do."""
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    """A value that a check refuses makes the text one that does not do."""
     try:
-        yield from events
+        yield
     except Refused as refused:
         end = refused.end
         raise _Rejected(end.path, end.data.decode("utf-8", "replace"), refused.problem) from None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import start_generation
 from structgen.errors import GenerationError, ValidationFailed
-from structgen.program.checks import problem_of
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.fields import FieldEnd, Path, path_text
-from structgen.program.following import Follower, Refused
+from structgen.program.following import Refused, follower_of, value_of_text
 from structgen.program.run import FieldScore, Outcome, Violation
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Writing:
         self._generation = start_generation(
             context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed, alternatives=alternatives
         )
-        self._follower = Follower(answer) if answer.form == "json" else None
+        self._follower = follower_of(answer)
         self._told_tokens = 0
         self._violations: list[Violation] = []
         self._outcome: Outcome | None = None
@@ -114,15 +113,10 @@ class Writing:
 
     def _finished(self) -> Iterator[Event]:
         """The end of the text: what ends with it, and the value of the whole."""
-        from pydantic import ValidationError
-
         if self._follower is not None:
             yield from self._follower.finish()
         result = self._generation.result()
-        try:
-            value = self._answer.value(result.text)
-        except ValidationError as error:
-            raise Refused(FieldEnd((), result.data, 0, len(result.data)), problem_of(error)) from error
+        value = value_of_text(self._answer, result.text) if self._follower is None else self._follower.value
         self._outcome = Outcome(self._answer, result, value, self._fields(result, value), tuple(self._violations))
         yield ObjectFinal(value)
 
@@ -163,8 +157,9 @@ class Writing:
         kept = self._bytes_of(self._generation.tokens[:count])
         if self._follower is not None:
             self._follower.restart(kept)
+        so_far = () if self._follower is None else self._follower.so_far
         last = self._violations[-1]
-        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem)
+        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *so_far)
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
         """The tokens that, at byte ``start``, complete the refused value as well."""
