@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import start_generation
@@ -12,6 +13,7 @@ from structgen.errors import GenerationError, ValidationFailed
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.fields import FieldEnd, Path, path_text
 from structgen.program.following import Refused, follower_of, value_of_text
+from structgen.program.marginals import field_marginals
 from structgen.program.run import FieldScore, Outcome, Violation
 
 if TYPE_CHECKING:
@@ -41,12 +43,13 @@ class Writing:
         seed: see ``structgen.generate``.
         tries: how often one field is drawn at most.
         alternatives: see ``structgen.decode.start_generation``.
+        marginals: whether to compute ``FieldScore.marginals``, which takes forward passes of its own.
 
     Raises:
         as ``structgen.decode.start_generation``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each of them is a keyword that the program's settings have
         self,
         context: Context,
         answer: Answer,
@@ -57,9 +60,12 @@ class Writing:
         seed: int,
         tries: int,
         alternatives: int = 0,
+        marginals: bool = False,
     ) -> None:
         self._answer = answer
         self._tries = tries
+        self._max_tokens = max_tokens
+        self._marginals = marginals
         self._generation = start_generation(
             context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed, alternatives=alternatives
         )
@@ -128,14 +134,17 @@ class Writing:
         for step in result.steps:
             sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
         is_text = self._answer.form == "text"
+        known: Iterable[Mapping[Any, float] | None] = repeat(None)
+        if self._marginals:
+            known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._max_tokens)
         found: list[FieldScore] = []
-        for end in ends:
+        for end, marginals in zip(ends, known, strict=False):
             first = max(bisect_left(offsets, end.start + 1) - 1, 0)
             last = min(bisect_left(offsets, end.end), len(result.tokens))
             if not end.path:
                 last = len(result.steps)  # with the stop
             logprob = sums[last] - sums[first]
-            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob))
+            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, marginals))
         return tuple(found)
 
     def _retract(self, refused: Refused) -> Retracted:
