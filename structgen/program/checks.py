@@ -128,7 +128,7 @@ class Place:
         given = [b"%s: 0" % json.dumps(other).encode() for other in before]
         text = b"{%s}" % b", ".join([*given, b"%s: %s" % (json.dumps(key).encode(), data)])
         mark = "fields" if parts is not None else "fields of wholes"
-        wanted = _given.wanted.get(id(self), "")
+        wanted = _given.wanted.pop(id(self), None)
         with part._giving(parts), self._giving(before):
             _given.wanted[id(self)] = self.names[key]
             try:
@@ -141,14 +141,16 @@ class Place:
                     raise found.error from None
                 return found.value
             finally:
-                _given.wanted[id(self)] = wanted
+                del _given.wanted[id(self)]
+                if wanted is not None:
+                    _given.wanted[id(self)] = wanted
         raise RuntimeError(f"the validator of an object did not come to its field {key!r}")
 
     @contextmanager
     def _giving(self, parts: Parts | None) -> Iterator[None]:
         """Let the schemas of this place find the values of its parts."""
         held, mark = _given.parts, id(self)
-        before = held.get(mark)
+        before = held.pop(mark, None)
         if self.form == "fields":
             held[mark] = {self.names[str(key)]: value for key, value in (parts or {}).items()}
         else:
@@ -156,7 +158,9 @@ class Place:
         try:
             yield
         finally:
-            held[mark] = before
+            del held[mark]
+            if before is not None:
+                held[mark] = before
 
     def _validator(self, mark: str, schema: Callable[[], Any], config: Any = None) -> SchemaValidator:
         if mark not in self._validators:
