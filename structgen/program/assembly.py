@@ -34,6 +34,7 @@ class Assembly:
         self._places: dict[Path, Place | None] = {(): self._root}  # of the containers that are open
         self._parts: dict[Path, dict[str | int, Any]] = {}  # their values so far
         self._mixed: set[Path] = set()  # those in which a key occurs again
+        self._untagged: set[Path] = set()  # unions whose first field was not the tag
         self._made: list[tuple[FieldEnd, Any]] = []
         self.partial = Partial(self._root)
 
@@ -51,16 +52,15 @@ class Assembly:
         path = end.path
         parts = None if path in self._mixed else self._parts.get(path, {})
         if not path:
-            self._note(end, self._root.value(end.data, parts))
+            self._note(end, (self._places[()] or self._root).value(end.data, parts))
             return
-        holder = self._place(path[:-1])
-        place = None if holder is None else holder.part(path[-1])
+        self._choose(end)
+        holder, key = self._place(path[:-1]), path[-1]
+        place = None if holder is None else self._places.get(path) or holder.part(key)
         if holder is None or place is None:
             return
-        siblings = self._parts.get(path[:-1], {})
-        key = path[-1]
-        if holder.form == "fields" and isinstance(key, str):
-            made = holder.field_value(key, end.data, parts, siblings)
+        if place.looks_around and holder.form == "fields" and isinstance(key, str):
+            made = holder.field_value(key, end.data, parts, self._parts.get(path[:-1], {}))
         else:
             made = place.value(end.data, parts)
         self._note(end, made)
@@ -69,8 +69,10 @@ class Assembly:
         """Go on from the first values, which are these; they are not validated again."""
         held = {(end.path, end.end): made for end, made in self._made}
         self._places, self._parts, self._mixed, self._made = {(): self._root}, {}, set(), []
+        self._untagged.clear()
         self.partial = Partial(self._root)
         for end in ends:
+            self._choose(end)
             if (end.path, end.end) in held:
                 self._note(end, held[end.path, end.end])
 
@@ -79,17 +81,32 @@ class Assembly:
         for known in (self._places, self._parts):
             known.pop(path, None)
         self._mixed.discard(path)
+        self._untagged.discard(path)
         if path:
             parts = self._parts.setdefault(path[:-1], {})
             if path[-1] in parts:
                 self._mixed.add(path[:-1])
             parts[path[-1]] = made
-            self._place(path[:-1])
         self._made.append((end, made))
-        self.partial.add(path, made)
+        self.partial.add(path, made, self._place(path[:-1]) if path else None)
+
+    def _choose(self, end: FieldEnd) -> None:
+        """See which object of a union it is, if that is its tag."""
+        if not end.path:
+            return
+        path = end.path[:-1]
+        self._place(path)
+        union = self._places[path]
+        if union is None or union.tag is None or path in self._untagged:
+            return
+        chosen = union.chosen(end.value) if union.tag == end.path[-1] else None
+        if chosen is None:
+            self._untagged.add(path)
+        else:
+            self._places[path] = chosen
 
     def _place(self, path: Path) -> Place | None:
-        """The place of a container, which is open."""
+        """The place of a container that is open; None where it belongs to what is validated as a whole."""
         depth = len(path)
         while path[:depth] not in self._places:
             depth -= 1
@@ -104,7 +121,8 @@ class Assembly:
 class Partial:
     """What an answer holds so far.
 
-    Objects, mappings and lists grow with their parts.  All else is there once it is complete.
+    Objects, mappings and lists grow with their parts, and unions of objects from their tag on.  All else is there once
+    it is complete.
 
     Args:
         root: the place of the whole.
@@ -112,7 +130,9 @@ class Partial:
 
     def __init__(self, root: Place) -> None:
         self._root = root
-        self._added: list[tuple[Path, Any]] = []  # by the thread that runs the program; all else by the one that asks
+        self._added: list[
+            tuple[Path, Any, Place | None]
+        ] = []  # by the thread that runs the program; all else by the one that asks
         self._count = 0  # how many of these are in the value
         self._value: Any = None
         self._open: dict[Path, tuple[Place, Any]] = {}  # what grows in it
@@ -121,9 +141,9 @@ class Partial:
     def __len__(self) -> int:
         return len(self._added)
 
-    def add(self, path: Path, value: Any) -> None:
-        """Note a value that is complete."""
-        self._added.append((path, value))
+    def add(self, path: Path, value: Any, holder: Place | None) -> None:
+        """Note a value that is complete, and the place of what holds it."""
+        self._added.append((path, value, holder))
 
     def after(self, count: int) -> Any:
         """Return what the first ``count`` values make; None where nothing is there yet.
@@ -134,8 +154,8 @@ class Partial:
         """
         if count < self._count:
             self._clear()
-        for path, value in self._added[self._count : count]:
-            self._put(path, value)
+        for path, value, holder in self._added[self._count : count]:
+            self._put(path, value, holder)
         self._count = count
         return self._value
 
@@ -144,28 +164,33 @@ class Partial:
         self._value = _empty(self._root)
         self._open = {} if self._value is None else {(): (self._root, self._value)}
 
-    def _put(self, path: Path, value: Any) -> None:
+    def _put(self, path: Path, value: Any, holder: Place | None) -> None:
         self._open.pop(path, None)
         if not path:
             self._value = value
             return
-        held = self._holder(path[:-1])
+        held = None if holder is None else self._holder(path[:-1], holder)
         if held is not None:
             _set(*held, path[-1], value)
 
-    def _holder(self, path: Path) -> tuple[Place, Any] | None:
+    def _holder(self, path: Path, place: Place) -> tuple[Place, Any] | None:
         """What grows at ``path``, put there if need be; None where nothing does."""
         depth = len(path)
         while depth and path[:depth] not in self._open:
             depth -= 1
         held = self._open.get(path[:depth])
+        if held is None and not path:  # a union, now that its tag is known
+            self._value = _empty(place)
+            held = (place, self._value) if self._value is not None else None
+            if held is not None:
+                self._open[()] = held
         for at in range(depth, len(path)):
-            place = None if held is None else held[0].part(path[at])
-            value = None if place is None else _empty(place)
-            if held is None or place is None or value is None:
+            below = None if held is None else place if at == len(path) - 1 else held[0].part(path[at])
+            value = None if below is None else _empty(below)
+            if held is None or below is None or value is None:
                 return None
             _set(*held, path[at], value)
-            held = self._open[path[: at + 1]] = place, value
+            held = self._open[path[: at + 1]] = below, value
         return held
 
 

@@ -52,8 +52,9 @@ class _Found(Exception):
 class Place:
     """A place in a type: what stands there, and what it is made of.
 
-    Validated as a whole is what is no container, a union, what a validator rewrites before it is read, and a container
-    whose items' validators look at the fields around it.  All other containers are made of their parts.
+    Validated as a whole is what is no container, a union (unless its tag is known: see ``chosen``), what a validator
+    rewrites before it is read, and a container whose items' validators look at the fields around it.  All other
+    containers are made of their parts.
 
     Args:
         schema: pydantic's, of what stands there.
@@ -65,6 +66,8 @@ class Place:
         container: the schema of the container without what is around it.
         layers: the schemas that are around the container, outermost first.
         names: the names of fields by the keys of the text.
+        looks_around: whether its validators may look at the fields beside it.
+        tag: of a union, the key whose value tells which of its objects it is.
     """
 
     def __init__(self, schema: Any, config: Any, definitions: Mapping[str, Any]) -> None:
@@ -77,8 +80,13 @@ class Place:
         if self.form == "fields":
             for name, field in _fields(self.container).items():
                 self.names.update(dict.fromkeys(self._keys(name, field), name))
-        self._looks_around = self._has_function_with_info(schema)
+        self.looks_around = self._has_function_with_info(schema)
+        self.tag: str | None = None
+        if self.container["type"] == "tagged-union" and not self.looks_around:
+            key = self.container["discriminator"]
+            self.tag = key if isinstance(key, str) else None
         self._parts: dict[str | int, Place | None] = {}
+        self._chosen: dict[Any, Place | None] = {}
         self._validators: dict[str, SchemaValidator] = {}
 
     def part(self, key: str | int) -> Place | None:
@@ -88,6 +96,16 @@ class Place:
             schema = self._part_schema(key)
             self._parts[mark] = None if schema is None else Place(schema, self._inner_config, self._definitions)
         return self._parts[mark]
+
+    def chosen(self, tag: Any) -> Place | None:
+        """The place as it is once the tag is known; None where it is still validated as a whole."""
+        if tag not in self._chosen:
+            schema = self.container["choices"].get(tag)
+            made = (
+                None if not isinstance(schema, dict) else Place(self._around(schema), self._config, self._definitions)
+            )
+            self._chosen[tag] = made if made is not None and made.form == "fields" else None
+        return self._chosen[tag]
 
     def value(self, data: bytes, parts: Parts | None) -> Any:
         """Validate the value that stands here.
@@ -105,7 +123,7 @@ class Place:
             return self._validator("made", self._made).validate_json(data)
 
     def field_value(self, key: str, data: bytes, parts: Parts | None, siblings: Parts) -> Any:
-        """Validate a field of the object that stands here.
+        """Validate a field of the object that stands here, which looks at those before it.
 
         Args:
             key: its key.
@@ -117,13 +135,11 @@ class Place:
             KeyError: it has no place.
             pydantic.ValidationError: a validator refuses it.
 
-        Complexity: linear in the number of siblings if a validator may look at them; else they do not matter.
+        Complexity: linear in the number of siblings.
         """
         part = self.part(key)
         if part is None:
             raise KeyError(key)
-        if not part._looks_around:
-            return part.value(data, parts)
         before = {other: value for other, value in siblings.items() if other != key}
         given = [b"%s: 0" % json.dumps(other).encode() for other in before]
         text = b"{%s}" % b", ".join([*given, b"%s: %s" % (json.dumps(key).encode(), data)])
@@ -178,9 +194,13 @@ class Place:
             container["items_schema"] = [_plain(lambda _: next(_given.parts[mark]))] * len(container["items_schema"])
         else:
             container["items_schema"] = _plain(lambda _: next(_given.parts[mark]))
+        return self._around(container)
+
+    def _around(self, schema: Any) -> Any:
+        """What is around the container, with another schema in it."""
         for layer in reversed(self.layers):
-            container = {**layer, "schema": container}
-        return container
+            schema = {**layer, "schema": schema}
+        return schema
 
     def _fields_alone(self, *, made: bool) -> Any:
         """The schema of the fields, which stops at the one that is wanted; whether that is made of its parts."""
@@ -208,7 +228,7 @@ class Place:
         from pydantic_core import ValidationError
 
         mark, place = id(self), next((self.part(key) for key, held in self.names.items() if held == name), None)
-        if place is None or not place._looks_around:
+        if place is None or not place.looks_around:
             return self._given_field(name, schema)
 
         def find(value: Any, handler: Any) -> Any:

@@ -66,9 +66,9 @@ class FieldFinal:
     def partial(self) -> Any:
         """The answer so far, of its own type: what is final, validated, and nothing else.
 
-        Objects, mappings and lists grow from one event to the next; a field that is not final yet is missing, and all
-        else (tuples, sets, unions) appears when it is complete.  It is one object that grows: copy what is to stay.
-        None where nothing is there yet.
+        Objects, mappings and lists grow from one event to the next, as do unions of objects once their tag is final; a
+        field that is not final yet is missing, and all else (tuples, sets, other unions) appears when it is complete.
+        It is one object that grows: copy what is to stay.  None where nothing is there yet.
 
         Complexity: linear in the fields since the event for which it was asked last.
         """

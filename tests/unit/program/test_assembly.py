@@ -194,7 +194,8 @@ def test_what_is_there_is_final_and_validated() -> None:
     assert shown["place", "street"].endswith("place=Place(street='x'))")
     assert shown["place", "tags", 0].endswith("place=Place(street='x', tags=['u']))")
     assert "number=7" in shown["place",]
-    assert "shape" not in shown["shape", "kind"]
+    assert shown["shape", "kind"].endswith("shape=Round(kind='round'))")
+    assert shown["shape", "radius"].endswith("shape=Round(kind='round', radius=3))")
     assert "pair" not in shown["pair", 0]
     assert shown["counts", "p"].endswith("counts={'p': 1})")
     assert seen[-2][1] == {"customer", "parts", "place", "shape", "pair", "counts", "total", "discount", "doubled"}
@@ -223,6 +224,20 @@ def test_what_was_there_earlier_can_be_asked_for() -> None:
     assert assembly.partial.after(1) == [1]
     assert last == [1, 2, 3]
     assert assembly.partial.after(0) == []
+
+
+def test_unions_grow_once_their_tag_is_known() -> None:
+    def seen(text: bytes) -> list[str]:
+        assembly, found = Assembly(TypeAdapter(list[Tagged])), []
+        for end in ends(text):
+            assembly.add(end)
+            found.append(repr(assembly.partial.after(len(assembly.partial))))
+        return found
+
+    whole = "[Round(kind='round', radius=3)]"
+    assert seen(b'[{"kind": "round", "radius": 3}]') == ["[Round(kind='round')]", whole, whole, whole]
+    assert seen(b'[{"radius": 3, "kind": "round"}]') == ["[]", "[]", whole, whole]
+    assert repr(Assembly(TypeAdapter(Tagged)).partial.after(0)) == "None"
 
 
 def test_a_refused_value_leaves_no_trace() -> None:
@@ -257,6 +272,31 @@ class Sum(BaseModel):
         return value
 
 
+Tagged = Annotated[Round | Square, Field(discriminator="kind")]
+
+
+class First(BaseModel):
+    kind: Literal["a", "b"] = Field(alias="kind")
+    x: int
+
+
+class Second(BaseModel):
+    kind: Literal["c"]
+
+
+class Holder(BaseModel):
+    most: int
+    shape: Tagged
+    other: Tagged | None
+    third: First | Second = Field(discriminator="kind")
+
+    @field_validator("shape")
+    @classmethod
+    def small(cls, value: Any, info: ValidationInfo) -> Any:
+        assert value.radius <= info.data["most"]
+        return value
+
+
 class Items(BaseModel):
     most: int
     values: list[Annotated[int, AfterValidator(lambda value, info: min(value, info.data["most"]))]]
@@ -274,6 +314,16 @@ class Items(BaseModel):
         (tuple[int, Annotated[list[str], counted("words")]], b'[1, ["a"]]'),
         (set[int], b"[2, 1, 2]"),
         (Order | None, b"null"),
+        (Tagged, b'{"kind": "round", "radius": 2}'),
+        (Tagged, b'{"side": 2, "kind": "square"}'),
+        (
+            list[Tagged],
+            b'[{"kind": "round", "radius": 2}, {"kind": "square", "side": 1}, {"kind": "square", "side": 2}]',
+        ),
+        (
+            Holder,
+            b'{"most": 3, "shape": {"kind": "round", "radius": 2}, "other": null, "third": {"kind": "a", "x": 1}}',
+        ),
     ],
 )
 def test_validators_that_look_around(kind: Any, text: bytes) -> None:

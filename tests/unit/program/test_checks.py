@@ -137,7 +137,7 @@ def test_a_field_sees_those_before_it() -> None:
         (Plain, ("x",), '{"x": %d}'),
         (Node, ("next", "next", "x"), '{"x": 2, "next": {"x": 4, "next": {"x": %d}}}'),
         (list[Even], (2,), "[2, 4, %d]"),
-        (Shaped, ("shape",), '{"shape": {"kind": "even", "x": %d}}'),
+        (Shaped, ("shape", "x"), '{"shape": {"kind": "even", "x": %d}}'),
     ],
 )
 def test_a_value_is_refused_where_it_ends(kind: Any, path: tuple[str | int, ...], text: str) -> None:
@@ -164,6 +164,8 @@ def test_what_a_validator_rewrites_is_left_to_it() -> None:
 
 def test_alternatives_are_judged_as_a_whole() -> None:
     assert refused(dict[str, Inner | list[int]], '{"a": [3]}') is None
+    path, _ = refused(dict[str, Inner | list[int]], '{"a": {"x": 3}}') or ((), "")
+    assert path == ("a",)
 
 
 def test_the_settings_of_a_model_hold_for_its_fields() -> None:
