@@ -1,4 +1,4 @@
-"""Classification: a label for each text, with the probability that the model gives it among the labels."""
+"""Classification: a label for each text, with the probability that the model gives each of the labels."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ REVIEWS = [
 ]
 
 
-@sg.program(system="You label reviews.")
+@sg.program(system="You label reviews.", marginals=True)
 def mood(review: str) -> Literal["positive", "negative", "neutral"]:
     """Is this review positive, negative or neutral?
 
@@ -22,5 +22,6 @@ if __name__ == "__main__":
     for review, item in zip(REVIEWS, mood.map(REVIEWS, batch_size=4), strict=True):
         if item.run is None:
             raise SystemExit(f"{review}: {item.error}")
-        sure = item.run.fields[""].probability
-        print(f"{item.value:9} {sure:5.0%}  {review}")
+        labels = item.run.fields[""].marginals  # exact: over all spellings of each label
+        shown = ", ".join(f"{label} {probability:.1%}" for label, probability in sorted(labels.items()))
+        print(f"{item.value:9} ({shown})  {review}")

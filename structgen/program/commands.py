@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
     from structgen.decode import Sampler
-    from structgen.program.conversation import Conversation, Role
+    from structgen.program.conversation import Conversation
     from structgen.program.remote import Dialogue
+    from structgen.program.turns import Role
 
 __all__ = ["Ask", "Branch", "Fork", "InBranch", "Turn", "ask", "assistant", "fork", "system", "user"]
 

@@ -1,20 +1,19 @@
-"""Turns of a chat in front of a model, and the context that they become."""
+"""What was said to a model that runs here, and the context that it becomes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, final
 
 from structgen.decode import Context
-from structgen.errors import ProgramError
+from structgen.program.turns import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from structgen.models.protocol import LanguageModel
+    from structgen.program.turns import Role
 
-__all__ = ["Conversation", "Role"]
-
-Role: TypeAlias = Literal["system", "user", "assistant"]
-
-_ASSISTANT: Final = "assistant"
+__all__ = ["Conversation"]
 
 
 @final
@@ -33,41 +32,32 @@ class Conversation:
 
     def __init__(self, model: LanguageModel, *, chat: bool = True) -> None:
         self._context = Context(model)
-        self._chat = chat
-        self._closed: list[dict[str, str]] = []  # turns that are over
-        self._role: Role = "user"
-        self._text = ""  # of the open turn
-        self._unread = ""  # its end, which is not in the context yet
-        self._is_ready = False  # the context holds all but `_unread`
-        self.transcript = ""
+        self._turns = Turns(chat=chat)
+        self._read = 0  # characters of the open turn that are in the context
+        self._is_ready = False  # so is all before them
 
     @property
     def model(self) -> LanguageModel:
         """The language model."""
         return self._context.model
 
+    @property
+    def transcript(self) -> str:
+        """All that was said."""
+        return self._turns.transcript
+
     def say(self, text: str) -> None:
         """Add text to the open turn."""
-        self._text += text
-        self._unread += text
-        self.transcript += text
+        self._turns.say(text)
 
     def turn(self, role: Role, text: str) -> None:
         """Close the open turn and say something in one of ``role``, which stays open.
 
         Raises:
-            ProgramError: there are no turns, for the prompt is taken as it is.
+            ProgramError: as ``Turns.open``.
         """
-        if not self._chat:
-            raise ProgramError(
-                f"turn of {role!r}",
-                "the program takes its prompt as it is (chat=False), so there are no turns",
-                remedy="yield plain text, or leave chat=True",
-            )
-        self._close_turn()
-        self._role, self._text, self._unread = role, text, text
-        self._is_ready = False
-        self.transcript += text
+        self._turns.open(role, text)
+        self._read, self._is_ready = 0, False
 
     def ready(self) -> Context:
         """Return the context in which the model is to go on.
@@ -76,48 +66,37 @@ class Conversation:
             ProgramError: nothing was said.
             ModelError: the chat template refuses the turns.
         """
-        context = self._context
-        if not self._chat:
-            self._append(self._unread)
-        elif self._role != _ASSISTANT or not self._is_ready:
-            if self._role != _ASSISTANT:
-                self._close_turn()
-                self._role, self._text = _ASSISTANT, ""
-            if not self._closed:
-                raise ProgramError(
-                    "program",
-                    "it asks the model before anything was said",
-                    remedy="yield some text first, or give the program a docstring",
-                )
-            context.replace(context.model.encode_prompt(_prompt(self._closed)))
-            self._append(self._text)
-            self._is_ready = True
-        else:
-            self._append(self._unread)
-        self._unread = ""
+        context, turns = self._context, self._turns
+        if turns.chat and not (turns.is_answer and self._is_ready):
+            turns.open_answer()
+            context.replace(context.model.encode_prompt(_prompt(turns.closed)))
+            self._read, self._is_ready = 0, True
+        unread = turns.text[self._read :]
+        if unread:
+            context.append(context.model.encode_prompt(unread, chat=False))
+            self._read = len(turns.text)
         if not len(context):
             context.append(context.model.encode_prompt("", chat=False))
         return context
 
     def read(self) -> None:
         """Let the model read what was said so far, so that forks need not each do it."""
-        if self._is_ready or not self._chat:
+        if self._is_ready or not self._turns.chat:
             self.ready()
-        elif self._text or self._closed:
-            open_turn = [{"role": self._role, "content": self._text}] if self._text else []
-            self._context.replace(self._context.model.encode_prompt(_prompt([*self._closed, *open_turn])))
+        elif self._turns.messages:
+            self._context.replace(self._context.model.encode_prompt(_prompt(self._turns.messages)))
         self._context.read()
 
     def written(self, text: str) -> None:
         """Note what the model has added to the context."""
-        self._text += text
-        self.transcript += text
+        self._turns.say(text)
+        self._read += len(text)
 
     def fork(self) -> Conversation:
         """Return an independent conversation with the same turns and a copy of the cache."""
         copy = Conversation.__new__(Conversation)
         copy.__dict__.update(self.__dict__)
-        copy._closed = list(self._closed)
+        copy._turns = self._turns.fork()
         copy._context = self._context.fork()
         return copy
 
@@ -125,19 +104,9 @@ class Conversation:
         """Free the cache."""
         self._context.close()
 
-    def _append(self, text: str) -> None:
-        if text:
-            self._context.append(self._context.model.encode_prompt(text, chat=False))
 
-    def _close_turn(self) -> None:
-        if self._text or self._role == _ASSISTANT:
-            self._closed.append({"role": self._role, "content": self._text})
-        self._text = self._unread = ""
-        self._is_ready = False
-
-
-def _prompt(turns: list[dict[str, str]]) -> str | list[dict[str, str]]:
+def _prompt(turns: Sequence[dict[str, str]]) -> str | list[dict[str, str]]:
     """One message of the user is a text, so that models without a template can take it."""
     if len(turns) == 1 and turns[0]["role"] == "user":
         return turns[0]["content"]
-    return turns
+    return list(turns)

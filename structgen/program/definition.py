@@ -31,7 +31,7 @@ __all__ = ["Program", "program"]
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries", "alternatives")
+_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries", "alternatives", "marginals")
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
 
@@ -43,7 +43,8 @@ class Program(Generic[Parameters, Value]):
 
     * ``model``: the language model, or ``structgen.remote(...)``; by default that of the program that calls it, else
       ``structgen.load_model()``;
-    * ``max_tokens``, ``sampler``, ``seed``, ``tries``: see ``program``, in place of the program's own settings.
+    * ``max_tokens``, ``sampler``, ``seed``, ``tries``, ``alternatives``, ``marginals``: see ``program``, in place of
+      the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -299,6 +300,7 @@ def program(
     tries: int = 8,
     describe: bool = True,
     alternatives: int = 0,
+    marginals: bool = False,
     limits: Limits | None = None,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
 def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
@@ -320,6 +322,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``tries``: how often a field is drawn at most that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
             * ``alternatives``: how many other tokens the trace notes at each choice.
+            * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.
 
     Raises:

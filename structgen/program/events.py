@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 from structgen.program.fields import Path, path_text
 
 if TYPE_CHECKING:
+    from structgen.program.assembly import Partial
     from structgen.program.run import Run
 
 __all__ = ["Done", "Event", "FieldFinal", "FieldStarted", "ObjectFinal", "Retracted", "Text"]
@@ -58,6 +59,20 @@ class FieldFinal:
     kind: ClassVar[str] = "field_final"
     path: Path
     value: Any
+    _made: Partial | None = field(default=None, repr=False, compare=False)
+    _count: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def partial(self) -> Any:
+        """The answer so far, of its own type: what is final, validated, and nothing else.
+
+        Objects, mappings and lists grow from one event to the next, as do unions of objects once their tag is final; a
+        field that is not final yet is missing, and all else (tuples, sets, other unions) appears when it is complete.
+        It is one object that grows: copy what is to stay.  None where nothing is there yet.
+
+        Complexity: linear in the fields since the event for which it was asked last.
+        """
+        return None if self._made is None else self._made.after(self._count)
 
     @property
     def name(self) -> str:
@@ -80,6 +95,13 @@ class Retracted:
     length: int
     path: Path
     problem: str
+    _made: Partial | None = field(default=None, repr=False, compare=False)
+    _count: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def partial(self) -> Any:
+        """The answer so far, see ``FieldFinal.partial``: an object of its own, without what was taken back."""
+        return None if self._made is None else self._made.after(self._count)
 
 
 @final

@@ -46,6 +46,7 @@ class Settings:
         tries: how often a field is drawn that its type's own validators refuse.
         describe: whether the prompt says how the answer is to be written.
         alternatives: how many other tokens the trace notes at each choice.
+        marginals: whether all values of fields that have few are weighed: see ``FieldScore.marginals``.
         limits: for compiling.
     """
 
@@ -56,6 +57,7 @@ class Settings:
     tries: int = 8
     describe: bool = True
     alternatives: int = 0
+    marginals: bool = False
     limits: Limits | None = None
 
 
@@ -198,6 +200,7 @@ class Execution:
                 seed=seed,
                 tries=tries,
                 alternatives=settings.alternatives,
+                marginals=settings.marginals,
             )
         yield from writing
         conversation.written(writing.outcome.text)

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 from structgen.engine import Vocabulary, compile
-from structgen.errors import GenerationError, ProgramError, ValidationFailed
+from structgen.errors import GenerationError, ValidationFailed
 from structgen.grammar.json_schema import JsonPolicy, json_schema
-from structgen.program.checks import FieldChecks, problem_of
-from structgen.program.events import Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
-from structgen.program.fields import FieldEnd, FieldStart, JsonCursor, Path, path_text
+from structgen.program.events import Event, ObjectFinal, Retracted, Text
+from structgen.program.fields import FieldEnd, JsonCursor, Path, path_text
+from structgen.program.following import Refused, follower_of, value_of_text
 from structgen.program.run import FieldScore, Outcome, Served, Violation
+from structgen.program.turns import Turns
 
 if TYPE_CHECKING:
     from structgen.decode import Sampler
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.program.answer import Answer
-    from structgen.program.conversation import Role
+    from structgen.program.assembly import Partial
     from structgen.program.run import Loss
+    from structgen.program.turns import Role
 
 __all__ = ["Dialogue", "Ending", "Prompt", "RemoteModel", "RemoteWriting"]
 
@@ -92,32 +95,24 @@ class Dialogue:
 
     def __init__(self, model: RemoteModel, *, chat: bool = True) -> None:
         self.model = model
-        self._chat = chat
-        self._closed: tuple[dict[str, str], ...] = ()
-        self._role: Role = "user"
-        self._text = ""  # of the open turn
-        self.transcript = ""
+        self._turns = Turns(chat=chat)
+
+    @property
+    def transcript(self) -> str:
+        """All that was said."""
+        return self._turns.transcript
 
     def say(self, text: str) -> None:
         """Add text to the open turn."""
-        self._text += text
-        self.transcript += text
+        self._turns.say(text)
 
     def turn(self, role: Role, text: str) -> None:
         """Close the open turn and open one of ``role``.
 
         Raises:
-            ProgramError: there are no turns, for the prompt is taken as it is.
+            ProgramError: as ``Turns.open``.
         """
-        if not self._chat:
-            raise ProgramError(
-                f"turn of {role!r}",
-                "the program takes its prompt as it is (chat=False), so there are no turns",
-                remedy="yield plain text, or leave chat=True",
-            )
-        self._close_turn()
-        self._role, self._text = role, text
-        self.transcript += text
+        self._turns.open(role, text)
 
     def prompt(self) -> Prompt:
         """What the server is sent; the assistant's turn is open from here on.
@@ -125,22 +120,15 @@ class Dialogue:
         Raises:
             ProgramError: nothing was said.
         """
-        if not self._chat:
-            return self._text
-        if self._role != _ASSISTANT:
-            self._close_turn()
-            self._role = _ASSISTANT
-        if not self._closed:
-            raise ProgramError(
-                "program",
-                "it asks the model before anything was said",
-                remedy="yield some text first, or give the program a docstring",
-            )
-        return (*self._closed, *([{"role": _ASSISTANT, "content": self._text}] if self._text else []))
+        turns = self._turns
+        if not turns.chat:
+            return turns.text
+        turns.open_answer()
+        return turns.messages
 
     def written(self, text: str) -> None:
         """Note what the model has added."""
-        self.say(text)
+        self._turns.say(text)
 
     def read(self) -> None:
         """Nothing: the server keeps what it likes."""
@@ -150,17 +138,12 @@ class Dialogue:
 
     def fork(self) -> Dialogue:
         """Return an independent dialogue with the same turns."""
-        copy = Dialogue(self.model, chat=self._chat)
-        copy.__dict__.update(self.__dict__)
+        copy = Dialogue(self.model)
+        copy._turns = self._turns.fork()
         return copy
 
-    def _close_turn(self) -> None:
-        if self._text or self._role == _ASSISTANT:
-            self._closed = (*self._closed, {"role": self._role, "content": self._text})
-        self._text = ""
 
-
-class _Refused(Exception):
+class _Rejected(Exception):
     """The text that came does not do."""
 
     def __init__(self, path: Path, text: str, problem: str) -> None:
@@ -205,7 +188,6 @@ class RemoteWriting:
         self._seed = seed
         self._tries = min(tries, model.tries)
         self._constraint = _constraint(answer, limits)
-        self._checks = None if answer.adapter is None else FieldChecks(answer.adapter)
         self._violations: list[Violation] = []
         self._outcome: Outcome | None = None
 
@@ -230,19 +212,20 @@ class RemoteWriting:
             GrammarError: as ``RemoteModel.serve``.
         """
         prompt = self._prompt
+        draft = _Draft(self._answer, self._constraint)
         while self._outcome is None:
-            draft = _Draft(self._answer, self._constraint, self._checks)
             try:
                 yield from self._try(prompt, draft)
-            except _Refused as refused:
-                violation = refused.violation
+            except _Rejected as rejected:
+                violation = rejected.violation
                 self._violations.append(violation)
                 if len(self._violations) >= self._tries:
                     raise ValidationFailed(
                         path_text(violation.path), [(each.text, each.problem) for each in self._violations]
                     ) from None
-                yield Retracted(0, violation.path, violation.problem)
                 prompt = _told(self._prompt, draft.text, violation)
+                draft = _Draft(self._answer, self._constraint)
+                yield Retracted(0, violation.path, violation.problem, *draft.so_far)
 
     def _try(self, prompt: Prompt, draft: _Draft) -> Iterator[Event]:
         pieces = self._model.serve(
@@ -286,18 +269,14 @@ class RemoteWriting:
 class _Draft:
     """One text on its way from the server, followed by the automaton and by the checks of the fields."""
 
-    def __init__(self, answer: Answer, constraint: Constraint, checks: FieldChecks | None) -> None:
+    def __init__(self, answer: Answer, constraint: Constraint) -> None:
         self._answer = answer
         self._matcher = constraint.matcher()
-        self._checks = checks
-        self._is_json = answer.form == "json"
-        self._cursor = JsonCursor()
+        self._follower = follower_of(answer)
         self._in_string = self._escaped = False
         self._last = 0  # the last byte that is no whitespace between values
         self._after_space = False
         self._space = b""  # that came last, and that the cursor has not read
-        self._foretold_count = 0
-        self._siblings: dict[Path, dict[str, Any]] = {}
         self.text = ""
 
     @property
@@ -309,77 +288,52 @@ class _Draft:
         """Read on; events as in ``Writing``.
 
         Raises:
-            _Refused: what came can't belong to any answer.
+            _Rejected: what came can't belong to any answer.
         """
         self.text += piece
         data = piece.encode("utf-8", "surrogatepass")
-        significant = self._without_space(data) if self._is_json else data
+        significant = data if self._follower is None else self._without_space(data)
         accepted = self._matcher.accept_bytes(significant)
         if accepted < len(significant):
             found = significant[accepted : accepted + 40].decode("utf-8", "replace")
             expected = "nothing more" if self._matcher.is_terminated else _shown(self._matcher.live_bytes())
-            raise _Refused(self._cursor.path, self.text, f"it does not go on with {found!r}, but with {expected}")
+            path = () if self._follower is None else self._follower.path
+            raise _Rejected(path, self.text, f"it does not go on with {found!r}, but with {expected}")
         yield Text(piece)
-        if self._is_json:
-            found_here = self._cursor.feed(self._but_last_space(data))
-            known = min(self._foretold_count, len(found_here))
-            self._foretold_count -= known
-            for event in found_here[known:]:
-                yield from self._tell(event)
-            yield from self._foretold()
+        if self._follower is not None:
+            with _rejecting():
+                yield from self._follower.read(self._but_last_space(data), self._matcher)
 
     def finish(self) -> Generator[Event, None, Any]:
         """The text is over; the value is what it stands for.
 
         Raises:
-            _Refused: it is no answer.
+            _Rejected: it is no answer.
         """
-        from pydantic import ValidationError
-
         if not self._matcher.is_accepting:
             expected = _shown(self._matcher.live_bytes())
-            raise _Refused((), self.text, f"it ends where it must go on with {expected}")
-        if self._is_json:
-            for event in self._cursor.finish()[self._foretold_count :]:
-                yield from self._tell(event)
-        try:
-            return self._answer.value(self.text)
-        except ValidationError as error:
-            raise _Refused((), self.text, problem_of(error)) from error
+            raise _Rejected((), self.text, f"it ends where it must go on with {expected}")
+        if self._follower is None:
+            with _rejecting():
+                return value_of_text(self._answer, self.text)
+        with _rejecting():
+            yield from self._follower.finish()
+        return self._follower.value
+
+    @property
+    def so_far(self) -> tuple[Partial, int] | tuple[()]:
+        """See ``Follower.so_far``."""
+        return () if self._follower is None else self._follower.so_far
 
     def fields(self, value: Any) -> tuple[FieldScore, ...]:
         """The fields, whose probabilities nobody knows."""
-        if not self._is_json:
+        if self._follower is None:
             return (FieldScore((), value, 0, len(self.text.encode()), None),)
         cursor = JsonCursor()  # what was foretold has no place in the text
         found = [*cursor.feed(self.text.encode()), *cursor.finish()]
         return tuple(
             FieldScore(end.path, end.value, end.start, end.end, None) for end in found if isinstance(end, FieldEnd)
         )
-
-    def _foretold(self) -> Iterator[Event]:
-        """Events for what no member of the language can change any more."""
-        ahead = self._cursor.copy()
-        found = ahead.feed(self._matcher.forced_bytes())
-        if not found and ahead.open_number and not set(self._matcher.live_bytes()) & _NUMBER:
-            found = ahead.finish()
-        for event in found[self._foretold_count :]:
-            self._foretold_count += 1
-            yield from self._tell(event)
-
-    def _tell(self, event: FieldStart | FieldEnd) -> Iterator[Event]:
-        if isinstance(event, FieldStart):
-            yield FieldStarted(event.path)
-            return
-        siblings: dict[str, Any] | None = None
-        if event.path and isinstance(event.path[-1], str):
-            siblings = self._siblings.setdefault(event.path[:-1], {})
-            siblings[event.path[-1]] = event.value
-        problem = None if self._checks is None else self._checks.problem(event.path, siblings, event.value)
-        if problem is not None:
-            raise _Refused(event.path, event.data.decode("utf-8", "replace"), problem)
-        if event.path:
-            yield FieldFinal(event.path, event.value)
 
     def _without_space(self, data: bytes) -> bytes:
         """The bytes without whitespace, but for that within a word or a number, which the automaton is to refuse."""
@@ -409,6 +363,16 @@ class _Draft:
         end = len(data) if self._in_string else len(data.rstrip(_SPACE))
         self._space = data[end:]
         return data[:end]
+
+
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    """A value that a check refuses makes the text one that does not do."""
+    try:
+        yield
+    except Refused as refused:
+        end = refused.end
+        raise _Rejected(end.path, end.data.decode("utf-8", "replace"), refused.problem) from None
 
 
 def _constraint(answer: Answer, limits: Limits | None) -> Constraint:

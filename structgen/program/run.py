@@ -34,6 +34,8 @@ class FieldScore:
         end: byte after its last.
         logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
             tokens spell it; None where a server wrote it, for it does not tell.
+        marginals: the probability of each value that might stand here, given the text before it, however it is
+            spelled; they sum to 1.  None unless they were asked for and the field has few values.
     """
 
     path: Path
@@ -41,6 +43,7 @@ class FieldScore:
     start: int
     end: int
     logprob: float | None
+    marginals: Mapping[Any, float] | None = None
 
     @property
     def name(self) -> str:
@@ -242,6 +245,9 @@ def _answer(outcome: Outcome) -> dict[str, Any]:
                 "start": held.start,
                 "end": held.end,
                 "logprob": held.logprob,
+                **(
+                    {} if held.marginals is None else {"marginals": [[_plain(v), p] for v, p in held.marginals.items()]}
+                ),
             }
             for held in outcome.fields
         ],

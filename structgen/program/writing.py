@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import start_generation
 from structgen.errors import GenerationError, ValidationFailed
-from structgen.program.checks import FieldChecks, problem_of
-from structgen.program.events import Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.exact import ExactChunks
-from structgen.program.fields import FieldEnd, FieldStart, JsonCursor, Path, path_text
+from structgen.program.fields import FieldEnd, Path, path_text
+from structgen.program.following import Refused, follower_of, value_of_text
+from structgen.program.marginals import field_marginals
 from structgen.program.run import FieldScore, Outcome, Violation
 
 if TYPE_CHECKING:
@@ -24,14 +26,6 @@ __all__ = ["Writing"]
 
 _NUMBER: Final = b"0123456789.eE+-"
 _NUMBER_OR_NOTHING: Final = (b"", *(bytes([byte]) for byte in _NUMBER))
-
-
-class _Refused(Exception):
-    """A check refuses the value of ``end``."""
-
-    def __init__(self, end: FieldEnd, problem: str) -> None:
-        self.end = end
-        self.problem = problem
 
 
 @final
@@ -50,12 +44,13 @@ class Writing:
         seed: see ``structgen.generate``.
         tries: how often one field is drawn at most.
         alternatives: see ``structgen.decode.start_generation``.
+        marginals: whether to compute ``FieldScore.marginals``, which takes forward passes of its own.
 
     Raises:
         as ``structgen.decode.start_generation``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each of them is a keyword that the program's settings have
         self,
         context: Context,
         answer: Answer,
@@ -66,18 +61,17 @@ class Writing:
         seed: int,
         tries: int,
         alternatives: int = 0,
+        marginals: bool = False,
     ) -> None:
         self._answer = answer
         self._tries = tries
+        self._max_tokens = max_tokens
+        self._marginals = marginals
         self._generation = start_generation(
             context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed, alternatives=alternatives
         )
-        self._checks = None if answer.adapter is None else FieldChecks(answer.adapter)
-        self._cursor = JsonCursor()
-        self._foretold_count = 0  # beginnings and ends of fields that were told before their text was there
+        self._follower = follower_of(answer)
         self._told_tokens = 0
-        self._ends: list[FieldEnd] = []
-        self._siblings: dict[Path, dict[str, Any]] = {}  # complete fields by the path of their object
         self._violations: list[Violation] = []
         source = answer.source
         self._exact = (
@@ -117,11 +111,10 @@ class Writing:
                         yield self._taken_back(chunk.start)
                     self._told_tokens = chunk.start + len(chunk.tokens)
                     yield Text(chunk.text)
-                    if self._answer.form == "json":
-                        yield from self._told_by(self._cursor.feed(self._bytes_of(chunk.tokens)))
-                        yield from self._foretold()
+                    if self._follower is not None:
+                        yield from self._follower.read(self._bytes_of(chunk.tokens), self._generation.matcher)
                 yield from self._finished()
-            except _Refused as refused:
+            except Refused as refused:
                 yield self._retract(refused)
             except GenerationError as error:
                 if not self._violations or isinstance(error, ValidationFailed):
@@ -131,51 +124,12 @@ class Writing:
     def _bytes_of(self, tokens: tuple[int, ...]) -> bytes:
         return self._generation.vocabulary.decode(tokens)
 
-    def _told_by(self, found: list[FieldStart | FieldEnd]) -> Iterator[Event]:
-        """Events for what begins and ends, but for those that were foretold."""
-        known = min(self._foretold_count, len(found))
-        self._foretold_count -= known
-        for event in found[known:]:
-            yield from self._tell(event)
-
-    def _foretold(self) -> Iterator[Event]:
-        """Events for what no continuation can change any more."""
-        matcher = self._generation.matcher
-        ahead = self._cursor.copy()
-        found = ahead.feed(matcher.forced_bytes())
-        if not found and ahead.open_number and not set(matcher.live_bytes()) & set(_NUMBER):
-            found = ahead.finish()
-        for event in found[self._foretold_count :]:
-            self._foretold_count += 1
-            yield from self._tell(event)
-
-    def _tell(self, event: FieldStart | FieldEnd) -> Iterator[Event]:
-        if isinstance(event, FieldStart):
-            yield FieldStarted(event.path)
-            return
-        value = event.value
-        siblings: dict[str, Any] | None = None
-        if event.path and isinstance(event.path[-1], str):
-            siblings = self._siblings.setdefault(event.path[:-1], {})
-            siblings[event.path[-1]] = value
-        problem = None if self._checks is None else self._checks.problem(event.path, siblings, value)
-        if problem is not None:
-            raise _Refused(event, problem)
-        self._ends.append(event)
-        if event.path:
-            yield FieldFinal(event.path, value)
-
     def _finished(self) -> Iterator[Event]:
         """The end of the text: what ends with it, and the value of the whole."""
-        from pydantic import ValidationError
-
-        if self._answer.form == "json":
-            yield from self._told_by(self._cursor.finish())
+        if self._follower is not None:
+            yield from self._follower.finish()
         result = self._generation.result()
-        try:
-            value = self._answer.value(result.text)
-        except ValidationError as error:
-            raise _Refused(FieldEnd((), result.data, 0, len(result.data)), problem_of(error)) from error
+        value = value_of_text(self._answer, result.text) if self._follower is None else self._follower.value
         self._outcome = Outcome(
             self._answer,
             result,
@@ -187,23 +141,27 @@ class Writing:
         yield ObjectFinal(value)
 
     def _fields(self, result: Result, value: Any) -> tuple[FieldScore, ...]:
-        ends = self._ends or [FieldEnd((), result.data, 0, len(result.data))]
+        whole = FieldEnd((), result.data, 0, len(result.data))
+        ends = [whole] if self._follower is None else self._follower.ends
         offsets = _offsets(result.tokens, result.vocabulary.tokens)
         sums = [0.0]
         for step in result.steps:
             sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
         is_text = self._answer.form == "text"
+        known: Iterable[Mapping[Any, float] | None] = repeat(None)
+        if self._marginals:
+            known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._max_tokens)
         found: list[FieldScore] = []
-        for end in ends:
+        for end, marginals in zip(ends, known, strict=False):
             first = max(bisect_left(offsets, end.start + 1) - 1, 0)
             last = min(bisect_left(offsets, end.end), len(result.tokens))
             if not end.path:
                 last = len(result.steps)  # with the stop
             logprob = sums[last] - sums[first]
-            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob))
+            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, marginals))
         return tuple(found)
 
-    def _retract(self, refused: _Refused) -> Retracted:
+    def _retract(self, refused: Refused) -> Retracted:
         """Take back the field that was refused."""
         end, generation = refused.end, self._generation
         text = end.data.decode("utf-8", "replace")
@@ -220,9 +178,11 @@ class Writing:
         """Go on from the first ``count`` tokens."""
         self._told_tokens = count
         kept = self._bytes_of(self._generation.tokens[:count])
-        self._restart(kept)
+        if self._follower is not None:
+            self._follower.restart(kept)
+        so_far = () if self._follower is None else self._follower.so_far
         last = self._violations[-1]
-        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem)
+        return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *so_far)
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
         """The tokens that, at byte ``start``, complete the refused value as well."""
@@ -236,19 +196,6 @@ class Writing:
             for token, text in enumerate(self._generation.vocabulary.tokens)
             if text.startswith(rest) and (not is_number or text[size : size + 1] not in _NUMBER_OR_NOTHING)
         ]
-
-    def _restart(self, data: bytes) -> None:
-        """Follow the text from its beginning, without telling again."""
-        self._cursor = JsonCursor()
-        self._ends.clear()
-        self._siblings.clear()
-        self._foretold_count = 0
-        if self._answer.form == "json":
-            for event in self._cursor.feed(data):
-                if isinstance(event, FieldEnd):
-                    self._ends.append(event)
-                    if event.path and isinstance(event.path[-1], str):
-                        self._siblings.setdefault(event.path[:-1], {})[event.path[-1]] = event.value
 
     def _failure(self, path: Path) -> ValidationFailed:
         return ValidationFailed(

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import TypedDict
 
-from structgen.program.checks import FieldChecks
+from structgen.program.assembly import Assembly
+from structgen.program.checks import problem_of
+from structgen.program.fields import FieldEnd, JsonCursor
 
 
 def even(value: int) -> int:
@@ -65,55 +77,96 @@ class Plain:
     x: Even
 
 
+class EvenShape(BaseModel):
+    kind: Literal["even"]
+    x: Even
+
+
+class OddShape(BaseModel):
+    kind: Literal["odd"]
+
+
+class Shaped(BaseModel):
+    shape: Annotated[EvenShape | OddShape, Field(discriminator="kind")]
+
+
+def short(value: str) -> str:
+    if len(value) > 2:
+        raise ValueError("must be short")
+    return value
+
+
+class Stripped(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+
+    word: Annotated[str, AfterValidator(short)]
+
+
 class Node(BaseModel):
     x: Even
     next: Node | None = None
 
 
-def problem(kind: Any, path: tuple[str | int, ...], value: Any, siblings: dict[str, Any] | None = None) -> str | None:
-    if siblings is None and path and isinstance(path[-1], str):
-        siblings = {path[-1]: value}
-    return FieldChecks(TypeAdapter(kind)).problem(path, siblings, value)
+def refused(kind: Any, text: str) -> tuple[tuple[str | int, ...], str] | None:
+    """The path of the first value that a validator refuses, and what it says; None if all are taken."""
+    assembly, cursor = Assembly(TypeAdapter(kind)), JsonCursor()
+    for end in (*cursor.feed(text.encode()), *cursor.finish()):
+        if isinstance(end, FieldEnd):
+            try:
+                assembly.add(end)
+            except ValidationError as error:
+                return end.path, problem_of(error)
+    return None
 
 
 def test_a_field_sees_those_before_it() -> None:
-    assert problem(Outer, ("wort",), "abc", {"size": 3, "wort": "abc"}) is None
-    assert "must have 4 letters" in str(problem(Outer, ("wort",), "abc", {"size": 4, "wort": "abc"}))
+    assert refused(Outer, '{"size": 3, "wort": "abc"}') is None
+    path, problem = refused(Outer, '{"size": 4, "wort": "abc"}') or ((), "")
+    assert path == ("wort",)
+    assert "must have 4 letters" in problem
 
 
 @pytest.mark.parametrize(
-    ("kind", "path"),
+    ("kind", "path", "text"),
     [
-        (Outer, ("inner", "x")),
-        (Outer, ("several", 3, "x")),
-        (Outer, ("pair", 1)),
-        (Outer, ("by_name", "any")),
-        (Typed, ("x",)),
-        (Plain, ("x",)),
-        (Node, ("next", "next", "x")),
-        (list[Even], (7,)),
+        (Outer, ("inner", "x"), '{"size": 1, "wort": "a", "inner": {"x": %d}}'),
+        (Outer, ("several", 1, "x"), '{"size": 1, "wort": "a", "several": [{"x": 2}, {"x": %d}]}'),
+        (Outer, ("pair", 1), '{"size": 1, "wort": "a", "pair": [1, %d]}'),
+        (Outer, ("by_name", "any"), '{"size": 1, "wort": "a", "by_name": {"any": %d}}'),
+        (Typed, ("x",), '{"x": %d}'),
+        (Plain, ("x",), '{"x": %d}'),
+        (Node, ("next", "next", "x"), '{"x": 2, "next": {"x": 4, "next": {"x": %d}}}'),
+        (list[Even], (2,), "[2, 4, %d]"),
+        (Shaped, ("shape", "x"), '{"shape": {"kind": "even", "x": %d}}'),
     ],
 )
-def test_validators_are_found_by_their_path(kind: Any, path: tuple[str | int, ...]) -> None:
-    assert problem(kind, path, 4) is None
-    assert "must be even" in str(problem(kind, path, 5))
+def test_a_value_is_refused_where_it_ends(kind: Any, path: tuple[str | int, ...], text: str) -> None:
+    assert refused(kind, text % 4) is None
+    found, problem = refused(kind, text % 5) or ((), "")
+    assert found == path
+    assert "must be even" in problem
 
 
 def test_validators_of_a_whole_object_run_at_its_end() -> None:
-    assert "must be small" in str(problem(Outer, ("inner",), {"x": 60}, {"inner": {"x": 60}}))
-    assert "must be small" in str(problem(Outer, ("several", 0), {"x": 60}))
-
-
-def test_what_the_grammar_enforces_is_not_checked_again() -> None:
-    assert problem(Outer, ("size",), "no number at all") is None
-    assert problem(Outer, ("pair", 0), "no number at all") is None
+    path, problem = refused(Outer, '{"size": 1, "wort": "a", "inner": {"x": 60}}') or ((), "")
+    assert path == ("inner",)
+    assert "must be small" in problem
+    path, problem = refused(Outer, '{"size": 1, "wort": "a", "several": [{"x": 60}]}') or ((), "")
+    assert path == ("several", 0)
 
 
 def test_what_a_validator_rewrites_is_left_to_it() -> None:
-    assert problem(Wrapped, ("inner", "x"), 3) is None
-    assert problem(Wrapped, ("inner",), {"x": 3}, {"inner": {"x": 3}}) is None
-    assert "must be small" in str(problem(Wrapped, ("inner",), {"x": 40}, {"inner": {"x": 40}}))
+    assert refused(Wrapped, '{"inner": {"x": 3}}') is None
+    path, problem = refused(Wrapped, '{"inner": {"x": 40}}') or ((), "")
+    assert path == ("inner",)
+    assert "must be small" in problem
 
 
 def test_alternatives_are_judged_as_a_whole() -> None:
-    assert problem(dict[str, Inner | list[int]], ("a", "x"), 3) is None
+    assert refused(dict[str, Inner | list[int]], '{"a": [3]}') is None
+    path, _ = refused(dict[str, Inner | list[int]], '{"a": {"x": 3}}') or ((), "")
+    assert path == ("a",)
+
+
+def test_the_settings_of_a_model_hold_for_its_fields() -> None:
+    assert refused(Stripped, '{"word": " ab "}') is None

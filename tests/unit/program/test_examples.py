@@ -31,11 +31,13 @@ def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypat
 
 
 def test_extraction(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = _names_after("extraction.md", [ADA, ADA], json_vocabulary, monkeypatch)
+    names = _names_after("extraction.md", [ADA, ADA, ADA], json_vocabulary, monkeypatch)
     assert names["person"].born == "London"
     assert isinstance(names["people"], list)
     assert names["places"] == {"name": ("Ada Lovelace", 0, 12), "born": ("London", 22, 28)}
     assert names["spans"] == ["Ada Lovelace", "London", "London"]
+    assert list(names["known"]) == ["name", "born"]
+    assert all(0 < probability <= 1 for probability in names["known"].values())
 
 
 def test_tools(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel, Field, field_validator
+from scripted_server import Scripted
 
 import structgen
 from structgen.cli.trace import trace
@@ -29,36 +30,6 @@ from structgen.program import (
     program,
     user,
 )
-from structgen.program.remote import Ending
-
-
-class Scripted:
-    """Answers with texts that were given, in pieces."""
-
-    name = "scripted"
-
-    def __init__(
-        self, *texts: str, tries: int = 3, piece: int = 3, finish: Any = "stop", losses: tuple[Loss, ...] = ()
-    ) -> None:
-        self.losses = losses
-        self.texts = list(texts)
-        self.tries = tries
-        self.piece = piece
-        self.finish = finish
-        self.prompts: list[Any] = []
-        self.seeds: list[int] = []
-        self.closed = 0
-
-    def serve(self, prompt: Any, answer: Any, *, max_tokens: int, sampler: Any, seed: int) -> Generator[str, None, Any]:
-        self.prompts.append(prompt)
-        self.seeds.append(seed)
-        text = self.texts.pop(0)
-        try:
-            for at in range(0, len(text), self.piece):
-                yield text[at : at + self.piece]
-        finally:
-            self.closed += 1
-        return Ending(self.finish, 5, len(text), self.losses)
 
 
 class Person(BaseModel):
