@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
 SHOWN = {
     "agent.py": "answer: ",
     "batch.py": "id,item,quantity,needed\n1,",
-    "classify.py": "%  It arrived on Tuesday.",
+    "classify.py": "%)  It arrived on Tuesday.",
     "contact.py": "name: probability ",
     "evidence.py": "approved=",
     "report.py": "# honey bees\n* ",
