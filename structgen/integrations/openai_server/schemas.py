@@ -155,6 +155,7 @@ def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
                 raise _without_form(where, "a schema of any value" if held else "a schema of no value")
             home[key] = held
             continue
+        held = _with_names(held)
         copy = home[key] = _kept(held, subset, where, losses)
         if subset.is_strict:
             _close(copy, held, where, losses)
@@ -185,6 +186,25 @@ def wrapped(schema: Any) -> dict[str, Any]:
         "additionalProperties": False,
         **definitions,
     }
+
+
+def _with_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same with a property for each name, where ``propertyNames`` lists them: that, servers read."""
+    names = schema.get("propertyNames")
+    if not isinstance(names, dict) or names.get("type", "string") != "string":
+        return schema
+    if names.keys() - _ANNOTATIONS - {"type"} not in ({"const"}, {"enum"}):
+        return schema
+    listed = [each for each in names.get("enum", [names.get("const")]) if isinstance(each, str)]
+    properties = schema.get("properties", {})
+    if "patternProperties" in schema or "unevaluatedProperties" in schema or "$ref" in schema:
+        return schema
+    if not {*properties, *schema.get("required", ())} <= set(listed):
+        return schema
+    rest = schema.get("additionalProperties", True)
+    others = {name: rest for name in listed if name not in properties}
+    kept = {keyword: value for keyword, value in schema.items() if keyword != "propertyNames"}
+    return kept | {"properties": properties | (others if rest is not False else {}), "additionalProperties": False}
 
 
 def _kept(schema: dict[str, Any], subset: Subset, where: str, losses: list[Loss]) -> dict[str, Any]:

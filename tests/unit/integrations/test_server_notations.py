@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -248,6 +249,43 @@ def test_what_llguidance_refuses_is_not_sent(keyword: str) -> None:
     sent, lost = translated(part, XGRAMMAR)
     assert sent == {"type": "integer", "multipleOf": 3}
     assert [loss.keyword for loss in lost] == sorted(["multipleOf", keyword])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "propertyNames": {"const": "a"}, "additionalProperties": {"type": "integer"}},
+        {"type": "object", "propertyNames": {"enum": ["a", "b", 1]}, "properties": {"a": {"type": "string"}}},
+        {"type": "object", "propertyNames": {"enum": ["a", "b"], "type": "string"}, "additionalProperties": False},
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "properties": {"b": True}, "required": ["a"]},
+        {"type": "object", "propertyNames": {"enum": []}},
+    ],
+)
+def test_names_that_are_listed_become_properties(schema: dict[str, Any]) -> None:
+    """Which servers enforce; the same objects are valid, as a validator has it, and nothing is lost."""
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    sent, lost = translated(schema, XGRAMMAR)
+    assert not lost
+    assert "propertyNames" not in sent
+    before, after = (jsonschema.Draft202012Validator(each) for each in (schema, sent))
+    choices: list[list[Any]] = [[None, 1, "x"]] * 3
+    for values in itertools.product(*choices):
+        held = {name: value for name, value in zip("abc", values, strict=True) if value is not None}
+        assert before.is_valid(held) == after.is_valid(held), held
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"propertyNames": {"pattern": "a"}},
+        {"propertyNames": {"enum": ["a"], "minLength": 1}},
+        {"propertyNames": {"enum": ["a"], "type": ["integer", "string"]}},
+        {"propertyNames": {"enum": ["a"]}, "required": ["b"]},
+        {"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": True}},
+    ],
+)
+def test_other_names_are_lost(more: dict[str, Any]) -> None:
+    assert ("#", "propertyNames") in losses({"type": "object", **more}, XGRAMMAR)
 
 
 class Leaf(BaseModel):
