@@ -46,9 +46,12 @@ def outcome(name: str) -> dict[str, Any]:
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer maps more than the bound on memory")
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_hostile_schemas_end_soon(name: str) -> None:
-    """Reading, compiling, each mask and each token take at most two seconds, and all together one gigabyte."""
+    """Reading, compiling, each mask and each token take two seconds at most, and all together one gigabyte.
+
+    Seconds of an idle machine: see ``slowness``.
+    """
     found = outcome(name)
-    assert found["seconds"] <= SECONDS
+    assert found["seconds"] <= SECONDS * found["slowness"]
     assert found["peak_bytes"] <= ADDRESS_SPACE
     assert found.get("error") == ERRORS.get(name, (None,))[0]
     if name in ERRORS:
