@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import unicodedata
 from typing import Any
 
 import pytest
@@ -35,6 +37,13 @@ def is_read(adapter: TypeAdapter[Any], text: bytes) -> bool:
     return True
 
 
+def has_unassigned(text: bytes) -> bool:
+    """Whether there are characters of which Python's Unicode knows nothing: pydantic's may have them among letters."""
+    return any(
+        unicodedata.category(character) == "Cn" for character in json.dumps(json.loads(text), ensure_ascii=False)
+    )
+
+
 def check(seed: int) -> None:
     universe = Universe(seed)
     kind = universe.model()
@@ -51,7 +60,7 @@ def check(seed: int) -> None:
             assert not is_member(start, other) or is_read(adapter, other), (seed, other)
     for _ in range(WALKS):
         text = random_member(start, universe.rng, LONGEST_WALK)
-        assert is_read(adapter, text), (seed, text)
+        assert is_read(adapter, text) or has_unassigned(text), (seed, text)
 
 
 @pytest.mark.parametrize("first", range(0, 500, MODELS_AT_ONCE))
