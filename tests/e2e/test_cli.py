@@ -573,10 +573,20 @@ def test_closed_pipe_is_quiet(person: str) -> None:
         assert process.wait() == 141
 
 
+def _until_it_waits(pid: int) -> None:
+    """Until the process has used no CPU time for a second."""
+    spent, still = "", 0
+    while still < 10:
+        time.sleep(0.1)
+        now = " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        still = still + 1 if now == spent and now != "0 0" else 0
+        spent = now
+
+
 def test_interrupt_while_waiting_for_input() -> None:
     """Ctrl-C before there is anything to do is one word and status 130."""
     with _process("check", "-", stdin=subprocess.PIPE, start_new_session=True) as process:
-        time.sleep(1.5)
+        _until_it_waits(process.pid)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
         assert process.returncode == 130

@@ -202,7 +202,7 @@ def test_nesting_is_only_data(wrap: type[Grammar]) -> None:
         term = wrap(term)
     start = time.process_time()
     assert parse(to_text(term)) == term
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 100
     start = time.process_time()
     assert len(repr(term)) < 420
     assert time.process_time() - start < 0.1
