@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from machine_pace import slowness
+
 ADDRESS_SPACE: Final = 1 << 30
 MASKS: Final = 20
 CPU_SECONDS: Final = 20  # of the whole process; the bound on the work itself is the test's
-_WORK: Final = 600_000
-_WORK_SECONDS: Final = 0.13  # that it takes on an idle machine
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -208,18 +208,6 @@ def try_out(outcome: Outcome, text: str) -> None:
         if "error" in outcome.found:
             outcome.found["usable"] = matcher.fork().is_accepting == before
             return
-
-
-def slowness() -> float:
-    """How many times longer a fixed piece of work takes than on an idle machine; at least 1.
-
-    CPU time grows when others use the same caches and the other half of a core, by up to three times.
-    """
-    begun = time.process_time()
-    places = {}
-    for i in range(_WORK):
-        places[i * 7919 % (_WORK + 3)] = i
-    return max(1.0, (time.process_time() - begun) / _WORK_SECONDS)
 
 
 def peak_bytes() -> int:

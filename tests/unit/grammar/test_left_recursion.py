@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from machine_pace import slowness
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.left_recursion import remove_left_recursion
@@ -256,11 +257,11 @@ def test_a_grammar_without_left_recursion_is_the_same_object() -> None:
     grammar = Rules(chain | {"r20000": literal("y")}, Reference("r0"))
     start = time.process_time()
     assert remove_left_recursion(grammar) is grammar
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 4 * slowness()
     words = Choice([literal(str(i)) for i in range(200_000)])
     start = time.process_time()
     assert remove_left_recursion(words) is words
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 2 * slowness()
 
 
 def test_deep_left_recursion() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
+from counted_validators import CALLS, counted
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -77,17 +77,6 @@ def test_the_value_of_random_models_is_that_of_the_whole_text(first: int) -> Non
             assert same(assembly.value, adapter.validate_json(text)), (seed, text)
             for count in range(len(assembly.partial)):
                 repr(assembly.partial.after(count))
-
-
-CALLS: Counter[str] = Counter()
-
-
-def counted(name: str) -> Any:
-    def count(value: Any) -> Any:
-        CALLS[name] += 1
-        return value
-
-    return AfterValidator(count)
 
 
 class Part(BaseModel):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
+from counted_validators import CALLS, counted
 from pydantic import AfterValidator, BaseModel, Field
 from scripted_server import Scripted
 from typing_extensions import TypedDict
@@ -19,16 +19,6 @@ from structgen.decode import Multinomial
 from structgen.engine import Vocabulary
 from structgen.models.hash_model import HashModel
 from structgen.program import Event, FieldFinal, ObjectFinal, Retracted, program
-
-CALLS: Counter[str] = Counter()
-
-
-def counted(name: str) -> Any:
-    def count(value: Any) -> Any:
-        CALLS[name] += 1
-        return value
-
-    return AfterValidator(count)
 
 
 def shouted(value: str) -> str:
