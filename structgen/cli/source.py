@@ -124,40 +124,32 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
     return decorate
 
 
+def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], Any]:
+    return click.option(name, type=click.Choice(get_args(kinds)), default=default, show_default=True, help=text)
+
+
 def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
     return [
         click.option("--regex", metavar="R", help="A regular expression in place of the file."),
-        click.option(
-            "--dialect",
-            type=click.Choice(get_args(Dialect)),
-            default="python",
-            show_default=True,
-            help="How --regex is read.",
-        ),
+        _choice("--dialect", Dialect, "python", "How --regex is read."),
         click.option("--lark", is_flag=True, help="The file is a Lark grammar whatever its name."),
         click.option(
             "--start", metavar="RULE", default="start", show_default=True, help="First rule of a Lark grammar."
         ),
-        click.option(
+        _choice(
             "--whitespace",
-            type=click.Choice(get_args(Whitespace)),
-            default=default_whitespace,
-            show_default=True,
-            help="White space in JSON: none, as json.dumps writes it, or free within bounds.",
+            Whitespace,
+            default_whitespace,
+            "White space in JSON: none, as json.dumps writes it, or free within bounds.",
         ),
-        click.option(
-            "--order",
-            type=click.Choice(get_args(Order)),
-            default="declared",
-            show_default=True,
-            help="Order of the members of a JSON object: as the schema declares them, or any.",
+        _choice(
+            "--order", Order, "declared", "Order of the members of a JSON object: as the schema declares them, or any."
         ),
-        click.option(
+        _choice(
             "--additional",
-            type=click.Choice(get_args(Additional)),
-            default="allowed",
-            show_default=True,
-            help="Members that a JSON Schema does not name, where it says nothing of them.",
+            Additional,
+            "allowed",
+            "Members that a JSON Schema does not name, where it says nothing of them.",
         ),
         *(
             click.option(f"--{name.replace('_', '-')}", metavar="N", type=click.IntRange(0, most), help=text)
