@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from machine_pace import at_most, slowness
 
 from structgen.cli import run as run_module
 from structgen.cli.main import main
@@ -468,9 +469,8 @@ def test_unreadable_sources(structgen: Command, command: str, tmp_path: Path) ->
 )
 def test_refused_schemas(structgen: Command, command: str, schema: str, words: list[str]) -> None:
     """A schema that cannot be used is refused in a message that names what is wrong, within two seconds."""
-    began = time.perf_counter()
-    _fails(structgen(command, "-", stdin=schema.encode()), 2, *words)
-    assert time.perf_counter() - began < 2
+    with at_most(2):
+        _fails(structgen(command, "-", stdin=schema.encode()), 2, *words)
 
 
 @pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "a{3,2}", "[b-a]", "*a"])
@@ -552,7 +552,7 @@ def test_help_is_fast() -> None:
             out, _ = process.communicate()
         times.append(time.perf_counter() - began)
         assert b"explain" in out
-    assert min(times) < 0.5
+    assert min(times) < 0.5 * slowness()
 
 
 @pytest.mark.parametrize("command", ["run", "check", "match", "explain"])

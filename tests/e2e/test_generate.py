@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from machine_pace import slowness
 
 from structgen.decode import Greedy, Multinomial, Sampler, generate
 from structgen.engine import Vocabulary, compile
@@ -118,4 +119,4 @@ def test_the_loop_costs_less_than_a_millisecond_a_token(smollm_vocabulary: Vocab
         for _ in range(6):
             stats = generate(hashed, PROMPT, constraint, sampler=sampler).stats
             costs.append((stats.time_mask_s + stats.time_other_s) / stats.tokens)
-        assert min(costs[1:]) < 1e-3
+        assert min(costs[1:]) < 1e-3 * slowness()
