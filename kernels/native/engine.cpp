@@ -119,7 +119,7 @@ void Engine::forget() {
   drop_rows();
   frame_plans_.clear();
   exact_.clear();
-  unproven_.clear();
+  searched_.clear();
   path_steps_.clear();
   planned_.clear();
   leaps_.clear();

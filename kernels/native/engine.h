@@ -15,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -63,8 +62,12 @@ class Engine {
   // The mask of a node without EOS bits.  try_fill makes nothing and fails if something is not known yet.
   bool try_fill(NodeId node, uint32_t* words) const;
   void fill(NodeId node, uint32_t* words, uint64_t fuel);
-  // The mask of the tokens after which at most `budget` further tokens complete the text.
+  // The mask of the tokens after which at most `budget` further tokens complete the text.  Of a byte-complete
+  // vocabulary those that are known to do so when the fuel ends, which are the same each time.
   void fill_within(NodeId node, uint32_t* words, uint32_t budget, uint64_t fuel);
+  // Adds the tokens that begin the completion which min_tokens() found, here or on the way here, if at most `budget`
+  // tokens follow.
+  void allow_fewest(NodeId node, uint32_t* words, uint32_t budget, uint64_t fuel);
   // An upper bound on the tokens that are missing after any allowed token.  For byte-complete vocabularies.
   uint32_t reach(NodeId node);
 
@@ -246,8 +249,13 @@ class Engine {
   const PathStep& path_step(NodeId node);
   uint32_t frame_plan(FrameId frame);
   uint32_t row_reach(TrieId trie, StateId state);
-  uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete);
-  bool within(NodeId node, uint32_t limit, uint64_t& fuel);
+  struct Way {
+    uint32_t tokens;  // fewest, proven
+    NodeId next;      // after the first of them; kNone: there is none
+  };
+  using Settled = std::unordered_map<NodeId, Way>;
+  uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled);
+  bool within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled);
 
   std::shared_ptr<const TokenTrie> tokens_;
   uint32_t vocabulary_size_;
@@ -267,8 +275,13 @@ class Engine {
   size_t cache_bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> reaches_;      // by trie and state, as rows are
   std::unordered_map<FrameId, uint32_t> frame_plans_;
-  std::unordered_map<NodeId, uint32_t> exact_;    // fewest tokens, proven
-  std::unordered_set<NodeId> unproven_;                 // nodes whose search ran out of fuel
+  // What min_tokens() found: by node with the fuel that was given, and for the nodes on the ways.
+  struct Searched {
+    uint64_t fuel, spent;
+    uint32_t tokens;
+  };
+  std::unordered_map<NodeId, Searched> searched_;
+  Settled exact_;
   std::unordered_map<NodeId, PathStep> path_steps_;
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
   NumberMap<NodeId> leaps_;  // by node and token, where the nodes between were not made

@@ -245,7 +245,13 @@ void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
   else if (constraint_->has_scope())
     run([&](Engine& held) { fill_within_in_scopes(held, words, budget - 1); });
   else
-    run([&](Engine& held) { held.fill_within(node_, words, budget - 1, constraint_->limits().distance_steps / kMaskShare); });
+    run([&](Engine& held) {
+      const uint64_t fuel = constraint_->limits().distance_steps;
+      held.fill_within(node_, words, budget - 1, fuel / kMaskShare);
+      // What min_tokens() promised stays possible, also where a mask may spend too little to find it.
+      if (!accepting_ && std::all_of(words, words + held.words(), [](uint32_t word) { return word == 0; }))
+        held.allow_fewest(node_, words, budget - 1, fuel);
+    });
   set_eos(words);
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <queue>
+#include <tuple>
 #include <unordered_set>
 
 #include "engine.h"
@@ -112,10 +113,11 @@ uint32_t Engine::plan(NodeId start) {
 
 // A* over nodes, one edge a token.  The heuristic (bytes missing / longest token) never overestimates and is
 // consistent.  Returns the fewest tokens if below `bound`, else `bound`; `complete` tells whether that is proven.
-uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete) {
+// The nodes on the way are settled then.  What is found, and for how much fuel, depends on the arguments alone.
+uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled) {
   const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
   const auto estimate = [&](NodeId node) {
-    if (const auto found = exact_.find(node); found != exact_.end()) return found->second;
+    if (const auto found = settled.find(node); found != settled.end()) return found->second.tokens;
     return (machine_[node].distance + longest - 1) / longest;
   };
   struct Reached {
@@ -123,21 +125,32 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
     NodeId parent;
   };
   std::unordered_map<NodeId, Reached> reached{{start, {0, kNone}}};
-  using Entry = std::pair<std::pair<uint32_t, uint32_t>, NodeId>;  // (estimate, -tokens), node
+  // Of equal ones the deeper, then the one that was found first: ids of nodes tell what the engine did before.
+  struct Entry {
+    uint32_t estimate, tokens;
+    uint64_t order;
+    NodeId node;
+    bool operator>(const Entry& other) const {
+      return std::tuple(estimate, other.tokens, order) > std::tuple(other.estimate, tokens, other.order);
+    }
+  };
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  uint64_t order = 0;
   std::unordered_set<NodeId> closed;
-  queue.push({{estimate(start), 0}, start});
+  queue.push({estimate(start), 0, order, start});
   complete = true;
   while (!queue.empty()) {
-    const auto [priority, node] = queue.top();
+    const Entry nearest = queue.top();
+    const NodeId node = nearest.node;
     queue.pop();
-    if (priority.first >= bound) return bound;
+    if (nearest.estimate >= bound) return bound;
     if (!closed.insert(node).second) continue;
     const uint32_t tokens = reached.at(node).tokens;
-    const auto settled = exact_.find(node);
-    if (machine_[node].accepting || settled != exact_.end()) {
-      const uint32_t total = tokens + (machine_[node].accepting ? 0 : settled->second);
-      for (NodeId back = node; back != kNone; back = reached.at(back).parent) exact_.emplace(back, total - reached.at(back).tokens);
+    const auto known = settled.find(node);
+    if (machine_[node].accepting || known != settled.end()) {
+      const uint32_t total = tokens + (machine_[node].accepting ? 0 : known->second.tokens);
+      for (NodeId next = kNone, back = node; back != kNone; next = back, back = reached.at(back).parent)
+        settled.emplace(back, Way{total - reached.at(back).tokens, next});
       return total;
     }
     uint64_t spent = 0;
@@ -147,7 +160,7 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
       if (held == reached.end() || held->second.tokens > tokens + 1) {
         reached[next] = {tokens + 1, node};
         const uint32_t rest = estimate(next);
-        if (rest != kNone && tokens + 1 + rest < bound) queue.push({{tokens + 1 + rest, UINT32_MAX - tokens - 1}, next});
+        if (rest != kNone && tokens + 1 + rest < bound) queue.push({tokens + 1 + rest, tokens + 1, ++order, next});
       }
       return spent <= fuel;
     });
@@ -163,35 +176,41 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
 
 uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
   if (machine_[node].accepting) return 0;
-  if (const auto found = exact_.find(node); found != exact_.end()) return found->second;
-  const uint32_t upper = plan(node);
-  if (unproven_.contains(node) && upper != kNone) return upper;
+  if (const auto found = searched_.find(node); found != searched_.end() && found->second.fuel == fuel) {
+    fuel -= found->second.spent;
+    return found->second.tokens;
+  }
+  const uint64_t given = fuel;
+  Settled own;
   bool complete = true;
-  const uint32_t best = search(node, upper, fuel, complete);
-  if (complete && best == upper) exact_.emplace(node, upper);
-  if (!complete) unproven_.insert(node);
-  if (!complete && upper == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
+  uint32_t best = search(node, plan(node), fuel, complete, byte_complete_ ? own : exact_);
+  exact_.insert(own.begin(), own.end());
+  if (!complete) {
+    if (best == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
+    if (const auto on_a_way = exact_.find(node); on_a_way != exact_.end()) best = on_a_way->second.tokens;
+  }
+  searched_.insert_or_assign(node, Searched{given, given - fuel, best});
   return best;
 }
 
-bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel) {
+bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled) {
   if (machine_[node].accepting) return true;
   if (byte_complete_ && machine_[node].distance <= limit) return true;
-  if (const auto found = exact_.find(node); found != exact_.end()) return found->second <= limit;
+  if (const auto found = settled.find(node); found != settled.end()) return found->second.tokens <= limit;
   const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
   if ((machine_[node].distance + longest - 1) / longest > limit) return false;
   const uint32_t upper = plan(node);
   if (upper <= limit) return true;
-  if (byte_complete_ && (fuel == 0 || unproven_.contains(node))) return false;  // only what is known to fit
+  if (byte_complete_ && fuel == 0) return false;  // only what is known to fit
   bool complete = true;
-  const bool fits = search(node, limit + 1, fuel, complete) <= limit;
+  const bool fits = search(node, limit + 1, fuel, complete, settled) <= limit;
   if (!complete && !byte_complete_)
     throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
   return fits;
 }
 
 bool Engine::completable(NodeId node, uint64_t fuel) {
-  if (byte_complete_ || machine_[node].accepting) return true;
+  if (byte_complete_ || machine_[node].accepting || plan(node) != kNone) return true;
   uint64_t left = fuel;
   return min_tokens(node, left) != kNone;
 }
@@ -199,9 +218,13 @@ bool Engine::completable(NodeId node, uint64_t fuel) {
 void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
   std::memset(out, 0, size_t{words()} * 4);
   std::unordered_map<NodeId, bool> verdicts;
+  // Where all verdicts are proven, those of earlier calls may serve.  Where fuel may end, a mask must not depend on
+  // what was asked before: the same text and budget have the same mask.
+  Settled own;
+  Settled& settled = byte_complete_ ? own : exact_;
   const auto fits = [&](NodeId node) {
     const auto found = verdicts.find(node);
-    return found != verdicts.end() ? found->second : (verdicts[node] = within(node, budget, fuel));
+    return found != verdicts.end() ? found->second : (verdicts[node] = within(node, budget, fuel, settled));
   };
   const auto allow = [&](std::span<const uint32_t> tokens) {
     for (uint32_t token : tokens) out[token >> 5] |= uint32_t{1} << (token & 31);
@@ -225,7 +248,7 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
       // character within which they end.  (Where more characters are required they do not: seven of them may take
       // more tokens than eight.)
       const uint32_t tail = character_tail(all.groups[node]);
-      const auto all_fit = [&] { return tail == 0 ? fits(here) : tail <= budget && within(here, budget - tail, fuel); };
+      const auto all_fit = [&] { return tail == 0 ? fits(here) : tail <= budget && within(here, budget - tail, fuel, settled); };
       if (absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && all_fit()) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
@@ -236,6 +259,20 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
   }
   for (uint32_t token : machine_.specials(start))
     if (fits(machine_.step_special(start, token))) allow(std::span(&token, 1));
+}
+
+void Engine::allow_fewest(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
+  auto way = exact_.find(start);
+  if (way == exact_.end()) {
+    min_tokens(start, fuel);
+    way = exact_.find(start);
+  }
+  if (way == exact_.end() || way->second.tokens > uint64_t{budget} + 1) return;
+  for_each_successor(start, [&](std::span<const uint32_t> tokens, NodeId next, uint64_t) {
+    if (next == way->second.next)
+      for (uint32_t token : tokens) out[token >> 5] |= uint32_t{1} << (token & 31);
+    return true;
+  });
 }
 
 // Tokens that surely complete what is below a call: the sum of the plans of one stack of return states.

@@ -585,7 +585,11 @@ def _until_it_waits(pid: int) -> None:
 
 def test_interrupt_while_waiting_for_input() -> None:
     """Ctrl-C before there is anything to do is one word and status 130."""
-    with _process("check", "-", stdin=subprocess.PIPE, start_new_session=True) as process:
+
+    def heed() -> None:  # jobs in the background of a shell are started deaf to it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with _process("check", "-", stdin=subprocess.PIPE, start_new_session=True, preexec_fn=heed) as process:
         _until_it_waits(process.pid)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()

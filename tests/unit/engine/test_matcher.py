@@ -36,6 +36,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
+from structgen.grammar.regex import regex
 
 EOS = 256
 BYTES = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[EOS])
@@ -556,6 +557,36 @@ def test_budget_masks_keep_the_end_in_reach():
                 break
             left -= 1
             assert left >= 0
+
+
+def _budget_walk(constraint: Constraint, budget: int, seed: int) -> list[bytes]:
+    """The masks of a random walk that has so many tokens to end in."""
+    rng, matcher, masks = random.Random(seed), constraint.matcher(), []
+    words = np.zeros((1, (constraint.vocabulary.size + 31) // 32), dtype=np.int32)
+    while True:
+        matcher.fill_mask_within(words, 0, budget)
+        masks.append(words.tobytes())
+        options = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+        assert options, f"dead end with {budget} tokens left"
+        assert matcher.accept(rng.choice(options))
+        if matcher.is_terminated:
+            return masks
+        budget -= 1
+
+
+def test_budget_masks_depend_on_text_and_budget_alone():
+    """Where a search ends before it knows all, what other calls have found out makes no difference."""
+    letters = [bytes(text) for size in (2, 3, 4) for text in itertools.product(b"ab-", repeat=size)]
+    tokens = [*BYTES.tokens, *letters, *(b"%02d" % number for number in range(100))]
+    grammar = regex("([ab]{3,8}-){2,4}[0-9]{2,5}(T[0-9]{2}:[0-9]{2}|-[ab]{7})")
+    first, second = (
+        compile(grammar, Vocabulary(tokens, eos=[EOS]), limits=Limits(distance_steps=20_000)) for _ in range(2)
+    )
+    walks = [(first.min_tokens() + more, seed) for more in (0, 1, 2, 4, 8) for seed in range(6)]
+    masks = {walk: _budget_walk(first, *walk) for walk in walks}
+    assert second.min_tokens() == first.min_tokens()
+    for walk in reversed(walks):
+        assert _budget_walk(second, *walk) == masks[walk] == _budget_walk(first, *walk)
 
 
 @pytest.mark.parametrize("size", [3, 40])
