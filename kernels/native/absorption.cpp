@@ -114,9 +114,10 @@ struct Engine::Closure {
 // states it leads to: the inside of a string that must have a match of some pattern somewhere, for one.  True if there
 // are any, and then all these states absorb them.  O(states on the way, of which few are looked at).
 bool Engine::close_absorption(StateId start) {
-  constexpr size_t kMostPlaces = 96;
+  constexpr size_t kMostPlaces = 96, kMostStates = 400;  // to look at, and to make for it
   if (absorption({start, kNone}).groups != 0 || std::exchange(absorptions_[start].is_searched, true)) return absorptions_[start].is_closed;
   Automaton& automaton = machine_.automaton();
+  const size_t before = automaton.size();
   const auto lacking = [&](StateId state) {
     uint16_t groups = 0;
     const ByteSet& live = automaton.expanded(state).live;
@@ -127,7 +128,7 @@ bool Engine::close_absorption(StateId start) {
   const auto explore = [&](uint16_t groups) -> std::optional<Closure> {
     Closure found{{{start, kNoTail, 0}}, 0, 0};
     for (size_t i = 0; i < found.places.size(); ++i) {
-      if (found.places.size() > kMostPlaces) return std::nullopt;
+      if (found.places.size() > kMostPlaces || automaton.size() > before + kMostStates) return std::nullopt;
       const auto [id, tail, group] = found.places[i];
       const State& state = automaton.expanded(id);
       if (state.final || !state.calls.empty() || !state.specials.empty()) {

@@ -1,6 +1,7 @@
 #include "automaton.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <queue>
 #include <ranges>
@@ -83,6 +84,7 @@ void Automaton::forget() {
 
 void Automaton::drop_products() {
   edges_.clear();
+  single_edges_.clear();
   class_within_.clear();
   symbols_.forget();
   product_bytes_ = 0;
@@ -199,7 +201,8 @@ bool Automaton::is_nullable(TermId root) const {
 
 // Partial derivatives of one term.  Work items are terms, or guarded pairs (term, after): the concatenation of both
 // of which `term` must consume something.  Guards keep a repeated nullable item from counting down without reading.
-void Automaton::collect(TermId root, Expansion& out) {
+// With `only`, what does not begin with that byte may be left out.
+void Automaton::collect(TermId root, Expansion& out, std::optional<uint8_t> only) {
   const uint32_t epoch = ++epoch_;
   struct Work {
     TermId term;
@@ -233,9 +236,9 @@ void Automaton::collect(TermId root, Expansion& out) {
     };
     const auto rest = [&, after = after](TermId first) { return terms_.sequence(first, terms_.sequence(tail, after)); };
     const auto emit = [&](const ByteSet& set, TermId first) {
-      if (!set.empty()) out.forms.emplace_back(rest(first), set);
+      if (only ? set.contains(*only) : !set.empty()) out.forms.emplace_back(rest(first), set);
     };
-    const auto only = [](uint8_t byte) {
+    const auto alone = [](uint8_t byte) {
       ByteSet set;
       set.insert(byte);
       return set;
@@ -244,7 +247,7 @@ void Automaton::collect(TermId root, Expansion& out) {
       case Kind::kEmpty: break;
       case Kind::kEpsilon: skip_head(); break;
       case Kind::kLiteral:
-        emit(only(static_cast<uint8_t>(terms_.blob(term.a)[term.b])), terms_.literal_rest(term.a, term.b + 1));
+        emit(alone(static_cast<uint8_t>(terms_.blob(term.a)[term.b])), terms_.literal_rest(term.a, term.b + 1));
         break;
       case Kind::kBytes: emit(terms_.byte_set(term.a), kEpsilonTerm); break;
       case Kind::kSequence:  // (a b) tail: one step of re-association
@@ -271,20 +274,23 @@ void Automaton::collect(TermId root, Expansion& out) {
         break;
       case Kind::kSpecial: out.specials.emplace_back(term.a, rest(kEpsilonTerm)); break;
       case Kind::kAnd:
-      case Kind::kNot:
-        for (const auto& [set, target] : edges(head)) {
+      case Kind::kNot: {
+        const auto add = [&](const ByteSet& set, TermId target) {
           settle(target, Weight::kPlain);
           if (terms_.distance(target) != kInfinite) emit(set, target);
-        }
+        };
+        if (only) add(alone(*only), derivative(head, *only));
+        else for (const auto& [set, target] : edges(head)) add(set, target);
         if (is_nullable(head)) skip_head();
         break;
+      }
       case Kind::kJson: {
         const State& inner = expanded(state_of(term.a));
         inner.next.for_each([&](const ByteSet& set, StateId target) {
           const ByteSet raw = set & unescaped_json() & terms_.spellable();
           if (!raw.empty()) emit(raw, json(as_term(target)));
         });
-        if (const TermId escape = json_escape(term.a); terms_.distance(escape) != kInfinite) emit(only('\\'), escape);
+        if (const TermId escape = json_escape(term.a); terms_.distance(escape) != kInfinite) emit(alone('\\'), escape);
         if (inner.final) skip_head();
         break;
       }
@@ -292,7 +298,7 @@ void Automaton::collect(TermId root, Expansion& out) {
       case Kind::kPermutationPrefix: {
         const Openings found = terms_.openings(head);
         meter_.work(kTermSteps * (found.bytes.size() + found.terms.size() + found.consuming.size()), kDeriving);
-        for (const auto& [byte, next] : found.bytes) emit(only(byte), next);
+        for (const auto& [byte, next] : found.bytes) emit(alone(byte), next);
         for (TermId next : found.terms) again(terms_.sequence(next, tail));
         for (const auto& [first, then] : found.consuming) work.push_back({first, rest(then), true});
         if (terms_.distance(head) == 0) skip_head();
@@ -302,12 +308,72 @@ void Automaton::collect(TermId root, Expansion& out) {
       case Kind::kJsonEscape: {
         const State& inner = expanded(state_of(term.a));
         for (const SimpleEscape& escape : kSimpleEscapes)
-          if (const StateId target = inner.next[escape.value]; target != kDead) emit(only(escape.letter), json(as_term(target)));
-        emit(only('u'), unicode_escape(term.a));
+          if (const StateId target = inner.next[escape.value]; target != kDead) emit(alone(escape.letter), json(as_term(target)));
+        emit(alone('u'), unicode_escape(term.a));
         break;
       }
     }
   }
+}
+
+// What remains of a term after a byte, by which a boolean term may become an unsettled one.
+TermId Automaton::derivative(TermId root, uint8_t byte) {
+  if (const auto found = edges_.find(root)) {
+    const auto edge = std::find_if(found->begin(), found->end(), [&](const Edge& held) { return held.first.contains(byte); });
+    return edge == found->end() ? kEmptyTerm : edge->second;
+  }
+  const Term term = terms_[root];
+  if (term.kind == Kind::kNot) return terms_.negation(derivative(term.a, byte));
+  if (term.kind != Kind::kAnd) {
+    const StateId target = after(state_of(root), byte);
+    return target == kDead ? kEmptyTerm : as_term(target);
+  }
+  const auto list = terms_.list(term.a);
+  std::vector<TermId> parts(list.begin(), list.end());
+  for (TermId& part : parts) {
+    part = derivative(part, byte);
+    if (part == kEmptyTerm) return kEmptyTerm;
+  }
+  return terms_.conjunction(std::move(parts));
+}
+
+// The edge of a state by one byte.
+StateId Automaton::after(StateId id, uint8_t byte) {
+  if (states_[id].expanded || literal(id)) return expanded(id).next[byte];
+  if (const auto found = single_edges_.find(edge_key(id, byte))) return *found;
+  const auto held = items(id);
+  Expansion found;
+  for (TermId item : std::vector<TermId>(held.begin(), held.end())) collect(item, found, byte);
+  std::vector<TermId> targets;
+  for (const auto& [target, set] : found.forms)
+    if (set.contains(byte)) targets.push_back(target);
+  return keep_edge(id, byte, intern(targets));
+}
+
+std::optional<StateId> Automaton::after_in_string(StateId id, uint8_t byte) {
+  if (const auto found = single_edges_.find(edge_key(id, byte))) return *found;
+  if (!unescaped_json().contains(byte) || !terms_.spellable().contains(byte) || excluding_state(id)) return std::nullopt;
+  const auto held = items(id);
+  const std::vector<TermId> copy(held.begin(), held.end());
+  for (TermId item : copy) {
+    const Term whole = terms_[item];
+    if (whole.kind != Kind::kSequence || terms_[whole.a].kind != Kind::kJson) return std::nullopt;
+    const Term tail = terms_[terms_[whole.b].kind == Kind::kSequence ? terms_[whole.b].a : whole.b];
+    if (tail.kind != Kind::kLiteral || terms_.blob(tail.a)[tail.b] != '"') return std::nullopt;  // nothing else reads the byte
+  }
+  if (states_[id].expanded) return states_[id].next[byte];
+  std::vector<TermId> targets;
+  for (TermId item : copy) {
+    const Term whole = terms_[item];
+    const StateId target = after(state_of(terms_[whole.a].a), byte);
+    if (target != kDead) targets.push_back(terms_.sequence(json(as_term(target)), whole.b));
+  }
+  return keep_edge(id, byte, intern(targets));
+}
+
+StateId Automaton::keep_edge(StateId id, uint8_t byte, StateId target) {
+  product_bytes_ += sizeof(uint64_t) + sizeof(StateId);
+  return single_edges_.insert(edge_key(id, byte), target);
 }
 
 // The same of an item of a state.  A loop over many alternatives is an item of many states, so what it yields is kept:
@@ -778,11 +844,77 @@ Distance Automaton::step_weight(const ByteSet& set, Weight weight) const {
   return least;
 }
 
+// A byte by which a shortest member of a term may begin: one of that part of an intersection which is farthest from its
+// end, an ordinary character where there is a choice.
+std::optional<uint8_t> Automaton::nearest_byte(TermId root) {
+  TermId part = root;
+  if (terms_[root].kind == Kind::kAnd) {
+    Distance farthest = 0;
+    for (TermId item : terms_.list(terms_[root].a)) {
+      const Kind kind = terms_[item].kind;
+      if (kind == Kind::kAnd || kind == Kind::kNot || terms_.distance(item) == kUnsolved || terms_.distance(item) <= farthest) continue;
+      farthest = terms_.distance(item);
+      part = item;
+    }
+  }
+  if (part == root) return std::nullopt;
+  const auto held = items(state_of(part));
+  const auto nearest = std::ranges::min_element(held, {}, [&](TermId item) { return terms_.distance(item); });
+  if (nearest == held.end()) return std::nullopt;
+  const Distance wanted = terms_.distance(*nearest) - 1;
+  Expansion found;
+  collect(*nearest, found);
+  for (const auto& [target, set] : found.forms) {
+    if (terms_.distance(target) != wanted) continue;
+    if (set.contains('a')) return uint8_t{'a'};
+    std::optional<uint8_t> best;
+    set.for_each([&](uint8_t byte) {
+      if (!best || terms_.json_weight(byte) < terms_.json_weight(*best)) best = byte;
+    });
+    return best;
+  }
+  return std::nullopt;
+}
+
+// Settles a boolean term by one way to its end, if that is as short as the parts allow: most searches would find no
+// other, and look at all that begins beside it.
+bool Automaton::solve_directly(TermId root) {
+  constexpr Distance kLongest = 64;
+  const Distance whole = estimate(root, Weight::kPlain).least;
+  if (whole > kLongest) return false;
+  std::vector<TermId> way{root};
+  size_t raw_from = 0;  // no byte from there on needs an escape in a JSON string
+  for (Distance rest = whole;; --rest) {
+    if (is_nullable(way.back())) {
+      if (rest != 0) return false;
+      break;
+    }
+    const auto byte = rest == 0 ? std::nullopt : nearest_byte(way.back());
+    if (!byte) return false;
+    if (terms_.json_weight(*byte) != 1) raw_from = way.size();
+    const TermId next = derivative(way.back(), *byte);
+    if (const Distance known = terms_.distance(next); known != kUnsolved) {
+      if (known != rest - 1) return false;
+      if (known != 0 && !(terms_.json_known(next) && settled_json_distance(next) == known)) raw_from = way.size();
+      break;
+    }
+    if (estimate(next, Weight::kPlain).least >= rest) return false;
+    way.push_back(next);
+  }
+  for (size_t i = 0; i < way.size(); ++i) {
+    const Distance rest = whole - static_cast<Distance>(i);
+    if (terms_.distance(way[i]) == kUnsolved) terms_.set_distance(way[i], rest);
+    if (i >= raw_from && !terms_.json_known(way[i])) terms_.set_json_distance(way[i], rest);
+  }
+  return true;
+}
+
 // A* forward over derivatives (Hart, Nilsson and Raphael 1968) until the empty string or a settled term is met.  The
 // bound never overestimates but may fall by more than a step, so a term is explored again when a shorter way to it
 // is found.  What was visited is dead if nothing is met; otherwise the shortest path is settled, so that following it
 // costs nothing later.
 void Automaton::solve_boolean(TermId root, Weight weight) {
+  if (weight == Weight::kPlain && !getenv("NODIRECT") && solve_directly(root)) return;
   struct Visit {
     Distance distance;
     TermId parent;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -129,6 +130,9 @@ class Automaton {
   // state after so many of them; 0: none, as in all other states.
   size_t leap(StateId id, std::string_view text);
   StateId after_leap(StateId id, std::string_view read);
+  // The state after a byte that stands for itself within a JSON string, from a state within one, made without those after
+  // other bytes; nothing for any other state or byte.
+  std::optional<StateId> after_in_string(StateId id, uint8_t byte);
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   void trim();    // what can be derived anew, where it is much
@@ -174,7 +178,11 @@ class Automaton {
     TermId tail;
   };
   std::optional<ExcludingState> excluding_state(StateId id);
-  void collect(TermId root, Expansion& out);
+  void collect(TermId root, Expansion& out, std::optional<uint8_t> only = {});
+  StateId after(StateId id, uint8_t byte);
+  static uint64_t edge_key(StateId id, uint8_t byte) { return uint64_t{id} << 8 | byte; }
+  StateId keep_edge(StateId id, uint8_t byte, StateId target);
+  TermId derivative(TermId term, uint8_t byte);
   const Expansion* collect_item(TermId item, Expansion& out);
   void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
   TermId as_term(StateId id);
@@ -188,6 +196,8 @@ class Automaton {
   Distance settled_json_distance(TermId value);
   Distance json_distance_unless_nested(TermId value);
   void solve_boolean(TermId term, Weight weight);
+  bool solve_directly(TermId term);
+  std::optional<uint8_t> nearest_byte(TermId term);
   Distance step_weight(const ByteSet& set, Weight weight) const;
   // What is known of the distance of a term that is not explored.
   struct Estimate {
@@ -214,6 +224,7 @@ class Automaton {
   std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
   std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
   NumberMap<std::vector<Edge>> edges_;  // of boolean terms and their parts
+  NumberMap<StateId> single_edges_;     // by state and byte, where the others were not made
   std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;

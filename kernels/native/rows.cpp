@@ -4,6 +4,7 @@
 // declared names, a key is any key.  Their rows are that one's mask with corrections, and only the paths on which the
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
+#include <cstdlib>
 #include <array>
 #include <bit>
 
@@ -251,12 +252,61 @@ bool Engine::follow_literal(const Trie& trie, uint32_t& place, StateId& state, F
 // `same` bytes are known to be in both or in neither.  False where so much differs that a walk from one is quicker.
 bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer) {
   const Trie& all = tokens_->trie();
+  Automaton& automaton = machine_.automaton();
   struct Level {
     uint32_t next, stop;
     Spot one, other;
   };
+  const auto is_same = [&](uint32_t place) { return uint32_t{all.depth[place]} + all.height[place] <= same; };
+  // The child below which the longer texts lie, if it is one: few texts are long.
+  const auto only_child = [&](uint32_t place) -> std::optional<uint32_t> {
+    std::optional<uint32_t> only;
+    for (uint32_t at = all.child_begin[place]; at < all.child_begin[place + 1]; ++at) {
+      if (is_same(all.child_node[at])) continue;
+      if (only) return std::nullopt;
+      only = at;
+    }
+    return only;
+  };
+  const auto file = [&](Found& found, uint32_t place, Spot here) {
+    if (all.is_leaf(place)) {
+      add_tokens(all, place, found);
+      found.reach = std::max(found.reach, distance(here));
+    } else if (enter(all, place, here, found)) {
+      walk(all, place, here, found);
+    }
+  };
   uint32_t left = all.size() / kDearness;
-  std::vector<Level> path{{all.child_begin[0], all.child_begin[1], one, other}};
+  std::vector<Level> path;
+  // Files where the two differ below `place`, and leaves the rest for later.
+  const auto open = [&](uint32_t place, Spot first, Spot second) {
+    while (first.state != kNone && second.state != kNone) {
+      const auto at = same && !getenv("NOSINGLE") ? only_child(place) : std::nullopt;
+      if (!at) break;
+      // The states after the bytes of other tokens are not made, nor what they would cost to settle.
+      const auto next = automaton.after_in_string(first.state, all.child_byte[*at]);
+      const auto next_other = next ? automaton.after_in_string(second.state, all.child_byte[*at]) : std::nullopt;
+      if (!next_other) break;
+      place = all.child_node[*at];
+      look_at(1);
+      if (*next == *next_other) return true;
+      if (left-- == 0) return false;
+      if (*next == kDead || *next_other == kDead) {
+        file(*next == kDead ? fewer : more, place, spot(*next == kDead ? *next_other : *next));
+        return true;
+      }
+      first = {*next, kNone};
+      second = {*next_other, kNone};
+      more.reach = std::max(more.reach, distance(first));
+      if (all.is_leaf(place)) return true;
+    }
+    if (first.state != kNone) first = spot(first.state);
+    if (second.state != kNone) second = spot(second.state);
+    path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
+    look_at(path.back().stop - path.back().next);
+    return true;
+  };
+  if (!open(0, one, other)) return false;
   while (!path.empty()) {
     Level& level = path.back();
     const uint32_t at = all.next_child(level.next, level.stop, live(level.one) | live(level.other));
@@ -267,14 +317,14 @@ bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
     level.next = at + 1;
     const uint8_t byte = all.child_byte[at];
     const uint32_t place = all.child_node[at];
-    if (uint32_t{all.depth[place]} + all.height[place] <= same) continue;
+    if (is_same(place)) continue;
     if (left-- == 0) return false;
     const bool in_one = live(level.one).contains(byte), in_other = live(level.other).contains(byte);
     if (in_one != in_other) {
       Found& found = in_one ? more : fewer;
       const Spot from = in_one ? level.one : level.other;
       if (all.is_leaf(place)) add_leaf(all, place, from, found);
-      else if (const Spot here = step(from, byte); enter(all, place, here, found)) walk(all, place, here, found);
+      else file(found, place, step(from, byte));
       continue;
     }
     if (all.is_leaf(place)) {
@@ -290,8 +340,7 @@ bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
       more.reach = std::max(more.reach, absorption(first).distance);
       continue;
     }
-    path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
-    look_at(path.back().stop - path.back().next);
+    if (!open(place, first, second)) return false;
   }
   return true;
 }

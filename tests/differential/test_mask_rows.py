@@ -76,6 +76,18 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "words": (WORDS, ['"', '"the', '"the ', '"a b c d e f g h', '"a b c d e f g h i j']),
     "words of some length": ({**WORDS, "maxLength": 30}, ['"', '"the cat', '"the cat sat on the mat by m']),
     "words of any length": ({**WORDS, "maxLength": 400}, ['"the cat']),
+    "labels of any characters": (
+        pattern(r"^(?!.*://)(?=.{1,255}$)((.{1,63}\.){1,127}(?![0-9]*$)[a-z0-9-]+\.?)$"),
+        ['"', '"example', '"example.com', '"http:', '"' + "." * 60, '"' + "a" * 60 + ".", '"' + "a." * 110],
+    ),
+    "few labels of any characters": (
+        pattern(r"^(?=.{1,40}$)((.{1,12}\.){1,9}(?![0-9]*$)[a-z0-9-]+\.?)$"),
+        ['"', '"abc', '"..', '"ab.c.', '"' + "." * 20, '"' + "abcd." * 7],
+    ),
+    "labels of some characters": (
+        pattern(r'^[^\.\s\\/:\*\?"<>\|\x01-\x1f]{1,32}(\.[^\.\s\\/:\*\?"<>\|\x01-\x1f]{1,32}){1,7}$', maxLength=70),
+        ['"', '"Microsoft', '"Microsoft.', '"Microsoft.' + "x" * 30, '"' + "a." * 7],
+    ),
     "name of some length": (
         pattern("^[A-Za-z][A-Za-z0-9_]*", maxLength=18),
         ['"', '"Sensor', '"x日本', '"x\\n', '"x\\u00', '"x' + "y" * 16, '"x' + "é" * 17],
