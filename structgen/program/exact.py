@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from structgen.decode.search import most_probable
-from structgen.program.fields import FieldStart, JsonCursor, Path
+from structgen.program.fields import FieldStart, JsonCursor, Path, string_end
 
 if TYPE_CHECKING:
     from structgen.decode import Chunk, Generation
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from structgen.program.run import Violation
 
 __all__ = ["ExactChunks"]
-
-_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 @final
@@ -36,8 +33,7 @@ class _JsonString:
 
     def end(self, data: bytes) -> int | None:
         """See ``Region.end``."""
-        found = _STRING.match(data, len(self._before))
-        return None if found is None else found.end()
+        return string_end(data, len(self._before))
 
 
 @final

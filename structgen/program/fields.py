@@ -7,24 +7,41 @@ not tell.  The text is a beginning of valid JSON, for it comes from a constraint
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias, final
 
-__all__ = ["FieldEnd", "FieldStart", "JsonCursor", "Path", "path_text"]
+__all__ = ["NUMBER_BYTES", "SCALAR_BYTES", "FieldEnd", "FieldStart", "JsonCursor", "Path", "path_text", "string_end"]
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indices from the root of a JSON value to a part of it."""
 
+NUMBER_BYTES: Final = frozenset(b"0123456789.eE+-")
+"""The bytes of numbers."""
+SCALAR_BYTES: Final = NUMBER_BYTES | frozenset(b"truefalsn")
+"""The bytes of numbers, ``true``, ``false`` and ``null``."""
 _SPACE: Final = b" \t\n\r"
 _WORDS: Final = (b"true", b"false", b"null")
 _CLOSING: Final = b"}]"
 _AFTER_SCALAR: Final = _SPACE + b",}]"
+_REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def path_text(path: Path) -> str:
     """Write a path as an expression: ``items[0].name``; the root is ``""``."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
     return "".join(parts).removeprefix(".")
+
+
+def string_end(data: bytes, start: int) -> int | None:
+    """Return where a string ends, its closing quotation mark included; None if ``data`` ends within it.
+
+    Args:
+        data: JSON text.
+        start: within the string, at the beginning of a character of it.
+    """
+    found = _REST_OF_STRING.match(data, start)
+    return None if found is None else found.end()
 
 
 @final

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from structgen.program.assembly import Assembly
 from structgen.program.checks import problem_of
 from structgen.program.events import FieldFinal, FieldStarted
-from structgen.program.fields import FieldEnd, FieldStart, JsonCursor
+from structgen.program.fields import NUMBER_BYTES, FieldEnd, FieldStart, JsonCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from structgen.program.fields import Path
 
 __all__ = ["Follower", "Refused", "follower_of", "value_of_text"]
-
-_NUMBER: Final = frozenset(b"0123456789.eE+-")
 
 
 class Refused(Exception):
@@ -106,7 +104,7 @@ class Follower:
         """Events for what no continuation can change any more."""
         ahead = self._cursor.copy()
         found = ahead.feed(matcher.forced_bytes())
-        if not found and ahead.open_number and _NUMBER.isdisjoint(matcher.live_bytes()):
+        if not found and ahead.open_number and NUMBER_BYTES.isdisjoint(matcher.live_bytes()):
             found = ahead.finish()
         for event in found[self._foretold_count :]:
             self._foretold_count += 1

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.decode.marginals import Question, marginals
+from structgen.program.fields import SCALAR_BYTES, string_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +25,6 @@ _MOST_PASSES: Final = 1_000
 _LONGEST: Final = 4_096
 """The most bytes of such a text."""
 _TOGETHER: Final = 16
-_SCALAR: Final = frozenset(b"0123456789.eE+-truefalsn")
-_QUOTE: Final = ord('"')
 
 
 def field_marginals(
@@ -115,12 +114,14 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
         live = at.live_bytes()
         if is_json and not text and (b"{"[0] in live or b"["[0] in live):
             return None
-        if is_json:
-            is_string = text[:1] == b'"'
-            ends = _is_closed(text) if is_string else bool(text) and (at.is_accepting or not _SCALAR.issuperset(live))
-            live = b"" if is_string and ends else live if is_string or not text else bytes(_SCALAR.intersection(live))
-        else:
+        if not is_json:
             ends = at.is_accepting
+        elif text[:1] == b'"':
+            ends = string_end(text, 1) is not None
+            live = b"" if ends else live
+        else:
+            ends = bool(text) and (at.is_accepting or not SCALAR_BYTES.issuperset(live))
+            live = bytes(SCALAR_BYTES.intersection(live)) if text else live
         if ends:
             found.append(text)
         if len(found) + len(work) + len(live) > most or len(text) > _LONGEST:
@@ -130,11 +131,3 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
             ahead.accept_bytes(bytes([byte]))
             work.append((text + bytes([byte]), ahead))
     return found
-
-
-def _is_closed(text: bytes) -> bool:
-    """Whether the beginning of a string in JSON is all of it."""
-    if len(text) < 2 or text[-1] != _QUOTE:
-        return False
-    body = text[1:-1]
-    return (len(body) - len(body.rstrip(b"\\"))) % 2 == 0

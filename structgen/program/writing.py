@@ -6,13 +6,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from structgen.decode import start_generation
 from structgen.errors import GenerationError, ValidationFailed
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.exact import ExactChunks
-from structgen.program.fields import FieldEnd, Path, path_text
+from structgen.program.fields import NUMBER_BYTES, FieldEnd, Path, path_text
 from structgen.program.following import Refused, follower_of, value_of_text
 from structgen.program.marginals import field_marginals
 from structgen.program.run import FieldScore, Outcome, Violation
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer
 
 __all__ = ["Writing"]
-
-_NUMBER: Final = b"0123456789.eE+-"
-_NUMBER_OR_NOTHING: Final = (b"", *(bytes([byte]) for byte in _NUMBER))
 
 
 @final
@@ -186,15 +183,15 @@ class Writing:
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
         """The tokens that, at byte ``start``, complete the refused value as well."""
-        if start >= end.end and end.data[:1] not in _NUMBER:
+        is_number = NUMBER_BYTES.issuperset(end.data[:1])
+        if start >= end.end and not is_number:
             return []  # it was complete before: what follows it is forced
         rest = self._generation.data[start : end.end]
-        is_number = end.data[:1] in _NUMBER
         size = len(rest)
         return [
             token
             for token, text in enumerate(self._generation.vocabulary.tokens)
-            if text.startswith(rest) and (not is_number or text[size : size + 1] not in _NUMBER_OR_NOTHING)
+            if text.startswith(rest) and (not is_number or (len(text) > size and text[size] not in NUMBER_BYTES))
         ]
 
     def _failure(self, path: Path) -> ValidationFailed:
