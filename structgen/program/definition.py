@@ -259,6 +259,10 @@ class Program(Generic[Parameters, Value]):
         bound.apply_defaults()
         return bound
 
+    @functools.cached_property
+    def _description(self) -> str:
+        return description_of(self.answer)
+
     def _prompt(self, bound: inspect.BoundArguments, *, describe: bool) -> str:
         if self._template is not None:
             text = self._template.fill(bound.arguments, subject=self._subject)
@@ -270,7 +274,7 @@ class Program(Generic[Parameters, Value]):
                     f"its body returns {type(text).__name__}, not the prompt",
                     remedy="return text, or yield the steps",
                 )
-        described = description_of(self.answer) if describe else ""
+        described = self._description if describe else ""
         return f"{text}\n\n{described}" if described else text
 
     def _steps(self, bound: inspect.BoundArguments) -> Generator[Any, Any, Any]:

@@ -79,6 +79,9 @@ class _Open:
     key: str | None = None
     awaits_key: bool = False
 
+    def copy(self) -> _Open:
+        return _Open(self.is_array, self.start, self.index, self.key, self.awaits_key)
+
 
 @final
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ class JsonCursor:
 
     def copy(self) -> Self:
         """An independent cursor at the same place."""
-        return replace(self, _data=bytearray(self._data), _open=[replace(held) for held in self._open])
+        return replace(self, _data=bytearray(self._data), _open=[held.copy() for held in self._open])
 
     @property
     def open_number(self) -> bool:

@@ -102,8 +102,11 @@ class Follower:
 
     def _foretold(self, matcher: Matcher) -> Iterator[FieldStarted | FieldFinal]:
         """Events for what no continuation can change any more."""
+        forced = matcher.forced_bytes()
+        if not forced and not self._cursor.open_number:
+            return  # nothing begins or ends with what was written, for that was told
         ahead = self._cursor.copy()
-        found = ahead.feed(matcher.forced_bytes())
+        found = ahead.feed(forced)
         if not found and ahead.open_number and NUMBER_BYTES.isdisjoint(matcher.live_bytes()):
             found = ahead.finish()
         for event in found[self._foretold_count :]:
