@@ -1,7 +1,6 @@
 #include "automaton.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <queue>
 #include <ranges>
@@ -279,8 +278,11 @@ void Automaton::collect(TermId root, Expansion& out, std::optional<uint8_t> only
           settle(target, Weight::kPlain);
           if (terms_.distance(target) != kInfinite) emit(set, target);
         };
-        if (only) add(alone(*only), derivative(head, *only));
-        else for (const auto& [set, target] : edges(head)) add(set, target);
+        if (only) {
+          add(alone(*only), derivative(head, *only));
+        } else {
+          for (const auto& [set, target] : edges(head)) add(set, target);
+        }
         if (is_nullable(head)) skip_head();
         break;
       }
@@ -914,7 +916,7 @@ bool Automaton::solve_directly(TermId root) {
 // is found.  What was visited is dead if nothing is met; otherwise the shortest path is settled, so that following it
 // costs nothing later.
 void Automaton::solve_boolean(TermId root, Weight weight) {
-  if (weight == Weight::kPlain && !getenv("NODIRECT") && solve_directly(root)) return;
+  if (weight == Weight::kPlain && solve_directly(root)) return;
   struct Visit {
     Distance distance;
     TermId parent;

@@ -4,7 +4,6 @@
 // declared names, a key is any key.  Their rows are that one's mask with corrections, and only the paths on which the
 // two differ are walked.  Where a class of characters is repeated, the tokens inside it are one mask for all states.
 #include <algorithm>
-#include <cstdlib>
 #include <array>
 #include <bit>
 
@@ -281,7 +280,7 @@ bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
   // Files where the two differ below `place`, and leaves the rest for later.
   const auto open = [&](uint32_t place, Spot first, Spot second) {
     while (first.state != kNone && second.state != kNone) {
-      const auto at = same && !getenv("NOSINGLE") ? only_child(place) : std::nullopt;
+      const auto at = same ? only_child(place) : std::nullopt;
       if (!at) break;
       // The states after the bytes of other tokens are not made, nor what they would cost to settle.
       const auto next = automaton.after_in_string(first.state, all.child_byte[*at]);
