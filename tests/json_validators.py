@@ -85,13 +85,16 @@ def python_pattern(pattern: str) -> str:
     r"""Write an expression of ECMA-262 for ``re``; what ``re`` has not at all, such as ``\p``, stays."""
     written: list[str] = []
     in_class = False
+    begun = ""  # "x": what a range may begin with; "x-": that and the hyphen
     for piece in _PIECE.findall(pattern):
         if in_class:
             in_class = piece != "]"
-            # As they stand, these four are warned about: they may become operators between sets.
-            written.append(f"\\{piece}" if piece in tuple("[&~|") else _escape(piece))
+            # As they stand, these are warned about: they may become operators between sets.
+            is_itself = piece in tuple("[&~|") or (piece == "-" and begun != "x")
+            written.append(f"\\{piece}" if is_itself else _escape(piece))
+            begun = "" if begun == "x-" else "x-" if begun == "x" and piece == "-" else "x"
         elif piece in ("[", "[^"):
-            in_class = True
+            in_class, begun = True, ""
             written.append(piece)
         else:
             written.append(_outside(piece))

@@ -78,6 +78,9 @@ def test_translated_patterns() -> None:
         (r"^(?<year>\d{4})\/[$]$", "2020/$", "2020/"),
         (r"^[^]$", "\n", ""),
         ("^a|\\|$", "ab", "b"),
+        ("^[+--]$", ",", "."),
+        ("^[--0]$", "/", "1"),
+        ("^[a-c--0]$", "/", "d"),
     ):
         assert re.search(python_pattern(pattern), good)
         assert not re.search(python_pattern(pattern), bad)
