@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import jsonschema
@@ -111,12 +112,14 @@ def test_scores_are_those_of_the_model(model: LanguageModel) -> None:
 
 
 def test_the_loop_costs_less_than_a_millisecond_a_token(smollm_vocabulary: Vocabulary) -> None:
-    """Over 49k tokens, masks, sampling and scores take under 1 ms a token (best of five runs)."""
+    """Over 49k tokens, masks, sampling and scores take under 1 ms of CPU time a token (best of five runs)."""
     constraint = compile(json_schema(SCHEMAS["contact"]), smollm_vocabulary)
     hashed = HashModel(smollm_vocabulary, writes='{"name": "Ada Lovelace", "age": 36, "country": "France"}')
     for sampler in (Greedy(), Multinomial(), Multinomial(temperature=0.7, top_k=50, top_p=0.9)):
         costs = []
         for _ in range(6):
+            began, spent = time.perf_counter(), time.process_time()
             stats = generate(hashed, PROMPT, constraint, sampler=sampler).stats
-            costs.append((stats.time_mask_s + stats.time_other_s) / stats.tokens)
+            awake = (time.process_time() - spent) / (time.perf_counter() - began)  # others may have the processor
+            costs.append((stats.time_mask_s + stats.time_other_s) * awake / stats.tokens)
         assert min(costs[1:]) < 1e-3 * slowness()
