@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Greedy", "Multinomial", "Sampler"]
 
-_BLOCK: Final = 512
+BLOCK: Final = 512
+"""Weights that are summed together, where few of them are looked at one by one."""
 
 
 @runtime_checkable
@@ -112,18 +113,28 @@ def inverse_cdf(weights: NDArray[np.float64], uniform: float) -> int:
 
     Sums go over blocks first, so that only one block needs running sums; never returns an index of weight zero.
     """
-    blocks = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK))
+    return index_at(weights, block_sums(weights), uniform)
+
+
+def block_sums(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sums of ``BLOCK`` weights each."""
+    sums: NDArray[np.float64] = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK))
+    return sums
+
+
+def index_at(weights: NDArray[np.float64], blocks: NDArray[np.float64], uniform: float) -> int:
+    """As ``inverse_cdf``, with ``block_sums(weights)`` at hand."""
     sums = np.cumsum(blocks)
     target = uniform * sums[-1]
     block = int(np.searchsorted(sums, target, side="right"))
     if block == len(sums):  # uniform times the sum was rounded up to the sum
         return int(np.flatnonzero(weights)[-1])
     before = sums[block - 1] if block else 0.0
-    start = block * _BLOCK
-    inside = before + np.cumsum(weights[start : start + _BLOCK])
+    start = block * BLOCK
+    inside = before + np.cumsum(weights[start : start + BLOCK])
     index = int(np.searchsorted(inside, target, side="right"))
     if index == len(inside):  # the two sums of the block differ in the last bit
-        return start + int(np.flatnonzero(weights[start : start + _BLOCK])[-1])
+        return start + int(np.flatnonzero(weights[start : start + BLOCK])[-1])
     return start + index
 
 

@@ -8,10 +8,11 @@ from typing import Final, Protocol, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.sampler import BLOCK, block_sums, index_at
+
 __all__ = ["TokenUrn", "Urn"]
 
 Number_co = TypeVar("Number_co", covariant=True)
-_BLOCK: Final = 512
 _LEAST: Final = 1e-300
 
 
@@ -67,7 +68,7 @@ class TokenUrn:
         self._generator = generator
         self._full = np.where(weights < _LEAST, 0.0, weights)
         self._weights = self._full.copy()
-        self._sums = np.add.reduceat(self._weights, np.arange(0, len(weights), _BLOCK))
+        self._sums = block_sums(self._weights)
         self._total = float(self._sums.sum())
         if not self._total > 0:
             raise ValueError("no token has any probability")
@@ -88,18 +89,7 @@ class TokenUrn:
 
     def take(self) -> int:
         """See ``Urn``: by the inverse distribution function, in the order of the tokens."""
-        sums = np.cumsum(self._sums)
-        target = self._generator.random() * sums[-1]
-        block = int(np.searchsorted(sums, target, side="right"))
-        if block == len(sums):  # the product was rounded up to the sum
-            block = int(np.flatnonzero(self._sums)[-1])
-        start = block * _BLOCK
-        inside = np.cumsum(self._weights[start : start + _BLOCK])
-        before = float(sums[block - 1]) if block else 0.0
-        offset = int(np.searchsorted(inside, target - before, side="right"))
-        if offset == len(inside):  # the two sums of the block differ in the last bit
-            offset = int(np.flatnonzero(self._weights[start : start + _BLOCK])[-1])
-        token = start + offset
+        token = index_at(self._weights, self._sums, self._generator.random())
         self._set(token, 0.0)
         return token
 
@@ -120,5 +110,5 @@ class TokenUrn:
 
     def _set(self, token: int, weight: float) -> None:
         self._weights[token] = weight
-        block = token // _BLOCK
-        self._sums[block] = self._weights[block * _BLOCK : (block + 1) * _BLOCK].sum()
+        block = token // BLOCK
+        self._sums[block] = self._weights[block * BLOCK : (block + 1) * BLOCK].sum()

@@ -117,7 +117,7 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
         if not is_json:
             ends = at.is_accepting
         elif text[:1] == b'"':
-            ends = string_end(text, 1) is not None
+            ends = text.endswith(b'"') and string_end(text, 1) is not None  # looked at from its beginning only then
             live = b"" if ends else live
         else:
             ends = bool(text) and (at.is_accepting or not SCALAR_BYTES.issuperset(live))
