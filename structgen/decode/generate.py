@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from structgen.decode.context import Context
 from structgen.decode.generation import Chunk, Generation
+from structgen.decode.potentials import Potential, as_potential
+from structgen.decode.potentials.lifted import Score
 from structgen.decode.result import Result
 from structgen.decode.sampler import Greedy, Sampler
-from structgen.engine import Constraint, Vocabulary, compile
-from structgen.errors import BudgetError, GenerationError, VocabularyError
+from structgen.decode.sampling import SMC, Proposal, SequenceSampler
+from structgen.decode.start import check_start, constraint_of
+from structgen.engine import Constraint
+from structgen.errors import GenerationError
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import LanguageModel, Prompt
@@ -26,7 +30,8 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
     grammar: Grammar | Constraint,
     *,
     max_tokens: int = 256,
-    sampler: Sampler = _GREEDY,
+    sampler: Sampler | SequenceSampler | Proposal = _GREEDY,
+    potentials: Sequence[Potential | Constraint | Score] = (),
     seed: int = 0,
     drafter: None = None,
     stream: Callable[[Chunk], object] | None = None,
@@ -37,16 +42,20 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
 ) -> Result:
     """Let ``model`` answer ``prompt`` with a member of ``grammar``.
 
-    The target is locally constrained decoding: at each step the model's law is restricted to the tokens after which
-    the output can still be completed, renormalised, and handed to the sampler.  This is not the model's law given
-    that its output belongs to the grammar; ``Result.log_z`` tells how much probability was removed.
+    With a sampler of tokens (``Greedy``, ``Multinomial``) the target is locally constrained decoding: at each step the
+    model's law is restricted to the tokens after which the output can still be completed, renormalised, and handed to
+    the sampler.  This is not the model's law given that its output belongs to the grammar; ``Result.log_z`` tells how
+    much probability was removed.  Samplers of whole outputs (``SMC`` and its like) say themselves what their target is;
+    ``sample`` returns all that they draw, with weights.
 
     Args:
         model: the language model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
         max_tokens: the most tokens that the output may have, EOS not counted.  The output is complete within them.
-        sampler: how tokens are chosen.
+        sampler: how tokens, or whole outputs, are chosen.
+        potentials: what else the output has to fulfil: potentials, constraints, or functions of its text.  Samplers of
+            tokens withhold what they forbid, and go back where nothing is left; scores need a sampler of outputs.
         seed: of the sampler's random numbers; the same seed gives the same output.
         drafter: None; drafts of another model are not used by this loop.
         stream: called with each piece of the output as soon as it is certain.
@@ -68,7 +77,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
         raise GenerationError(
             "drafter", "this loop takes no drafts", evidence=f"found {type(drafter).__name__}", remedy="pass None"
         )
-    constraint = _constraint(grammar, model, limits)
+    constraint = constraint_of(grammar, model, limits)
     ids = model.encode_prompt(prompt, chat=chat)
     with Context(model, ids) as context:
         generation = start_generation(
@@ -76,6 +85,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
             constraint,
             max_tokens=max_tokens,
             sampler=sampler,
+            potentials=potentials,
             seed=seed,
             jump_forward=jump_forward,
             score_ending=score_ending,
@@ -93,12 +103,13 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
         return generation.result()
 
 
-def start_generation(
+def start_generation(  # noqa: PLR0913  as generate
     context: Context,
     constraint: Constraint,
     *,
     max_tokens: int,
-    sampler: Sampler = _GREEDY,
+    sampler: Sampler | SequenceSampler | Proposal = _GREEDY,
+    potentials: Sequence[Potential | Constraint | Score] = (),
     seed: int = 0,
     jump_forward: bool = True,
     score_ending: bool = False,
@@ -111,6 +122,7 @@ def start_generation(
         constraint: compiled for the model's vocabulary.
         max_tokens: see ``generate``.
         sampler: see ``generate``.
+        potentials: see ``generate``.
         seed: see ``generate``.
         jump_forward: see ``generate``.
         score_ending: see ``generate``.
@@ -121,53 +133,22 @@ def start_generation(
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
     """
-    model = context.model
-    _check_vocabulary(constraint.vocabulary, model)
-    if not isinstance(max_tokens, int) or max_tokens < 0:
-        raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}")
-    needed = constraint.min_tokens()
-    if needed > max_tokens:
-        raise BudgetError(budget=max_tokens, needed=needed)
-    most = model.max_context
-    excess = 0 if most is None else len(context) + max_tokens - most
-    if excess > 0:
-        raise GenerationError(
-            f"model {model.name!r}",
-            f"prompt and output exceed its context by {excess} tokens",
-            evidence=f"the prompt has {len(context)}, max_tokens={max_tokens}, the context holds {most}",
-            remedy=_context_remedy(excess, max_tokens, needed),
-        )
+    check_start(context.model, len(context), constraint, max_tokens)
     return Generation(
         context,
         constraint,
         max_tokens=max_tokens,
-        sampler=sampler,
+        sampler=_whole(sampler),
         seed=seed,
         jump_forward=jump_forward,
         score_ending=score_ending,
         alternatives=alternatives,
+        potentials=[as_potential(each) for each in potentials],
     )
 
 
-def _constraint(grammar: Grammar | Constraint, model: LanguageModel, limits: Limits | None) -> Constraint:
-    if isinstance(grammar, Constraint):
-        return grammar
-    if isinstance(grammar, Grammar):
-        return compile(grammar, model.vocabulary, limits=limits)
-    raise TypeError(f"generate: expected a Grammar or a Constraint, found {type(grammar).__name__}")
-
-
-def _check_vocabulary(vocabulary: Vocabulary, model: LanguageModel) -> None:
-    if vocabulary is not model.vocabulary and vocabulary.digest != model.vocabulary.digest:
-        raise VocabularyError(
-            "constraint",
-            f"it was compiled for another vocabulary than that of model {model.name!r}",
-            evidence=f"{vocabulary!r}, not {model.vocabulary!r}",
-            remedy="compile the grammar with model.vocabulary",
-        )
-
-
-def _context_remedy(excess: int, max_tokens: int, needed: int) -> str:
-    if max_tokens - excess >= needed:
-        return f"allow at most max_tokens={max_tokens - excess}, or shorten the prompt"
-    return f"shorten the prompt by {needed - (max_tokens - excess)} tokens at least and lower max_tokens"
+def _whole(sampler: Sampler | SequenceSampler | Proposal) -> Sampler | SequenceSampler:
+    """A proposal by itself is importance sampling with one particle."""
+    if isinstance(sampler, (Sampler, SequenceSampler)):
+        return sampler
+    return SMC(1, ess_threshold=0, proposal=sampler)

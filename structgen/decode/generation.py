@@ -20,13 +20,17 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.potentials import Gate
 from structgen.decode.projection import allowed_ids, log_mass, project, runners_up
 from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.sampler import Multinomial, Sampler
+from structgen.decode.writer import Withheld, Writer
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
     from structgen.decode.context import Context
-    from structgen.decode.sampler import Sampler
+    from structgen.decode.potentials import Potential
+    from structgen.decode.sampling import SequenceSampler
     from structgen.engine import Constraint, Matcher, Vocabulary
     from structgen.models.protocol import Logits
 
@@ -61,26 +65,28 @@ class Generation:
         context: the prompt, at least one token, with the model that has to go on from there.
         constraint: compiled for the model's vocabulary.
         max_tokens: tokens that the output may have, EOS not counted; at least ``constraint.min_tokens()``.
-        sampler: chooses tokens.
+        sampler: chooses tokens, or writes the whole output at once.
         seed: of the random numbers that the sampler is given.
         jump_forward: run forced tokens through the model together with the next token that has to be chosen, not in
             forward passes of their own.  The output is the same.
         score_ending: spend one more forward pass if the output ends in forced steps, so that they are scored.
             Without ``jump_forward`` they always are.
         alternatives: how many other tokens are noted at each choice.
+        potentials: what they forbid is withheld where it would come.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  of generate
         self,
         context: Context,
         constraint: Constraint,
         *,
         max_tokens: int,
-        sampler: Sampler,
+        sampler: Sampler | SequenceSampler,
         seed: int,
         jump_forward: bool = True,
         score_ending: bool = False,
         alternatives: int = 0,
+        potentials: Sequence[Potential] = (),
     ) -> None:
         context.prepare()
         self._context = context
@@ -88,8 +94,15 @@ class Generation:
         self._grammar = constraint.grammar
         self._matcher = constraint.matcher()
         self._forwards_before = context.forwards
-        self._sampler = sampler
         self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._potentials = tuple(potentials)
+        self._writer: Writer | None = None
+        if isinstance(sampler, Sampler):
+            self._sampler: Sampler = sampler
+        else:
+            self._sampler = Multinomial()
+            self._writer = Writer(sampler, context, constraint, max_tokens)
+        self._gate = Gate(self._potentials, self._grammar, self._vocabulary)
         self._max_tokens = max_tokens
         self._jump_forward = jump_forward
         self._score_ending = score_ending or not jump_forward
@@ -286,6 +299,9 @@ class Generation:
                 if token is not None:
                     yield self._chunk([token], forced=step.forced)
                 continue
+            if self._writer is not None:
+                self._write(self._writer)
+                continue
             began = perf_counter()
             run = self._force() or self._look()
             self._time_mask += perf_counter() - began
@@ -315,7 +331,7 @@ class Generation:
             if remaining <= 0:
                 break
             tight = matcher.needs_budget_mask(remaining)
-            if token in self._withheld_here() or not matcher.accept(token):
+            if token in self._withheld_here() or not self._admits(token) or not matcher.accept(token):
                 break
             if tight and not self._is_completable(remaining - 1):
                 matcher.rollback(1)  # the canonical tokens are too many here: let the budgeted mask choose
@@ -342,24 +358,43 @@ class Generation:
                 matcher.fill_mask_within(self._mask, 0, remaining)
             else:
                 matcher.fill_mask(self._mask)
+            self._exclude()
             withheld = self._withheld_here()
-            if withheld:
-                self._mask[0] &= _words_without(tuple(withheld), self._vocabulary.size)
             ordinary = self._mask[0] & self._not_eos
             is_accepting = matcher.is_accepting and withheld.isdisjoint(self._vocabulary.eos)
-            if is_accepting or ordinary.any() or not self._withheld:
-                break
-            self._turn_back()
-        if remaining <= 0 or not ordinary.any():
-            if not is_accepting:
-                raise self._dead_end()
-            self._end()
-            return []
-        token = None if is_accepting and self._vocabulary.eos else _only_token(ordinary)
-        if token is None or not matcher.accept(token):
-            return []
-        self._take_forced(token)
-        return [token]
+            if remaining <= 0 or not ordinary.any():
+                if is_accepting and self._admits(None):
+                    self._end()
+                    return []
+                if not self._withheld and not self._potentials:
+                    raise self._dead_end()
+                self._turn_back()
+                continue
+            token = None if is_accepting and self._vocabulary.eos else _only_token(ordinary)
+            if token is None or (self._admits(token) and not matcher.accept(token)):
+                return []
+            if token in self._withheld_here():
+                continue
+            self._take_forced(token)
+            return [token]
+
+    def _exclude(self) -> None:
+        """Take out of the mask what is withheld, and what potentials are known to forbid."""
+        withheld = self._withheld_here()
+        if withheld:
+            self._mask[0] &= _words_without(tuple(withheld), self._vocabulary.size)
+        forbidding = self._gate.mask(self._tokens)
+        if forbidding is not None:
+            self._mask[0] &= forbidding | ~self._not_eos  # the stop is asked about when it comes
+
+    def _admits(self, token: int | None) -> bool:
+        """Ask the potentials about a token or the stop; what they forbid is withheld here from now on."""
+        if self._gate.admits(self._tokens, token):
+            return True
+        self._withheld.setdefault(tuple(self._tokens), set()).update(
+            self._vocabulary.eos if token is None else (token,)
+        )
+        return False
 
     def _withheld_here(self) -> set[int]:
         return self._withheld.get(tuple(self._tokens), set()) if self._withheld else set()
@@ -386,25 +421,38 @@ class Generation:
         return GenerationError(
             "generation",
             "all that may follow was rejected",
-            evidence=f"it stands at {len(self._tokens)} tokens and ends with {self.data[-40:]!r}",
+            evidence=self._standing(),
             remedy="loosen the checks, or let the grammar say what they want",
         )
+
+    def _standing(self) -> str:
+        verdict = self._gate.verdict()
+        standing = f"it stands at {len(self._tokens)} tokens and ends with {self.data[-40:]!r}"
+        return f"{standing}; {verdict}" if verdict else standing
 
     def _dead_end(self) -> GenerationError:
         return GenerationError(
             "generation",
             "no token continues the output and it is not complete",
-            evidence=f"it stands at {len(self._tokens)} tokens and ends with {self.data[-40:]!r}",
+            evidence=self._standing(),
             remedy="check that the vocabulary can spell what the grammar needs",
         )
 
     def _choose(self) -> int | None:
-        """Let the model and the sampler choose among what the mask allows; None is the stop."""
+        """Let the model and the sampler choose among what the mask allows; None is the stop, or nothing is left."""
         logits = self._forward(ahead=True)[-1]
+        total = log_mass(logits)
         ids = allowed_ids(self._mask[0], self._vocabulary.size)
-        projection = project(logits, ids)
-        index = self.draw(projection.log_p)
-        token = int(ids[index])
+        while True:
+            projection = project(logits, ids, total)
+            index = self.draw(projection.log_p)
+            token = int(ids[index])
+            if self._admits(None if token in self._vocabulary.eos else token):
+                break
+            ids = ids[~np.isin(ids, list(self._withheld_here()))]
+            if not len(ids):
+                self._context.prepare()
+                return None
         logprob = float(projection.log_p[index])
         others = runners_up(projection, index, self._alternatives)
         if token in self._vocabulary.eos:
@@ -412,6 +460,14 @@ class Generation:
             ends = np.isin(ids, self._vocabulary.eos)
             return self._take(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others))
         return self._take(Step(token, False, logprob, projection.log_z, others))
+
+    def _write(self, writer: Writer) -> None:
+        """Let a sampler of whole outputs write all that is missing, and plan to take it; or end what is written."""
+        if writer.is_complete(self.tokens):
+            self._end()
+            return
+        written = writer.write(self.tokens, [*self._potentials, Withheld(self._withheld)], self._generator)
+        self.plan(written.steps, forwards=written.stats.forwards, time_model_s=written.stats.time_model_s)
 
     def _take(self, step: Step) -> int | None:
         """Add a step that was chosen and has its scores; None where it is the stop."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from structgen.decode.captures import find_captures, has_captures
 from structgen.decode.linked import SPECIAL_BASE
-from structgen.errors import GenerationError
-from structgen.grammar.nodes import Capture, Grammar, Shared
-from structgen.grammar.report import Described, Description
+from structgen.decode.value import value_of
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
+    from structgen.grammar.nodes import Grammar
 
 __all__ = ["FinishReason", "Result", "Stats", "Step"]
 
@@ -108,30 +106,8 @@ class Result:
 
     @cached_property
     def value(self) -> Any:
-        """The output as a Python value.
-
-        What JSON grammars made is parsed, and validated into the Python type that the grammar was made from, if any.
-        Other output is its text.
-
-        Raises:
-            GenerationError: the value is nested more deeply than Python's parser can follow.
-            pydantic.ValidationError: the type has a validator of its own that refuses the value.
-        """
-        description = _description(self.grammar)
-        if description is None or description.value != "json":
-            return self.text
-        if description.python_type is not None:
-            from pydantic import TypeAdapter  # imported only by those who use types
-
-            kind: Any = description.python_type
-            adapter: Any = TypeAdapter(kind)
-            return adapter.validate_json(self.data)
-        try:
-            return json.loads(self.text)
-        except RecursionError:
-            raise GenerationError(
-                "value", "it is nested too deeply for json.loads", remedy="use the text of the result"
-            ) from None
+        """The output as a Python value: see ``structgen.decode.value.value_of``."""
+        return value_of(self.grammar, self.data)
 
     @cached_property
     def captures(self) -> dict[str, str | list[str]]:
@@ -161,11 +137,3 @@ class Result:
 
     def __str__(self) -> str:
         return self.text
-
-
-def _description(grammar: Grammar) -> Description | None:
-    while not isinstance(grammar, Described):
-        if not isinstance(grammar, (Capture, Shared)):
-            return None
-        grammar = grammar.item
-    return grammar.description

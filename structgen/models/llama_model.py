@@ -10,7 +10,9 @@ from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import messages_of_prompt, render_chat
 from structgen.models.extension import check_extension, check_truncation
-from structgen.models.llama_network import KeyValues, LlamaNetwork, Part
+from structgen.models.llama_attention import Part
+from structgen.models.llama_cache import KeyValues
+from structgen.models.llama_network import LlamaNetwork
 from structgen.models.protocol import Extension
 
 if TYPE_CHECKING:
@@ -111,12 +113,9 @@ class LlamaSession:
 
     def __init__(self, model: LlamaModel) -> None:
         self.model = model
-        self._cache = self._empty()
+        network = model.network
+        self._cache = KeyValues(network.shape, device=network.device, dtype=network.dtype)
         self.forwards = 0
-
-    def _empty(self) -> KeyValues:
-        network = self.model.network
-        return KeyValues(network.shape, device=network.device, dtype=network.dtype)
 
     @property
     def length(self) -> int:
@@ -149,20 +148,20 @@ class LlamaSession:
 
     def advance(self, count: int) -> None:
         """Take over ``count`` tokens that a forward pass has put into the cache."""
-        self._cache.length += count
+        self._cache.advance(count)
         self.forwards += 1
 
     def truncate(self, length: int, /) -> None:
-        """See ``Session.truncate``; O(1)."""
+        """See ``Session.truncate``."""
         check_truncation(length, held=self.length, name=self.model.name)
-        self._cache.length = length
+        self._cache.truncate(length)
 
     def fork(self) -> LlamaSession:
-        """See ``Session.fork``; copies the cache, O(length)."""
+        """See ``Session.fork``; the cache is shared, so this takes O(1)."""
         copy = LlamaSession(self.model)
         copy._cache = self._cache.fork()
         return copy
 
     def close(self) -> None:
         """See ``Session.close``."""
-        self._cache = self._empty()
+        self._cache.truncate(0)

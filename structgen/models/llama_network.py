@@ -25,11 +25,14 @@ import torch.nn.functional as F  # noqa: N812  # the name that every torch text 
 from safetensors import SafetensorError, safe_open
 
 from structgen.errors import ModelError
+from structgen.models.llama_attention import attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["KeyValues", "LlamaNetwork", "LlamaShape", "Part"]
+    from structgen.models.llama_attention import Part
+
+__all__ = ["LlamaNetwork", "LlamaShape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,93 +111,6 @@ _LAYER_KEYS = {
 }
 
 
-class KeyValues:
-    """The keys and values of one sequence.
-
-    Two tensors ``[layers, key_value_heads, capacity, head_width]``; entries from ``length`` on are free.  A
-    forward pass writes behind ``length``, and only its caller moves ``length``, so a pass that is interrupted
-    leaves no trace.
-    """
-
-    _FIRST_CAPACITY = 256
-
-    def __init__(self, shape: LlamaShape, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.length = 0
-        self._shape = shape
-        self._device = device
-        self._dtype = dtype
-        self.keys = self._room(0)
-        self.values = self._room(0)
-
-    def _room(self, capacity: int) -> torch.Tensor:
-        shape = self._shape
-        size = (shape.layers, shape.key_value_heads, capacity, shape.head_width)
-        return torch.empty(size, device=self._device, dtype=self._dtype)
-
-    def reserve(self, length: int) -> None:
-        """Make room for ``length`` tokens; the capacity at least doubles, so growth costs O(1) a token."""
-        capacity = self.keys.shape[2]
-        if length > capacity:
-            larger = max(length, min(max(2 * capacity, self._FIRST_CAPACITY), self._shape.max_context))
-            self.keys, self.values = self._moved(self.keys, larger), self._moved(self.values, larger)
-
-    def _moved(self, old: torch.Tensor, capacity: int) -> torch.Tensor:
-        new = self._room(capacity)
-        new[:, :, : self.length] = old[:, :, : self.length]
-        return new
-
-    def fork(self) -> KeyValues:
-        """Return an independent copy; O(length)."""
-        copy = KeyValues(self._shape, device=self._device, dtype=self._dtype)
-        copy.length = self.length
-        copy.keys, copy.values = (
-            self.keys[:, :, : self.length].clone(),
-            self.values[:, :, : self.length].clone(),
-        )
-        return copy
-
-
-class Part(NamedTuple):
-    """What one sequence brings to a forward pass.
-
-    Attributes:
-        token_ids: at least one.
-        cache: the keys and values of the tokens before them.
-        all_positions: whether logits are wanted after every token or after the last only.
-    """
-
-    token_ids: Sequence[int]
-    cache: KeyValues
-    all_positions: bool
-
-    @property
-    def start(self) -> int:
-        """The position of the first token."""
-        return self.cache.length
-
-    @property
-    def end(self) -> int:
-        """The position behind the last token."""
-        return self.cache.length + len(self.token_ids)
-
-    def visible(self) -> torch.Tensor | None:
-        """Which position each token may look at, ``[tokens, end]``; None where there is one token, which sees all."""
-        if len(self.token_ids) == 1:
-            return None
-        shape = len(self.token_ids), self.end
-        return torch.ones(shape, dtype=torch.bool, device=self.cache.keys.device).tril(self.start)
-
-
-class _LayerViews(NamedTuple):
-    """The cache of one sequence in one forward pass, by layers."""
-
-    keys: tuple[torch.Tensor, ...]
-    values: tuple[torch.Tensor, ...]
-    new_keys: tuple[torch.Tensor, ...]
-    new_values: tuple[torch.Tensor, ...]
-    visible: torch.Tensor | None
-
-
 class LlamaNetwork:
     """Weights and forward pass; unchanging, so any number of sequences may share it."""
 
@@ -247,7 +163,7 @@ class LlamaNetwork:
         """Run the tokens of several sequences, each behind the tokens of its cache.
 
         The rows of all sequences lie one behind the other, so each weight is read once for all of them, and nothing is
-        padded; only attention looks at one sequence at a time.
+        padded; what sequences share of their caches is read once, too.
 
         Args:
             parts: at least one; no cache twice.  The keys and values of each cache are extended, its ``length`` is
@@ -259,23 +175,24 @@ class LlamaNetwork:
         """
         shape = self.shape
         for part in parts:
-            part.cache.reserve(part.end)
+            part.cache.reserve(len(part.token_ids))
         with torch.inference_mode():
             ids = torch.tensor([token for part in parts for token in part.token_ids], device=self.device)
             positions = torch.tensor([at for part in parts for at in range(part.start, part.end)], device=self.device)
             x = self._embedding[ids]
             rotation = self._cosine[positions, None], self._sine[positions, None]
-            attention = _Attention(parts, shape)
+            attending = attention(parts, shape)
             for index, layer in enumerate(self._layers):
                 normed = F.rms_norm(x, (shape.width,), layer.input_layernorm, shape.epsilon)
                 queries = _rotate(self._heads(self._product(normed, layer.q_proj)), *rotation)
                 keys = _rotate(self._heads(self._product(normed, layer.k_proj)), *rotation)
                 values = self._heads(self._product(normed, layer.v_proj))
-                x = x + self._product(attention.mix(index, queries, keys, values), layer.o_proj)
+                x = x + self._product(attending.mix(index, queries, keys, values), layer.o_proj)
                 normed = F.rms_norm(x, (shape.width,), layer.post_attention_layernorm, shape.epsilon)
                 gated = F.silu(self._product(normed, layer.gate_proj)) * self._product(normed, layer.up_proj)
                 x = x + self._product(gated, layer.down_proj)
-            rows_of_parts = zip(parts, attention.split(x), strict=True)
+            attending.end()
+            rows_of_parts = zip(parts, x.split_with_sizes([len(part.token_ids) for part in parts]), strict=True)
             wanted = [rows if part.all_positions else rows[-1:] for part, rows in rows_of_parts]
             x = F.rms_norm(torch.cat(wanted), (shape.width,), self._norm, shape.epsilon)
             logits = self._product(x, self._embedding).float()
@@ -284,59 +201,6 @@ class LlamaNetwork:
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         """Split ``[rows, heads * head_width]`` into ``[rows, heads, head_width]``."""
         return x.view(x.shape[0], -1, self.shape.head_width)
-
-
-class _Attention:
-    """Attention of the sequences of one forward pass, each over its own cache."""
-
-    def __init__(self, parts: Sequence[Part], shape: LlamaShape) -> None:
-        self._shape = shape
-        self._sizes = [len(part.token_ids) for part in parts]
-        # Views of all layers are made at once: a slice costs as much as a small attention.
-        self._caches = [
-            _LayerViews(
-                keys=part.cache.keys[:, None, :, : part.end].unbind(0),
-                values=part.cache.values[:, None, :, : part.end].unbind(0),
-                new_keys=part.cache.keys[:, :, part.start : part.end].unbind(0),
-                new_values=part.cache.values[:, :, part.start : part.end].unbind(0),
-                visible=part.visible(),
-            )
-            for part in parts
-        ]
-
-    def split(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each sequence."""
-        return x.split_with_sizes(self._sizes)
-
-    def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Store the new keys and values, and return what the queries find, ``[rows, heads * head_width]``.
-
-        Args:
-            layer: index of the block.
-            queries: ``[rows, heads, head_width]``.
-            keys: ``[rows, key_value_heads, head_width]``.
-            values: as ``keys``.
-        """
-        mixed = []
-        split = zip(self._caches, self.split(queries), self.split(keys), self.split(values), strict=True)
-        for cache, own_queries, own_keys, own_values in split:
-            cache.new_keys[layer].copy_(own_keys.transpose(0, 1))
-            cache.new_values[layer].copy_(own_values.transpose(0, 1))
-            mixed.append(self._attend(own_queries, cache.keys[layer], cache.values[layer], cache.visible))
-        return torch.cat(mixed)
-
-    def _attend(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, visible: torch.Tensor | None
-    ) -> torch.Tensor:
-        if visible is None:
-            # The heads that share keys stand for as many positions, all of which see everything.
-            shape = self._shape
-            grouped = queries.view(1, shape.key_value_heads, -1, shape.head_width)
-            return F.scaled_dot_product_attention(grouped, keys, values).view(1, -1)
-        mixed = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None], keys, values, attn_mask=visible, enable_gqa=True
-        )
-        return mixed[0].transpose(0, 1).flatten(1)
 
 
 def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:

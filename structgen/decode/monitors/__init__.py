@@ -1,0 +1,5 @@
+"""Monitors: potentials that know what is around the output, or what stood earlier in it."""
+
+from structgen.decode.monitors.monitor import Monitor, monitor
+
+__all__ = ["Monitor", "monitor"]

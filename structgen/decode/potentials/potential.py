@@ -1,0 +1,217 @@
+"""What an output is worth beside what the model and the grammar say: scores of beginnings and of complete outputs.
+
+Sampling targets ``p(x) exp(complete(x))`` over the members ``x`` of the grammar, ``p`` the model's law.  ``prefix``
+says early what will become of a beginning: minus infinity where nothing that begins so can have a score, and else the
+best guess that there is, which guides the search and is taken back in the end.
+
+Source: A. Lew et al., "Sequential Monte Carlo Steering of Large Language Models using Probabilistic Programs" (2023,
+arXiv 2306.03081); J. Loula et al., "Syntactic and Semantic Control of Large Language Models via Sequential Monte Carlo"
+(ICLR 2025, arXiv 2504.13139).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.errors import VocabularyError
+
+if TYPE_CHECKING:
+    from structgen.decode.potentials.hypothesis import Hypothesis
+    from structgen.engine import Constraint, Matcher
+
+__all__ = ["ConstraintPotential", "Potential", "Product", "Sees"]
+
+Sees: TypeAlias = Literal["tokens", "bytes"]
+
+_KEPT_MATCHERS: Final = 256
+
+
+class Potential(ABC):
+    """A score of outputs, as a logarithm: 0 leaves the model's law as it is, minus infinity forbids.
+
+    The laws (``structgen.testing.check_potential`` tries them):
+
+    - Where ``prefix`` is minus infinity, so is ``prefix`` of every longer beginning, and ``complete``.
+    - ``logw_next``, where there is one, is the difference of scores that it is said to be.
+    - The batch forms agree with the single ones, and the same hypothesis always has the same score.
+
+    A subclass defines ``prefix`` and ``complete``.  For a function of the text, the bytes, the tokens or the parsed
+    value there is :func:`structgen.potential`.
+    """
+
+    sees: Sees = "tokens"
+    """What scores depend on: where it is ``"bytes"``, outputs that differ in their tokens alone share an answer."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @abstractmethod
+    def prefix(self, hypothesis: Hypothesis, /) -> float:
+        """Score a beginning."""
+
+    @abstractmethod
+    def complete(self, hypothesis: Hypothesis, /) -> float:
+        """Score a complete output."""
+
+    def prefix_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
+        """Score several beginnings, ``[len(hypotheses)]``; for those that are quicker at it together."""
+        return np.array([self.prefix(each) for each in hypotheses], dtype=np.float64)
+
+    def complete_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
+        """Score several complete outputs, ``[len(hypotheses)]``."""
+        return np.array([self.complete(each) for each in hypotheses], dtype=np.float64)
+
+    def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
+        """Return what each token adds to ``prefix``, and each EOS what ``complete`` adds to it, ``[V]``.
+
+        None, which is the usual, where that would take longer than to ask about the tokens that are drawn.  Called
+        only where ``prefix`` is not minus infinity.
+        """
+        return None
+
+    def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
+        """Return a row of a mask without some of the tokens that ``prefix`` forbids; None where it knows of none.
+
+        What is in the row may be forbidden all the same: ``prefix`` is asked about what is drawn.
+        """
+        return None
+
+    def __mul__(self, other: Potential) -> Product:
+        """The product of both: scores are added."""
+        if not isinstance(other, Potential):
+            return NotImplemented
+        return Product((self, other))
+
+
+@final
+class Product(Potential):
+    """Several potentials as one.  What one of them forbids is forbidden, and those after it are not asked.
+
+    Args:
+        factors: in the order in which they are asked: cheap ones first.
+    """
+
+    def __init__(self, factors: Sequence[Potential]) -> None:
+        flat: list[Potential] = []
+        for factor in factors:
+            flat.extend(factor.factors if isinstance(factor, Product) else [factor])
+        self.factors: tuple[Potential, ...] = tuple(flat)
+        self.sees = "tokens" if any(factor.sees == "tokens" for factor in flat) else "bytes"
+
+    @property
+    def name(self) -> str:
+        """See ``Potential``."""
+        return " * ".join(factor.name for factor in self.factors) or "1"
+
+    def prefix(self, hypothesis: Hypothesis, /) -> float:
+        """See ``Potential``."""
+        return _sum_until_forbidden(factor.prefix(hypothesis) for factor in self.factors)
+
+    def complete(self, hypothesis: Hypothesis, /) -> float:
+        """See ``Potential``."""
+        return _sum_until_forbidden(factor.complete(hypothesis) for factor in self.factors)
+
+    def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
+        """See ``Potential``: where all factors have it."""
+        total: NDArray[np.float64] | None = None
+        for factor in self.factors:
+            weights = factor.logw_next(hypothesis)
+            if weights is None:
+                return None
+            total = weights if total is None else total + weights
+        return total
+
+    def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32] | None:
+        """See ``Potential``."""
+        row: NDArray[np.int32] | None = None
+        for factor in self.factors:
+            other = factor.allowed(hypothesis)
+            if other is not None:
+                row = other if row is None else row & other
+        return row
+
+
+def _sum_until_forbidden(scores: Any) -> float:
+    total = 0.0
+    for score in scores:
+        total += score
+        if total == -math.inf:
+            break
+    return total
+
+
+@final
+class ConstraintPotential(Potential):
+    """A constraint as a potential: 0 for its members and what may become one, minus infinity for the rest.
+
+    For the intersection of two languages of which neither is regular, which no grammar can state.
+
+    Args:
+        constraint: compiled for the model's vocabulary.
+    """
+
+    def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self._matchers: OrderedDict[tuple[int, ...], Matcher] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        """See ``Potential``."""
+        return repr(self.constraint)
+
+    def prefix(self, hypothesis: Hypothesis, /) -> float:
+        """See ``Potential``."""
+        return -math.inf if self._at(hypothesis) is None else 0.0
+
+    def complete(self, hypothesis: Hypothesis, /) -> float:
+        """See ``Potential``."""
+        matcher = self._at(hypothesis)
+        return 0.0 if matcher is not None and matcher.is_accepting else -math.inf
+
+    def logw_next(self, hypothesis: Hypothesis, /) -> NDArray[np.float64] | None:
+        """See ``Potential``."""
+        size = self.constraint.vocabulary.size
+        bits = np.unpackbits(self.allowed(hypothesis).view(np.uint8), count=size, bitorder="little")
+        return np.where(bits.view(np.bool_), 0.0, -np.inf)
+
+    def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32]:
+        """See ``Potential``: all that it forbids."""
+        rows = np.zeros((1, (self.constraint.vocabulary.size + 31) // 32), dtype=np.int32)
+        matcher = self._at(hypothesis)
+        if matcher is not None:
+            matcher.fill_mask(rows)
+        row: NDArray[np.int32] = rows[0]
+        return row
+
+    def _at(self, hypothesis: Hypothesis) -> Matcher | None:
+        """The matcher after the tokens; None where it refuses one."""
+        if hypothesis.vocabulary.digest != self.constraint.vocabulary.digest:
+            raise VocabularyError(
+                f"potential {self.name}",
+                "its constraint was compiled for another vocabulary than that of the model",
+                evidence=f"{self.constraint.vocabulary!r}, not {hypothesis.vocabulary!r}",
+                remedy="compile its grammar with model.vocabulary",
+            )
+        tokens = hypothesis.tokens
+        known = self._matchers.get(tokens)
+        if known is not None:
+            self._matchers.move_to_end(tokens)
+            return known
+        start = self._matchers.get(tokens[:-1]) if tokens else None
+        matcher = self.constraint.matcher() if start is None else start.fork()
+        rest = tokens if start is None else tokens[-1:]
+        if not all(matcher.accept(token) for token in rest):
+            return None
+        self._matchers[tokens] = matcher
+        if len(self._matchers) > _KEPT_MATCHERS:
+            self._matchers.popitem(last=False)
+        return matcher

@@ -1,0 +1,222 @@
+"""Several outputs, of which a score chooses one.
+
+Source: Z. Kang, X. Zhao and D. Song, "Scalable Best-of-N Selection for Large Language Models via Self-Certainty" (2025,
+arXiv 2502.18581), for the self-certainty and the vote.  Under a grammar it is computed on the model's own law, since a
+mask makes every law look certain, and only where the grammar leaves a choice, since text that it dictates says nothing
+about the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
+
+import numpy as np
+
+from structgen.decode.projection import log_mass
+from structgen.decode.result import Result
+from structgen.decode.sampling.choices import STOP, Choices
+from structgen.decode.sampling.proposal import AWRS
+from structgen.decode.sampling.samples import Sample, Samples
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.models.protocol import Logits
+
+__all__ = ["BestOf", "self_certainty"]
+
+Score: TypeAlias = "Literal['self_certainty', 'logprob'] | Callable[[Result], float]"
+
+
+def _text(result: Result) -> str:
+    return result.text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """The best of several outputs.
+
+    They are drawn by locally constrained decoding: token by token from what the constraint allows and the potentials
+    admit, renormalised.  Those with the same beginning share it, and their next tokens are drawn from equal strata of
+    the law: on average each output comes up as often as if all were drawn alone, and they are more diverse.
+
+    The samples are in the order of their scores, and ``Sample.score`` holds these.
+
+    Attributes:
+        n: how many are drawn.
+        score: what is compared, the more the better: ``"self_certainty"``, the mean over the choices of the
+            divergence from the uniform law to the model's; ``"logprob"``, the model's log-probability of the output; or
+            a function of the result.  Where it is minus infinity, the output is left out.
+        vote: None takes the output with the highest score.  Else each output gives ``(n - rank + 1) ** vote`` votes to
+            its answer, rank 1 being the highest score, and the best output with the answer of most votes is taken.
+            Weights are votes then.
+        answer: what counts as the same answer, for the vote: the text, if nothing else is said.
+
+    Raises:
+        ValueError: a number is out of range, or there is no such score.
+    """
+
+    n: int = 8
+    score: Score = "self_certainty"
+    vote: float | None = None
+    answer: Callable[[Result], Hashable] = _text
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "the best of several outputs of locally constrained decoding"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"BestOf: n must be an integer of at least 1; found {self.n!r}")
+        if self.score not in ("self_certainty", "logprob") and not callable(self.score):
+            raise ValueError(
+                f"BestOf: score must be 'self_certainty', 'logprob' or a function of a result; found {self.score!r}"
+            )
+        if self.vote is not None and not (math.isfinite(self.vote) and self.vote >= 0):
+            raise ValueError(f"BestOf: vote must be None, or finite and not negative; found {self.vote!r}")
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``.
+
+        Raises:
+            GenerationError: the score raises an error or is no number.
+        """
+        finished = _drawn(branches, self.n, generator)
+        scored = [self._scored(branches, each) for each in finished]
+        samples = [sample for sample in scored if sample.score > -math.inf]
+        samples.sort(key=lambda sample: (-sample.score, sample.result.tokens))
+        if self.vote is not None:
+            samples = self._voted(samples, self.vote)
+        return Samples(
+            samples=tuple(samples),
+            lossless=False,
+            log_evidence=None,
+            standard_error=None,
+            particles=self.n,
+            forwards=branches.forwards,
+            tokens=branches.sampled,
+            asked=branches.asked,
+            verdict=branches.verdict,
+        )
+
+    def _scored(self, branches: Branches, written: _Written) -> Sample:
+        result = branches.result(written.branch)
+        if self.score == "self_certainty":
+            score = written.certainty / max(written.choices, 1)
+        elif self.score == "logprob":
+            score = written.branch.log_p
+        else:
+            score = self._asked(result)
+        return Sample(result, score, written.count, score)
+
+    def _asked(self, result: Result) -> float:
+        function: Any = self.score
+        try:
+            score = float(function(result))
+        except Exception as error:
+            raise GenerationError(
+                "score",
+                f"it raised {type(error).__name__}: {error}",
+                evidence=f"for {result.text!r}",
+                remedy="make it answer for every member of the grammar",
+            ) from error
+        if math.isnan(score) or score == math.inf:
+            raise GenerationError(
+                "score", f"it gives {score}", evidence=f"for {result.text!r}", remedy="return a finite number, or -inf"
+            )
+        return score
+
+    def _voted(self, samples: Sequence[Sample], power: float) -> list[Sample]:
+        """The samples with votes for weights, those of the answer with most votes first; ``samples`` are ranked."""
+        votes: dict[Hashable, float] = {}
+        answers = [self.answer(sample.result) for sample in samples]
+        total = sum(sample.particles for sample in samples)
+        rank = 0
+        for sample, answer in zip(samples, answers, strict=True):
+            for _ in range(sample.particles):  # outputs that are alike each have a vote
+                rank += 1
+                votes[answer] = votes.get(answer, 0.0) + math.pow(total - rank + 1, power)
+        order = sorted(range(len(samples)), key=lambda index: -votes[answers[index]])
+        return [
+            Sample(samples[at].result, math.log(votes[answers[at]]), samples[at].particles, samples[at].score)
+            for at in order
+        ]
+
+
+def self_certainty(logits: Logits) -> float:
+    """The Kullback-Leibler divergence from the uniform law to the law that ``logits`` describe, in nats.
+
+    0 where the model has no idea, and the larger the surer it is.  Tokens that the model can never write, as those that
+    pad a vocabulary, count in neither law: one of them would make every divergence infinite.
+
+    Args:
+        logits: unnormalised log-probabilities, ``[V]``.
+    """
+    possible = logits[logits > -np.inf].astype(np.float64)
+    return log_mass(possible) - float(possible.mean()) - math.log(len(possible)) if len(possible) else 0.0
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Written:
+    """Outputs with the same tokens.
+
+    Attributes:
+        branch: their tokens.
+        count: how many there are.
+        certainty: sum of the self-certainty over the choices so far.
+        choices: how many there were.
+    """
+
+    branch: Branch
+    count: int
+    certainty: float = 0.0
+    choices: int = 0
+
+
+def _drawn(branches: Branches, count: int, generator: np.random.Generator) -> list[_Written]:
+    """Draw outputs side by side; those that cannot be completed, because of potentials, are missing."""
+    live, finished = [_Written(branches.root(), count)], list[_Written]()
+    while live:
+        rows = branches.logits([each.branch for each in live])
+        grown = [
+            child
+            for each, logits in zip(live, rows, strict=True)
+            for child in _children(branches, each, logits, generator)
+        ]
+        live = [each for each in grown if each.branch.finish_reason is None]
+        finished += [each for each in grown if each.branch.finish_reason is not None]
+    return finished
+
+
+def _children(branches: Branches, written: _Written, logits: Logits, generator: np.random.Generator) -> list[_Written]:
+    branch = written.branch
+    law = Choices.after(branches, branch, logits)
+    if not law.is_forced:
+        written.certainty += self_certainty(logits)
+        written.choices += 1
+    if law.ends:
+        return _possible([_after(written, branches.finish(branch), written.count)])
+    drawn = AWRS().propose(branches, branch, logits, written.count, generator)
+    tokens = [each.token for each in drawn if each.token is not None]
+    counts = Counter(STOP if branches.is_stop(token) else token for token in tokens)
+    if not counts:
+        branches.drop(branch)
+        return []
+    log_ps = [float(law.log_p[law.index(token)]) for token in counts]
+    steps = [law.step(token, log_p) for token, log_p in zip(counts, log_ps, strict=True)]
+    children = branches.split(branch, steps, log_ps)
+    return _possible([_after(written, child, each) for child, each in zip(children, counts.values(), strict=True)])
+
+
+def _after(written: _Written, branch: Branch, count: int) -> _Written:
+    return _Written(branch, count, written.certainty, written.choices)
+
+
+def _possible(found: list[_Written]) -> list[_Written]:
+    return [each for each in found if each.branch.score > -math.inf]

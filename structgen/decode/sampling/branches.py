@@ -1,0 +1,498 @@
+"""Sequences that are written side by side, their forward passes together.
+
+Particles with the same tokens are one branch, with one cache, one mask and one law.  A branch that goes on in several
+ways splits: one of them takes over its cache and the others copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.context import Context
+from structgen.decode.potentials import Hypothesis, Questions
+from structgen.decode.projection import allowed_ids, log_mass
+from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.sampling.context_pool import ContextPool
+from structgen.decode.sampling.law import Law
+from structgen.errors import GenerationError
+from structgen.models.protocol import Extension, PackedModel
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.lookahead import Expectation
+    from structgen.decode.sampling.problem import Problem
+    from structgen.engine import Matcher
+    from structgen.models.protocol import Logits
+
+__all__ = ["Branch", "Branches"]
+
+_PASS_TOKENS: Final = 512
+"""Tokens that are run in one forward pass."""
+_KEPT_MASKS: Final = 1024
+
+
+class _Path(NamedTuple):
+    """Steps, the last first."""
+
+    before: _Path | None
+    step: Step
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Branch:
+    """One sequence.
+
+    Attributes:
+        hypothesis: its tokens.
+        matcher: where they stand in the grammar.
+        context: the prompt and the tokens in front of the model; None once it is finished, or without a cache.
+        log_p: the model's log-probability of the tokens, and of the stop where it is finished.
+        score: what the potentials say of it: of a beginning, or once it is finished of the complete output.
+        finish_reason: None for as long as it is not finished.
+        logits: what the model says after it, where that is known already.
+    """
+
+    hypothesis: Hypothesis
+    matcher: Matcher
+    context: Context | None
+    log_p: float
+    score: float
+    finish_reason: FinishReason | None = None
+    path: _Path | None = None
+    logits: Logits | None = None
+
+    def steps(self) -> list[Step]:
+        """The steps that led here."""
+        steps, path = [], self.path
+        while path is not None:
+            steps.append(path.step)
+            path = path.before
+        return steps[::-1]
+
+
+@final
+class Branches:
+    """The branches of one run, and what they cost.
+
+    Use it in a ``with`` statement, or close it, to free the caches.
+
+    Attributes:
+        problem: what is sampled.
+        questions: its potentials, asked.
+        mask_questions: how often the matcher was asked about one token.
+        expectation: what is expected of beginnings, for laws to propose tokens by; None for nothing.
+
+    Args:
+        problem: see above.
+        context: the prompt in a context that may have it cached; it is forked, not used.
+    """
+
+    def __init__(self, problem: Problem, context: Context | None = None) -> None:
+        self.problem = problem
+        self.questions = Questions(problem.potentials)
+        self.mask_questions = 0
+        self.expectation: Expectation | None = None
+        self._vocabulary = problem.constraint.vocabulary
+        self._eos = np.array(sorted(self._vocabulary.eos), dtype=np.intp)
+        self._stops = frozenset(self._vocabulary.eos)
+        self._packed = problem.model if isinstance(problem.model, PackedModel) else None
+        self._row: NDArray[np.int32] = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
+        self._masks: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._open: set[Context] = set()
+        self._base = None if context is None else context.fork()
+        self._base_logits: Logits | None = None
+        self._pool = ContextPool(lambda: self._prompted()[0], len(problem.prompt))
+        self._forwards = 0
+        self._sampled = 0
+        self._time_model = 0.0
+        self._time_mask = 0.0
+        self._began = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all caches; results stay."""
+        for context in self._open:
+            context.close()
+        self._open.clear()
+        if self._base is not None:
+            self._base.close()
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes so far; one that several branches share counts once."""
+        return self._forwards
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that were added to branches, stops included."""
+        return self._sampled
+
+    @property
+    def asked(self) -> int:
+        """How often potentials were asked, and the matcher about single tokens."""
+        return self.mask_questions + sum(self.questions.asked.values())
+
+    @property
+    def verdict(self) -> str:
+        """Who forbade what, for messages."""
+        return self.questions.culprits()
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The EOS ids."""
+        return self._stops
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the model runs several sequences in one forward pass."""
+        return self._packed is not None
+
+    def is_stop(self, token: int) -> bool:
+        """Whether ``token`` ends the output."""
+        return token in self._stops
+
+    def root(self) -> Branch:
+        """Return a new branch, with nothing but what stands already.
+
+        Raises:
+            GenerationError: the potentials forbid every output.
+        """
+        problem = self.problem
+        hypothesis = problem.beginning()
+        score = self.questions.prefix(hypothesis)
+        if score == -np.inf:
+            raise GenerationError(
+                "potentials",
+                "they forbid every output",
+                evidence=f"prefix gives -inf for {hypothesis!r}; {self.questions.culprits()}",
+                remedy="loosen the potential that forbids it",
+            )
+        matcher = problem.constraint.matcher()
+        for token in problem.begun:
+            if not matcher.accept(token):
+                raise GenerationError("matcher", f"it refuses token {token}, which the output begins with")
+        context, logits = self._prompted()
+        return Branch(hypothesis, matcher, context, 0.0, score, logits=logits)
+
+    def remaining(self, branch: Branch) -> int:
+        """Tokens that are left of the budget."""
+        return self.problem.max_tokens - len(branch.hypothesis.tokens)
+
+    def logits(self, branches: Sequence[Branch]) -> list[Logits]:
+        """Run what is pending of branches that are not finished through the model; ``[V]`` after each."""
+        pending = [branch for branch in branches if branch.logits is None]
+        contexts = [branch.context for branch in pending if branch.context is not None]
+        if len(contexts) < len(pending):
+            raise ValueError("a finished branch has no law")
+        for branch, row in zip(pending, self._run(contexts), strict=True):
+            branch.logits = row
+        return [branch.logits for branch in branches if branch.logits is not None]
+
+    def logits_at(self, branches: Sequence[Branch]) -> list[Logits]:
+        """Run branches that ``grown`` made, or the root; ``[V]`` after each, which the branches do not keep."""
+        skipped = len(self.problem.begun)
+        pending = [branch for branch in branches if branch.logits is None]
+        rows = iter(self._run(self._pool.placed([branch.hypothesis.tokens[skipped:] for branch in pending])))
+        return [next(rows) if branch.logits is None else branch.logits for branch in branches]
+
+    def allowed(self, branch: Branch) -> NDArray[np.intp]:
+        """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
+
+        The EOS ids stand for the stop.  None of them and no other where a vocabulary without EOS ends the output.
+        """
+        began = perf_counter()
+        if self.remaining(branch) <= 0:
+            ids = self._eos if branch.matcher.is_accepting else self._eos[:0]
+        else:
+            row = self._mask(branch)
+            forbidding = self.questions.allowed(branch.hypothesis) if self.questions.any else None
+            ids = allowed_ids(row if forbidding is None else row & forbidding, self._vocabulary.size)
+        self._time_mask += perf_counter() - began
+        return ids
+
+    def law(self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None) -> Law:
+        """The law of the next token.
+
+        Args:
+            branch: not finished.
+            logits: after it, ``[V]``.
+            ids: among which tokens; None is ``allowed(branch)``.
+
+        Raises:
+            GenerationError: the logits are not usable, or a potential is not.
+        """
+        ids = self.allowed(branch) if ids is None else ids
+        log_p = logits[ids].astype(np.float64) - log_mass(logits)
+        weights = self.questions.logw_next(branch.hypothesis) if self.questions.any else None
+        added = None if weights is None else weights[ids]
+        if self.expectation is not None:
+            tilts = self.expectation.tilts(branch, ids, log_p)
+            added = tilts if added is None else added + tilts
+        return Law.of(ids, log_p, added)
+
+    def ends_here(self, branch: Branch) -> bool:
+        """Whether the output ends where nothing may follow: only without EOS, which would have to be drawn."""
+        return not self._stops and branch.matcher.is_accepting
+
+    def admits(self, branch: Branch, token: int) -> bool:
+        """Whether the potentials allow ``token``, which the constraint allows."""
+        if not self.questions.any:
+            return True
+        if token in self._stops:
+            return self.questions.complete(branch.hypothesis) > -np.inf
+        hypothesis = branch.hypothesis.extended(token)
+        if self.questions.prefix(hypothesis) > -np.inf:
+            return True
+        self.questions.test_forbidden(hypothesis)
+        return False
+
+    def knows_mask(self, branch: Branch) -> bool:
+        """Whether ``allowed`` need not fill a mask."""
+        return self.remaining(branch) <= 0 or self._mask_key(branch) in self._masks
+
+    def accepts(self, branch: Branch, token: int) -> bool:
+        """Whether the constraint and the budget allow ``token``: as ``allowed``, without a mask."""
+        began = perf_counter()
+        self.mask_questions += 1
+        answer = self._accepts(branch, token)
+        self._time_mask += perf_counter() - began
+        return answer
+
+    def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
+        """Go on in several ways; ``branch`` is used up.
+
+        Args:
+            branch: not finished.
+            steps: each the next token, or the stop; no two alike.
+            log_ps: the model's log-probability of each.
+
+        Raises:
+            GenerationError: the matcher refuses a token that its own mask allows.
+        """
+        if branch.context is None:
+            raise ValueError("a finished branch cannot go on")
+        contexts = self._contexts(branch, sum(step.token is not None for step in steps))
+        self._sampled += len(steps)
+        return [
+            self._finished(branch, step, log_p)
+            if step.token is None
+            else self._grown(branch, step, log_p, contexts.pop())
+            for step, log_p in zip(steps, log_ps, strict=True)
+        ]
+
+    def grown(self, branch: Branch, step: Step, log_p: float) -> Branch:
+        """Go on without a cache, for searches that come back to many beginnings; ``branch`` stays as it is.
+
+        Args:
+            branch: not finished.
+            step: the next token, or the stop.
+            log_p: the model's log-probability of it.
+        """
+        self._sampled += 1
+        return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
+
+    def finish(self, branch: Branch) -> Branch:
+        """End a branch without EOS; it is used up."""
+        self.drop(branch)
+        score = self.questions.complete(branch.hypothesis)
+        return Branch(branch.hypothesis, branch.matcher, None, branch.log_p, score, "stop", branch.path)
+
+    def drop(self, branch: Branch) -> None:
+        """Give up a branch."""
+        if branch.context is not None:
+            self._open.discard(branch.context)
+            branch.context.close()
+            branch.context = None
+
+    def copy(self, branch: Branch) -> Branch:
+        """Return the same branch once more."""
+        context = None
+        if branch.context is not None:
+            context = branch.context.fork()
+            self._open.add(context)
+        return Branch(
+            branch.hypothesis,
+            branch.matcher.fork(),
+            context,
+            branch.log_p,
+            branch.score,
+            branch.finish_reason,
+            branch.path,
+        )
+
+    def result(self, branch: Branch) -> Result:
+        """The output of a finished branch, with what the whole run cost so far."""
+        if branch.finish_reason is None:
+            raise ValueError("the branch is not finished")
+        steps = tuple(branch.steps())
+        tokens = branch.hypothesis.tokens
+        forced = sum(step.forced for step in steps if step.token is not None)
+        elapsed = perf_counter() - self._began
+        stats = Stats(
+            prompt_tokens=len(self.problem.prompt),
+            tokens=len(tokens),
+            forced=forced,
+            sampled=len(tokens) - forced,
+            drafted=0,
+            accepted=0,
+            forwards=self._forwards,
+            time_mask_s=self._time_mask,
+            time_model_s=self._time_model,
+            time_other_s=max(elapsed - self._time_model - self._time_mask, 0.0),
+        )
+        return Result(
+            data=branch.hypothesis.data,
+            tokens=tokens,
+            steps=steps,
+            stats=stats,
+            finish_reason=branch.finish_reason,
+            grammar=self.problem.constraint.grammar,
+            vocabulary=self._vocabulary,
+        )
+
+    def _run(self, contexts: Sequence[Context]) -> list[Logits]:
+        """Run what each context has not run yet; ``[V]`` after each."""
+        began = perf_counter()
+        rows: list[Logits] = []
+        for pack in _packs(contexts):
+            if self._packed is not None and len(pack) > 1:
+                rows += self._packed.extend_many(pack)
+                self._forwards += 1
+            else:
+                rows += [session.extend(token_ids) for session, token_ids, _ in pack]
+                self._forwards += len(pack)
+        self._time_model += perf_counter() - began
+        for row in rows:
+            self._check_width(row)
+        return rows
+
+    def _goes_on(self, branch: Branch) -> bool:
+        """Whether the grammar, without the budget, allows more."""
+        branch.matcher.fill_mask(self._row)
+        ids = allowed_ids(self._row[0], self._vocabulary.size)
+        return bool((~np.isin(ids, self._eos)).any())
+
+    def _prompted(self) -> tuple[Context, Logits]:
+        """A context with the prompt, all of it in front of the model, and what the model says then."""
+        if self._base_logits is None:
+            base = self._base or Context(self.problem.model, self.problem.prompt)
+            self._base = base
+            base.prepare()
+            began = perf_counter()
+            self._base_logits = base.session.extend(base.unseen)
+            self._forwards += 1
+            self._time_model += perf_counter() - began
+            self._check_width(self._base_logits)
+        if self._base is None:
+            raise RuntimeError("the prompt was run without a context")
+        context = self._base.fork()
+        self._open.add(context)
+        return context, self._base_logits
+
+    def _check_width(self, row: Logits) -> None:
+        if row.shape != (self._vocabulary.size,):
+            raise GenerationError(
+                f"model {self.problem.model.name!r}",
+                f"it returned {row.shape[-1]} logits",
+                evidence=f"its vocabulary has {self._vocabulary.size} tokens",
+                remedy="give the vocabulary the width of the model's head (size=...)",
+            )
+
+    def _mask(self, branch: Branch) -> NDArray[np.int32]:
+        """The row of the constraint and the budget, which is not spent."""
+        matcher, remaining = branch.matcher, self.remaining(branch)
+        key = self._mask_key(branch)
+        known = self._masks.get(key)
+        if known is not None:
+            return known
+        if key[1] >= 0:
+            matcher.fill_mask_within(self._row, 0, remaining)
+        else:
+            matcher.fill_mask(self._row)
+        if len(self._masks) >= _KEPT_MASKS:
+            self._masks.clear()
+        row: NDArray[np.int32] = self._row[0].copy()
+        self._masks[key] = row
+        return row
+
+    def _mask_key(self, branch: Branch) -> tuple[int, int]:
+        """The state, and the budget where that matters."""
+        matcher, remaining = branch.matcher, self.remaining(branch)
+        return matcher.state_id, remaining if matcher.needs_budget_mask(remaining) else -1
+
+    def _accepts(self, branch: Branch, token: int) -> bool:
+        matcher, remaining = branch.matcher, self.remaining(branch)
+        if token in self._stops:
+            return bool(matcher.is_accepting)
+        if remaining <= 0:
+            return False
+        if not matcher.needs_budget_mask(remaining):
+            count: int = matcher.validate([token])
+            return count == 1
+        if not matcher.accept(token):
+            return False
+        needed: int | None = matcher.min_tokens()
+        matcher.rollback(1)
+        return needed is not None and needed < remaining
+
+    def _contexts(self, branch: Branch, count: int) -> list[Context]:
+        """As many contexts with what ``branch`` holds, its own last."""
+        if branch.context is None or count == 0:
+            self.drop(branch)
+            return []
+        copies = [branch.context.fork() for _ in range(count - 1)]
+        self._open.update(copies)
+        own = branch.context
+        branch.context = None
+        return [own, *copies]
+
+    def _grown(self, branch: Branch, step: Step, log_p: float, context: Context | None) -> Branch:
+        if step.token is None:
+            raise ValueError("a stop adds no token")
+        matcher = branch.matcher.fork()
+        if not matcher.accept(step.token):
+            raise GenerationError("matcher", f"it refuses token {step.token}, which its own mask allows")
+        if context is not None:
+            context.append([step.token])
+        hypothesis = branch.hypothesis.extended(step.token)
+        score = self.questions.prefix(hypothesis) if self.questions.any else 0.0
+        return Branch(hypothesis, matcher, context, branch.log_p + log_p, score, path=_Path(branch.path, step))
+
+    def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:
+        score = self.questions.complete(branch.hypothesis) if self.questions.any else 0.0
+        reason: FinishReason = "length" if self.remaining(branch) <= 0 and self._goes_on(branch) else "stop"
+        return Branch(
+            branch.hypothesis,
+            branch.matcher,
+            None,
+            branch.log_p + log_p,
+            score,
+            reason,
+            _Path(branch.path, step),
+        )
+
+
+def _packs(contexts: Sequence[Context]) -> Iterator[list[Extension]]:
+    """What is to be run, in parts of a bounded number of tokens."""
+    pack: list[Extension] = []
+    tokens = 0
+    for context in contexts:
+        unseen = context.unseen
+        tokens += len(unseen)
+        if pack and tokens > _PASS_TOKENS:
+            yield pack
+            pack, tokens = [], len(unseen)
+        pack.append(Extension(context.session, unseen, all_positions=False))
+    if pack:
+        yield pack

@@ -1,0 +1,249 @@
+"""How particles take their next token: proposals, with weights that are right on average.
+
+A proposal draws tokens and gives each a weight such that, on average over what it draws,
+
+    E[weight 1{token = x}] = p(x) if constraint, budget and potentials admit x, else 0
+
+with ``p`` the model's law.  That is what makes sequential Monte Carlo unbiased.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.awrs import Weighted, recursive, weighted
+from structgen.decode.sampler import Multinomial
+from structgen.decode.sampling.resampling import resample
+from structgen.decode.urn import TokenUrn
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
+    from structgen.models.protocol import Logits
+
+__all__ = ["AWRS", "Proposal", "Proposed", "Scan", "as_proposal"]
+
+
+class Proposed(NamedTuple):
+    """A token that was drawn.
+
+    Attributes:
+        token: its id; None where none was found, and then the weight is zero.
+        log_weight: see the module.
+        log_p: the model's log-probability of the token.
+        is_only: nothing else is allowed.
+    """
+
+    token: int | None
+    log_weight: float
+    log_p: float
+    is_only: bool = False
+
+
+@runtime_checkable
+class Proposal(Protocol):
+    """Draws next tokens."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the weights are as the module says."""
+
+    def propose(
+        self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator, /
+    ) -> list[Proposed]:
+        """Draw ``count`` tokens that may follow ``branch``, after which the model says ``logits``."""
+
+
+NOTHING: Final = Proposed(None, -math.inf, -math.inf)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Tokens drawn from all that are admitted: locally constrained decoding.
+
+    Potentials that cannot tell of all tokens at once are asked about every token that the automaton allows.  The
+    weight is exact.  ``Multinomial()`` as a proposal is this.
+    """
+
+    lossless: ClassVar[bool] = True
+
+    def propose(
+        self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
+    ) -> list[Proposed]:
+        """See ``Proposal``."""
+        law = branches.law(branch, logits)
+        if branches.questions.any:
+            law = law.only(np.array([branches.admits(branch, int(token)) for token in law.ids], dtype=np.bool_))
+        return exact_draws(law, count, generator)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AWRS:
+    """Adaptive weighted rejection sampling: potentials are asked about the tokens that are drawn, few of all.
+
+    The weight is an unbiased estimate of the probability of what is admitted; where there is nothing to ask about
+    beyond the automaton's mask, it is that probability itself.
+
+    Tokens are drawn from those that the mask allows.  With ``mask_after`` the automaton too is asked token by token at
+    first, as would a parser be that has no masks.  The mask is filled after so many rejected tokens, or used at once
+    where it is known from another particle in the same state; the weight is exact then.  That stays unbiased, since
+    whatever was rejected, the expected weight of the estimator is the same.
+
+    Attributes:
+        most_rejects: give up on a particle after so many rejected tokens, without bias: its weight is zero, and those
+            of others are the larger for it.  None never gives up.
+        mask_after: see above; 0 always uses the mask, None never.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    most_rejects: int | None = None
+    mask_after: int | None = 0
+
+    lossless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.most_rejects is not None and self.most_rejects < 1:
+            raise ValueError(f"AWRS: most_rejects must be at least 1; found {self.most_rejects!r}")
+        if self.mask_after is not None and self.mask_after < 0:
+            raise ValueError(f"AWRS: mask_after must not be negative; found {self.mask_after!r}")
+
+    def propose(
+        self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
+    ) -> list[Proposed]:
+        """See ``Proposal``."""
+        found: list[Proposed] = []
+        if self.mask_after != 0 and not branches.knows_mask(branch):
+            found = self._without_mask(branches, branch, logits, count, generator)
+        if len(found) == count:
+            return found
+        law = branches.law(branch, logits)
+        rest = count - len(found)
+        if not branches.questions.any:
+            return found + exact_draws(law, rest, generator)
+        return found + self._draws(law, partial(branches.admits, branch), rest, generator)
+
+    def _draws(
+        self, law: Law, admits: Callable[[int], bool], count: int, generator: np.random.Generator
+    ) -> list[Proposed]:
+        """Draw by the estimator that asks less."""
+        if law.log_z == -math.inf:
+            return [NOTHING] * count
+        ids, weights = law.ids, law.weights()
+        likeliest = float(weights.max() / weights.sum())
+
+        def admits_at(index: int) -> bool:
+            return admits(int(ids[index]))
+
+        return [
+            _proposed(law, weighted(TokenUrn(weights, generator), likeliest, admits_at, most_rejects=self.most_rejects))
+            for _ in range(count)
+        ]
+
+    def _without_mask(
+        self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
+    ) -> list[Proposed]:
+        """Ask the automaton too; stop short of ``count`` where it is quicker to fill the mask."""
+        law = branches.law(branch, logits, np.arange(len(logits), dtype=np.intp))
+        answers: dict[int, bool] = {}
+
+        def admits(token: int) -> bool:
+            if token not in answers:
+                answers[token] = branches.accepts(branch, token) and branches.admits(branch, token)
+            return answers[token]
+
+        if self.mask_after is None:
+            return self._draws(law, admits, count, generator)
+        found: list[Proposed] = []
+        weights = law.weights()
+        for _ in range(count):
+            patient = _Patient(admits, law.ids, self.mask_after)
+            try:
+                drawn = recursive(TokenUrn(weights, generator), patient, most_rejects=self.most_rejects)
+            except _MaskWanted:
+                break
+            found.append(_proposed(law, drawn))
+        return found
+
+
+@final
+class _Patient:
+    """Asks about tokens until ``most`` were rejected and none was admitted.
+
+    Whatever was rejected before the first token that is admitted, the recursive estimator goes on to give each token
+    its probability on average, and so does the mask.  Later on, or with the geometric estimator, that would not be so.
+    """
+
+    def __init__(self, admits: Callable[[int], bool], ids: NDArray[np.intp], most: int) -> None:
+        self._admits = admits
+        self._ids = ids
+        self._left = most
+        self._has_admitted = False
+
+    def __call__(self, index: int) -> bool:
+        if self._admits(int(self._ids[index])):
+            self._has_admitted = True
+            return True
+        if not self._has_admitted:
+            if not self._left:
+                raise _MaskWanted
+            self._left -= 1
+        return False
+
+
+class _MaskWanted(Exception):
+    """Enough tokens were rejected."""
+
+
+def _proposed(law: Law, drawn: Weighted[float]) -> Proposed:
+    if drawn.token is None or drawn.weight == 0:
+        return NOTHING
+    return _at(law, drawn.token, law.log_z + math.log(drawn.weight))
+
+
+def _at(law: Law, index: int, log_weight: float) -> Proposed:
+    """The token at an index of a law, with its weight, made one for the model's law."""
+    log_p = float(law.log_p[index])
+    return Proposed(int(law.ids[index]), log_weight + log_p - float(law.log_q[index]), log_p, len(law.ids) == 1)
+
+
+def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
+    """Return a sampler of tokens as a proposal.
+
+    Raises:
+        ValueError: it draws from another law than the model's, so that its weights would be wrong.
+        TypeError: it is no sampler of tokens.
+    """
+    if isinstance(sampler, Multinomial):
+        if not sampler.lossless:
+            raise ValueError(
+                f"proposal: {sampler!r} changes the model's law, and weights would be wrong; "
+                "use Multinomial() or AWRS() as they are"
+            )
+        return Scan()
+    if not isinstance(sampler, Proposal):
+        raise TypeError(f"proposal: expected AWRS(...) or Multinomial(), found {sampler!r}")
+    if not sampler.lossless:
+        raise ValueError(f"proposal: {sampler!r} is not lossless, and weights would be wrong")
+    return sampler
+
+
+def exact_draws(law: Law, count: int, generator: np.random.Generator) -> list[Proposed]:
+    """Draw from a law whose sum is known: stratified, so that ``count`` draws stand for it better than if independent.
+
+    Each draw by itself has the law; no token comes up more than one time away from its share.
+    """
+    if law.log_z == -math.inf:
+        return [NOTHING] * count
+    indices = resample(law.weights(), count, "stratified", generator)
+    return [_at(law, int(index), law.log_z) for index in indices]

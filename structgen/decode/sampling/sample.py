@@ -1,0 +1,107 @@
+"""``sample``: outputs with weights, from a sampler of whole outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from structgen.decode.context import Context
+from structgen.decode.potentials import as_potential
+from structgen.decode.sampling.branches import Branches
+from structgen.decode.sampling.problem import Problem
+from structgen.decode.sampling.smc import SMC
+from structgen.decode.start import check_start, constraint_of
+
+if TYPE_CHECKING:
+    from structgen.decode.potentials import Potential
+    from structgen.decode.potentials.lifted import Score
+    from structgen.decode.sampling.samples import Samples
+    from structgen.decode.sampling.sequence_sampler import SequenceSampler
+    from structgen.engine import Constraint
+    from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
+    from structgen.models.protocol import LanguageModel, Prompt
+
+__all__ = ["run_sampler", "sample"]
+
+_DEFAULT: Final = SMC()
+
+
+def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a default
+    model: LanguageModel,
+    prompt: Prompt,
+    grammar: Grammar | Constraint,
+    *,
+    sampler: SequenceSampler = _DEFAULT,
+    potentials: Sequence[Potential | Constraint | Score] = (),
+    max_tokens: int = 256,
+    seed: int = 0,
+    chat: bool = True,
+    limits: Limits | None = None,
+) -> Samples:
+    """Draw members of ``grammar`` as answers to ``prompt``, each with a weight.
+
+    The target is the model's law given that the output is a member of at most ``max_tokens`` tokens, times what the
+    potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
+
+    Args:
+        model: the language model.
+        prompt: a text, or the messages of a chat.
+        grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
+        sampler: how outputs are drawn.
+        potentials: what else outputs are worth: potentials, constraints, or functions of the text.
+        max_tokens: the most tokens that an output may have, EOS not counted.
+        seed: of the random numbers; the same seed gives the same samples.
+        chat: whether a text becomes a message of the model's chat template.
+        limits: for compiling a grammar; a constraint has its own.
+
+    Returns:
+        The samples; none where all weights are zero.
+
+    Raises:
+        BudgetError, GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
+        GenerationError: also where a potential raises an error, returns no score, or breaks its contract.
+    """
+    constraint = constraint_of(grammar, model, limits)
+    with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
+        return run_sampler(
+            sampler,
+            context,
+            constraint,
+            potentials=potentials,
+            max_tokens=max_tokens,
+            generator=np.random.Generator(np.random.PCG64(seed)),
+        )
+
+
+def run_sampler(
+    sampler: SequenceSampler,
+    context: Context,
+    constraint: Constraint,
+    *,
+    potentials: Sequence[Potential | Constraint | Score] = (),
+    max_tokens: int,
+    generator: np.random.Generator,
+    begun: tuple[int, ...] = (),
+) -> Samples:
+    """As ``sample``, after the tokens of a context, which stays as it is.
+
+    Args:
+        sampler: see ``sample``.
+        context: the prompt, at least one token, and what is written already.
+        constraint: see ``sample``.
+        potentials: see ``sample``.
+        max_tokens: see ``sample``; what is written already counts.
+        generator: the randomness.
+        begun: tokens of the output that stand already; the context ends with them.
+
+    Raises:
+        GenerationError, BudgetError, VocabularyError: as ``sample``.
+    """
+    check_start(context.model, len(context) - len(begun), constraint, max_tokens)
+    asked = tuple(as_potential(each) for each in potentials)
+    problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
+    with Branches(problem, context) as branches:
+        return sampler.run(branches, generator)

@@ -1,0 +1,151 @@
+"""What sampling several outputs returns: outputs with weights, and what they say of the whole law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from structgen.decode.result import Result
+
+__all__ = ["Round", "Sample", "Samples"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One output.
+
+    Attributes:
+        result: the output.
+        log_weight: logarithm of its weight, not normalised; of an output that several particles came to, together.
+        particles: how many came to it.
+        score: what ``BestOf`` and its like compare; else what the potentials say of it.
+    """
+
+    result: Result
+    log_weight: float
+    particles: int = 1
+    score: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where a run stood after one token more.
+
+    Attributes:
+        live: particles that are being written.
+        finished: particles that are complete.
+        distinct: different sequences among those that are being written.
+        ess: effective sample size, of all particles; 0 where all weights are zero.
+        log_evidence: estimate of the log of the target's sum, so far: of what may still be completed.
+        resampled: whether particles were drawn anew by their weights then.
+    """
+
+    live: int
+    finished: int
+    distinct: int
+    ess: float
+    log_evidence: float
+    resampled: bool
+
+
+@final
+@dataclass(frozen=True)
+class Samples:
+    """Outputs with weights.
+
+    Attributes:
+        samples: those of positive weight, the heaviest first; of equal weight in the order of their tokens.
+        lossless: whether the weights are those of the target (see ``Problem``); then any average over the target is
+            estimated by the weighted average over the samples.
+        log_evidence: estimate of the log of the sum of the target: of the probability that the model alone writes an
+            output that the constraint and the potentials allow; minus infinity where all weights are zero, and None
+            where the sampler does not estimate it.
+        standard_error: of ``log_evidence``; None where it is not known.
+        particles: how many were drawn.
+        forwards: forward passes of the model.
+        tokens: tokens that were written, on all branches, stops included.
+        asked: how often potentials were asked, and the matcher about single tokens.
+        verdict: who forbade what, in words; for messages.
+        history: the rounds of a run, for samplers that have them.
+    """
+
+    samples: tuple[Sample, ...]
+    lossless: bool
+    log_evidence: float | None
+    standard_error: float | None
+    particles: int
+    forwards: int
+    tokens: int
+    asked: int
+    verdict: str = field(repr=False)
+    history: tuple[Round, ...] = field(default=(), repr=False)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The outputs."""
+        return tuple(sample.result for sample in self.samples)
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64]:
+        """Normalised weights, ``[len(samples)]``; they sum to 1."""
+        logs = np.array([sample.log_weight for sample in self.samples])
+        if not len(logs):
+            return logs
+        weights: NDArray[np.float64] = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        return weights
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size: how many independent samples of the target are worth as much.
+
+        Source: A. Kong, "A note on importance sampling using standardized weights" (1992).
+        """
+        counts = np.array([sample.particles for sample in self.samples])
+        return float(1 / (self.weights**2 / counts).sum()) if len(counts) else 0.0
+
+    def mean(self, function: Callable[[Result], float]) -> float:
+        """Estimate the expectation of a function of the output under the target.
+
+        Raises:
+            GenerationError: all weights are zero.
+        """
+        self._check_any()
+        return float(sum(w * function(sample.result) for w, sample in zip(self.weights, self.samples, strict=True)))
+
+    def draw(self, generator: np.random.Generator) -> Result:
+        """Draw one output by its weight.
+
+        Raises:
+            GenerationError: all weights are zero.
+        """
+        self._check_any()
+        return self.samples[int(generator.choice(len(self.samples), p=self.weights))].result
+
+    def best(self) -> Result:
+        """The output of the highest weight.
+
+        Raises:
+            GenerationError: all weights are zero.
+        """
+        self._check_any()
+        return self.samples[0].result
+
+    def _check_any(self) -> None:
+        if not self.samples:
+            raise GenerationError(
+                "sampling",
+                f"all {self.particles} weights are zero",
+                evidence=self.verdict,
+                remedy="take more particles, or loosen what forbids most",
+            )

@@ -1,0 +1,268 @@
+"""Sequential Monte Carlo: particles that grow token by token, and of which the promising are drawn anew.
+
+Source: A. Lew et al. (2023, arXiv 2306.03081) and J. Loula et al. (ICLR 2025, arXiv 2504.13139) for language models.
+Estimates are unbiased whatever the scheme: N. Chopin and O. Papaspiliopoulos, "An Introduction to Sequential Monte
+Carlo" (2020), chapter 16.  Beyond the published code, particles with the same tokens are one: they share cache, mask
+and answers, their weights are averaged, and their next tokens are drawn together, one from each stratum of the law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.projection import log_mass
+from structgen.decode.result import Step
+from structgen.decode.sampling.proposal import AWRS, Proposal, Proposed, as_proposal
+from structgen.decode.sampling.resampling import RESAMPLING, Resampling, resample
+from structgen.decode.sampling.samples import Round, Sample, Samples
+
+if TYPE_CHECKING:
+    from structgen.decode.sampler import Multinomial
+    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.lookahead import Lookahead
+
+__all__ = ["SMC"]
+
+
+@final
+@dataclass(frozen=True)
+class SMC:
+    """Sequential Monte Carlo.
+
+    Its samples, with their weights, stand for the target: the model's law given that the output belongs to the grammar,
+    times the potentials.  One output drawn from them has nearly that law, the more nearly the more particles.
+
+    Attributes:
+        particles: how many.
+        ess_threshold: particles are drawn anew by their weights where the effective sample size falls below this
+            share of them; 0 never (importance sampling), 1 after every token.
+        resampling: how: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
+        proposal: how a particle takes its next token: ``AWRS(...)``, or ``Multinomial()``, which asks potentials about
+            every token that the mask allows.
+        lookahead: what is expected of a beginning, so that resampling and proposals prefer those that can be completed.
+
+    Raises:
+        ValueError: a number is out of range, or the proposal is not lossless.
+    """
+
+    particles: int = 16
+    ess_threshold: float = 0.5
+    resampling: Resampling = "stratified"
+    proposal: Proposal | Multinomial = field(default_factory=AWRS)
+    lookahead: Lookahead | None = None
+
+    lossless: ClassVar[bool] = True
+    takes_best: ClassVar[bool] = False
+    target: ClassVar[str] = "the model's law given the constraint, times the potentials"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.particles, int) or self.particles < 1:
+            raise ValueError(f"SMC: particles must be an integer of at least 1; found {self.particles!r}")
+        if not 0 <= self.ess_threshold <= 1:
+            raise ValueError(f"SMC: ess_threshold must be in [0, 1]; found {self.ess_threshold!r}")
+        if self.resampling not in RESAMPLING:
+            raise ValueError(f"SMC: resampling must be one of {', '.join(RESAMPLING)}; found {self.resampling!r}")
+        as_proposal(self.proposal)
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``."""
+        return _Run(self, branches, generator).samples()
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Group:
+    """The particles of one branch.
+
+    Attributes:
+        branch: their tokens.
+        log_weight: log of the sum of their weights, without what is guessed about the rest; they share it equally.
+        eves: for each the particle at the beginning that it comes from.
+        twist: what the look-ahead guesses about the rest; none once it is finished.
+    """
+
+    branch: Branch
+    log_weight: float
+    eves: NDArray[np.intp]
+    twist: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self.eves)
+
+    @property
+    def log_total(self) -> float:
+        """Log of the sum of their weights, with potentials and guesses."""
+        return self.log_weight + self.branch.score + self.twist
+
+    @property
+    def is_finished(self) -> bool:
+        return self.branch.finish_reason is not None
+
+
+@final
+class _Run:
+    """One run."""
+
+    def __init__(self, sampler: SMC, branches: Branches, generator: np.random.Generator) -> None:
+        self._sampler = sampler
+        self._branches = branches
+        self._generator = generator
+        self._proposal = as_proposal(sampler.proposal)
+        self._expectation = None if sampler.lookahead is None else sampler.lookahead.start()
+        branches.expectation = self._expectation
+        self._rounds: list[Round] = []
+        count = sampler.particles
+        root = _Group(branches.root(), math.log(count), np.arange(count))
+        root.twist = self._twist(root.branch)
+        self._groups = [root]
+
+    def samples(self) -> Samples:
+        """Run to the end."""
+        while live := [group for group in self._groups if not group.is_finished]:
+            self._groups = [group for group in self._groups if group.is_finished] + self._grown(live)
+            self._end_round()
+        heaviest_first = sorted(self._groups, key=lambda group: (-group.log_total, group.branch.hypothesis.tokens))
+        return Samples(
+            samples=tuple(
+                Sample(self._branches.result(group.branch), group.log_total, group.count, group.branch.score)
+                for group in heaviest_first
+            ),
+            lossless=True,
+            log_evidence=self._log_evidence(),
+            standard_error=self._standard_error(),
+            particles=self._sampler.particles,
+            forwards=self._branches.forwards,
+            tokens=self._branches.sampled,
+            asked=self._branches.asked,
+            verdict=self._branches.verdict,
+            history=tuple(self._rounds),
+        )
+
+    def _grown(self, live: Sequence[_Group]) -> list[_Group]:
+        """Give every particle its next token."""
+        rows = self._branches.logits([group.branch for group in live])
+        return [grown for group, logits in zip(live, rows, strict=True) for grown in self._children(group, logits)]
+
+    def _children(self, group: _Group, logits: NDArray[np.float32]) -> list[_Group]:
+        branches, branch = self._branches, group.branch
+        share = group.log_weight - math.log(group.count)
+        if branches.ends_here(branch) and not len(branches.allowed(branch)):
+            return self._weighed([_Group(branches.finish(branch), group.log_weight, group.eves)])
+        drawn = self._proposal.propose(branches, branch, logits, group.count, self._generator)
+        by_token: dict[int | None, list[int]] = {}
+        for index, each in enumerate(drawn):
+            if each.token is not None:
+                token = None if branches.is_stop(each.token) else each.token
+                by_token.setdefault(token, []).append(index)
+        steps, log_ps = [], []
+        for token, indices in by_token.items():
+            log_z = log_mass(np.array([drawn[index].log_weight for index in indices])) - math.log(len(indices))
+            log_p = self._log_p(token, drawn[indices[0]], logits)
+            steps.append(Step(token, drawn[indices[0]].is_only, log_p - log_z, log_z))
+            log_ps.append(log_p)
+        children = branches.split(branch, steps, log_ps)
+        return self._weighed(
+            [
+                _Group(child, share + step.log_z + math.log(len(indices)), group.eves[indices])
+                for child, step, indices in zip(children, steps, by_token.values(), strict=True)
+                if step.log_z is not None
+            ]
+        )
+
+    def _log_p(self, token: int | None, drawn: Proposed, logits: NDArray[np.float32]) -> float:
+        """The model's log-probability: stopping is one event, whichever of several EOS ids was drawn."""
+        if token is not None:
+            return drawn.log_p
+        return log_mass(logits[list(self._branches.stops)]) - log_mass(logits)
+
+    def _weighed(self, groups: list[_Group]) -> list[_Group]:
+        """Drop those of weight zero, and ask what is expected of the others."""
+        kept = []
+        for group in groups:
+            if not group.is_finished:
+                group.twist = self._twist(group.branch)
+            if group.log_total > -math.inf:
+                kept.append(group)
+            else:
+                self._branches.drop(group.branch)
+        return kept
+
+    def _twist(self, branch: Branch) -> float:
+        return 0.0 if self._expectation is None else self._expectation.log_h(branch)
+
+    def _end_round(self) -> None:
+        ess = self._ess()
+        wants = bool(self._groups) and ess < self._sampler.ess_threshold * self._sampler.particles
+        live = [group for group in self._groups if not group.is_finished]
+        resampled = wants and bool(live)
+        self._rounds.append(
+            Round(
+                live=sum(group.count for group in live),
+                finished=sum(group.count for group in self._groups if group.is_finished),
+                distinct=len(live),
+                ess=ess,
+                log_evidence=self._log_evidence(),
+                resampled=resampled,
+            )
+        )
+        if resampled:
+            self._resample()
+
+    def _resample(self) -> None:
+        """Draw the particles anew; their weights are all the same then, and their sum stays."""
+        count = self._sampler.particles
+        log_mean = self._log_evidence()
+        totals = np.array([group.log_total for group in self._groups])
+        counts = np.array([group.count for group in self._groups])
+        owners = np.repeat(np.arange(len(counts)), counts)
+        weights = np.repeat(np.exp(totals - totals.max()) / counts, counts)
+        chosen = resample(weights, count, self._sampler.resampling, self._generator)
+        starts = np.cumsum(counts) - counts
+        kept = []
+        for index, group in enumerate(self._groups):
+            mine = chosen[owners[chosen] == index] - starts[index]
+            if not len(mine):
+                self._branches.drop(group.branch)
+                continue
+            group.eves = group.eves[mine]
+            group.log_weight += log_mean + math.log(len(mine)) - group.log_total
+            kept.append(group)
+        self._groups = kept
+
+    def _ess(self) -> float:
+        if not self._groups:
+            return 0.0
+        totals = np.array([group.log_total for group in self._groups])
+        weights = np.exp(totals - totals.max())
+        counts = np.array([group.count for group in self._groups])
+        return float(weights.sum() ** 2 / (weights**2 / counts).sum())
+
+    def _log_evidence(self) -> float:
+        if not self._groups:
+            return -math.inf
+        return log_mass(np.array([group.log_total for group in self._groups])) - math.log(self._sampler.particles)
+
+    def _standard_error(self) -> float | None:
+        """By how unequally the particles at the beginning share in the end; rather too large than too small.
+
+        A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018), subtract what multinomial
+        resampling makes unequal by chance.  Other schemes leave less to chance, and would seem too certain.
+        """
+        count = self._sampler.particles
+        if count == 1 or not self._groups:
+            return None
+        totals = np.array([group.log_total for group in self._groups])
+        weights = np.exp(totals - totals.max())
+        weights /= weights.sum()
+        by_eve = np.zeros(count)
+        for group, weight in zip(self._groups, weights, strict=True):
+            np.add.at(by_eve, group.eves, weight / group.count)
+        variance = (count * float((by_eve**2).sum()) - 1) / (count - 1)
+        return math.sqrt(max(variance, 0.0))

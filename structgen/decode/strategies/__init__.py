@@ -1,0 +1,48 @@
+"""Strategies that need no training: they look ahead, search, select or decide.
+
+None of them draws from the target law (``lossless`` is False), and every output is complete and within the grammar.
+"""
+
+from structgen.decode.strategies.a_star import AStar
+from structgen.decode.strategies.adadec import AdaDec, Trace, learn_threshold, trace
+from structgen.decode.strategies.boundary import Boundary
+from structgen.decode.strategies.cautious import Cautious
+from structgen.decode.strategies.decisions import (
+    FBeta,
+    HierarchicalFBeta,
+    LeastCost,
+    MostProbable,
+    NearestMean,
+    Quantile,
+    Rule,
+)
+from structgen.decode.strategies.first_finish import FirstFinish
+from structgen.decode.strategies.foresight import Foresight
+from structgen.decode.strategies.labels import Decide, LabelLaw, label_law
+from structgen.decode.strategies.quality import QualityBeam, TransferQ
+from structgen.decode.strategies.thinking import Thinking
+
+__all__ = [
+    "AStar",
+    "AdaDec",
+    "Boundary",
+    "Cautious",
+    "Decide",
+    "FBeta",
+    "FirstFinish",
+    "Foresight",
+    "HierarchicalFBeta",
+    "LabelLaw",
+    "LeastCost",
+    "MostProbable",
+    "NearestMean",
+    "QualityBeam",
+    "Quantile",
+    "Rule",
+    "Thinking",
+    "Trace",
+    "TransferQ",
+    "label_law",
+    "learn_threshold",
+    "trace",
+]

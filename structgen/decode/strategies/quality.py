@@ -1,0 +1,177 @@
+"""What a user thinks of beginnings, taken into account while they are written.
+
+Sources: S. Koneru et al., "Quality-Aware Decoding: Unifying Quality Estimation and Decoding" (2025, arXiv 2502.08561);
+S. Chakraborty et al., "Transfer Q*: Principled Decoding for LLM Alignment" (2024, arXiv 2405.20495).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.projection import log_mass
+from structgen.decode.sampler import Greedy, Sampler
+from structgen.decode.strategies.options import Options, best, look, take, twin
+from structgen.decode.strategies.outcome import Judge, at_least, judged, outcome
+from structgen.decode.strategies.rollout import Rollout, next_token, roll
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.samples import Samples
+
+__all__ = ["QualityBeam", "TransferQ"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QualityBeam:
+    """Beam search by the model's probability and by a critic of beginnings.
+
+    A beginning is worth
+
+        (1 - weight) mean log-probability of its tokens + weight critic(beginning)
+
+    with scores of potentials among the log-probabilities.  After each token the best beginnings stay, complete outputs
+    among them; it ends when all of them are complete.  ``log_weight`` of a sample is what it is worth.
+
+    Attributes:
+        critic: what a beginning, or a complete output, is worth; minus infinity gives it up.
+        weight: of the critic, in [0, 1].
+        beams: how many beginnings stay.
+        candidates: tokens that each is continued with, the most probable that the mask allows; None is twice ``beams``.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    critic: Judge
+    weight: float = 0.5
+    beams: int = 4
+    candidates: int | None = None
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "no law: the best by probability and critic, as far as a beam search finds it"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"QualityBeam: weight must be in [0, 1]; found {self.weight!r}")
+        at_least("QualityBeam", 1, beams=self.beams, candidates=1 if self.candidates is None else self.candidates)
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``; draws no random number."""
+        width = 2 * self.beams if self.candidates is None else self.candidates
+        held = [(Rollout.of(branches.root()), 0.0)]
+        while any(not rollout.is_finished for rollout, _ in held):
+            grown = [each for each in held if each[0].is_finished]
+            live = [rollout for rollout, _ in held if not rollout.is_finished]
+            for rollout, options in zip(live, look(branches, [each.branch for each in live]), strict=True):
+                before = rollout.branch
+                for child in take(branches, before, options, best(branches, before, options, width)):
+                    after = rollout.after(child, 1)
+                    grown.append((after, self._worth(after)))
+            held = self._kept(branches, grown)
+        return outcome(branches, [(rollout.branch, worth) for rollout, worth in held], drawn=self.beams)
+
+    def _worth(self, rollout: Rollout) -> float:
+        worth = judged(self.critic, rollout.branch.hypothesis, what="QualityBeam: the critic") if self.weight else 0.0
+        return (1 - self.weight) * rollout.mean + self.weight * worth
+
+    def _kept(self, branches: Branches, grown: Sequence[tuple[Rollout, float]]) -> list[tuple[Rollout, float]]:
+        """The best; of equal ones complete ones first, then those whose tokens come first in order."""
+        ordered = sorted(grown, key=lambda each: (-each[1], not each[0].is_finished, each[0].branch.hypothesis.tokens))
+        kept = [each for each in ordered[: self.beams] if each[1] > -math.inf]
+        for rollout, _ in ordered[len(kept) :]:
+            branches.drop(rollout.branch)
+        return kept
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TransferQ:
+    """Tokens by what they lead to: the reward of outputs that are completed from each of the most probable ones.
+
+    At each step at which the mask leaves a choice, every candidate is completed under the grammar and the budget, and
+
+        probability of a candidate ~ its own exp(strength mean reward of its completions)
+
+    Attributes:
+        reward: of complete outputs.
+        candidates: how many tokens are tried, the most probable that the mask allows.
+        completions: of each candidate; more than one only with a ``policy`` that draws.
+        strength: of rewards against log-probabilities.
+        policy: how completions are written: the model whose values are taken.
+        sampler: how a token is taken from the tilted law.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Complexity: ``candidates`` times ``completions`` outputs for each token.
+    """
+
+    reward: Judge
+    candidates: int = 8
+    completions: int = 1
+    strength: float = 1.0
+    policy: Sampler = field(default_factory=Greedy)
+    sampler: Sampler = field(default_factory=Greedy)
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "step by step the mask's law, tilted by the rewards of completions"
+
+    def __post_init__(self) -> None:
+        at_least("TransferQ", 1, candidates=self.candidates, completions=self.completions)
+        if not (math.isfinite(self.strength) and self.strength >= 0):
+            raise ValueError(f"TransferQ: strength must be finite and not negative; found {self.strength!r}")
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``."""
+        branch: Branch | None = branches.root()
+        while branch is not None and branch.finish_reason is None:
+            (options,) = look(branches, [branch])
+            if len(options) <= 1:
+                branch = next_token(branches, branch, options, self.policy, generator)
+            else:
+                branch = self._best(branches, branch, options, generator)
+        return outcome(branches, [] if branch is None else [(branch, 0.0)])
+
+    def _best(
+        self, branches: Branches, branch: Branch, options: Options, generator: np.random.Generator
+    ) -> Branch | None:
+        # In the order of ids, which is what samplers expect.
+        indices = sorted(best(branches, branch, options, self.candidates))
+        children = take(branches, branch, options, indices)
+        log_q = options.log_q[indices] + self._values(branches, children, generator)
+        mass = log_mass(log_q) if len(log_q) else -math.inf
+        chosen = -1
+        if mass > -math.inf:
+            only = np.flatnonzero(log_q > -np.inf)
+            chosen = int(only[0]) if len(only) == 1 else self.sampler.draw(log_q - mass, generator)
+        for origin, child in enumerate(children):
+            if origin != chosen:
+                branches.drop(child)
+        return children[chosen] if chosen >= 0 else None
+
+    def _values(
+        self, branches: Branches, children: Sequence[Branch], generator: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """``strength`` times the mean reward of completions; minus infinity where none of them can be completed."""
+        branches.logits([child for child in children if child.finish_reason is None])
+        starts = [
+            Rollout.of(child if child.finish_reason is not None else twin(branches, child), self.completions, origin)
+            for origin, child in enumerate(children)
+        ]
+        sums, counts = np.zeros(len(children)), np.zeros(len(children))
+        for rollout in roll(branches, starts, sampler=self.policy, generator=generator, ended=lambda _: False):
+            reward = judged(self.reward, rollout.branch.hypothesis, what="TransferQ: the reward")
+            sums[rollout.origin] += rollout.count * reward
+            counts[rollout.origin] += rollout.count
+        means: NDArray[np.float64] = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
+        means[means > -np.inf] *= self.strength
+        return means

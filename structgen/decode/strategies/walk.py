@@ -1,0 +1,164 @@
+"""One output, token by token, for strategies that choose by more than the law in front of them.
+
+A ``Sampler`` sees the law of the next token and no more.  A strategy that asks another model, or looks at what it has
+written, is a ``SequenceSampler`` that walks: what the grammar forces is taken without asking any model, and only where
+there is a choice the strategy is asked, with the law after masking in hand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.result import Step
+from structgen.decode.strategies.options import Options, draw, take
+from structgen.decode.strategies.outcome import outcome
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.samples import Samples
+    from structgen.models.protocol import Logits
+
+__all__ = ["FreeText", "Place", "Walker", "walk"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """Where the grammar leaves the model so much freedom that repetition is the model's doing, and no structure.
+
+    Attributes:
+        share: of the vocabulary: so much of it is allowed at least.  In the text of a JSON string nearly all tokens
+            are, in a number or at a joint few.
+        mass: so much of the model's probability is allowed at least.
+
+    Raises:
+        ValueError: a number is not in [0, 1].
+    """
+
+    share: float = 0.1
+    mass: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("share", self.share), ("mass", self.mass)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"FreeText: {name} must be in [0, 1]; found {value!r}")
+
+    def holds(self, options: Options, size: int) -> bool:
+        """Whether these options, among ``size`` tokens, are free text."""
+        least = math.log(self.mass) if self.mass else -math.inf
+        # The sum over a whole vocabulary is 1 up to rounding.
+        return len(options) >= self.share * size and options.log_z >= least - 1e-9
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a token has to be chosen.
+
+    Attributes:
+        branch: the output so far, and the session of the model.
+        logits: what the chosen model says of every token, ``[V]``.
+        options: what the mask allows, two options or more.
+    """
+
+    branch: Branch
+    logits: Logits
+    options: Options
+
+
+class Walker(Protocol):
+    """The state of a strategy over one output."""
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes beside those of the branches."""
+
+    def logits(self, branch: Branch, /) -> Logits:
+        """What is said after a branch where the mask allows a choice; asked once for each choice."""
+
+    def choose(self, place: Place, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
+        """Return the index of one of the options, of which two or more have a positive probability.
+
+        Args:
+            place: where.
+            log_p: of the options, normalised, ``[n]``; minus infinity where a potential has refused one just now.
+            generator: the randomness.
+        """
+
+
+def walk(branches: Branches, generator: np.random.Generator, walker: Walker) -> Samples:
+    """Write one output; no sample is returned where potentials leave nothing."""
+    branch: Branch | None = branches.root()
+    while branch is not None and branch.finish_reason is None:
+        branch = _forced(branches, branch)
+        if branch is not None and branch.finish_reason is None:
+            logits = walker.logits(branch)
+            options = Options.after(branches, branch, logits)
+            sampler = _Asking(walker, Place(branch, logits, options))
+            index = draw(branches, branch, options, sampler, generator)
+            children = take(branches, branch, options, [] if index is None else [index])
+            branch = children[0] if children else None
+    samples = outcome(branches, [] if branch is None else [(branch, 0.0)])
+    return _with_forwards(samples, walker.forwards)
+
+
+@final
+class _Asking:
+    """A walker as a sampler at one place."""
+
+    lossless = False
+
+    def __init__(self, walker: Walker, place: Place) -> None:
+        self._walker = walker
+        self._place = place
+
+    def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator) -> int:
+        return self._walker.choose(self._place, log_p, generator)
+
+
+def _forced(branches: Branches, branch: Branch) -> Branch | None:
+    """Take what the grammar forces, up to where there is a choice, or the end; None where that is forbidden."""
+    while branch.finish_reason is None:
+        step = _forced_step(branches, branch)
+        if step is None:
+            if len(branches.allowed(branch)):
+                return branch
+            children = [branches.finish(branch)] if branches.ends_here(branch) else []
+        else:
+            children = branches.split(branch, [step], [0.0])  # it is not scored
+        if not children or children[0].score == -np.inf:
+            for child in children or [branch]:
+                branches.drop(child)
+            return None
+        branch = children[0]
+    return branch
+
+
+def _forced_step(branches: Branches, branch: Branch) -> Step | None:
+    """The canonical token of forced text, or the only token, or the only way out; None where there is a choice."""
+    for token in branch.matcher.forced_tokens()[:1]:
+        if branches.remaining(branch) > 0 and branches.accepts(branch, token):
+            return Step(token, True, 0.0, None)
+    ids = branches.allowed(branch)
+    if len(ids) and np.isin(ids, list(branches.stops)).all():
+        return Step(None, True, 0.0, None)
+    return Step(int(ids[0]), True, 0.0, None) if len(ids) == 1 else None
+
+
+def _with_forwards(samples: Samples, more: int) -> Samples:
+    """Count passes that the branches know nothing of."""
+    counted = tuple(
+        replace(
+            sample,
+            result=replace(
+                sample.result, stats=replace(sample.result.stats, forwards=sample.result.stats.forwards + more)
+            ),
+        )
+        for sample in samples.samples
+    )
+    return replace(samples, samples=counted, forwards=samples.forwards + more)
