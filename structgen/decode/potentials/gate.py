@@ -46,8 +46,6 @@ class Gate:
         asked = now if token is None else now.extended(token)
         score = self._questions.complete(now) if token is None else self._questions.prefix(asked)
         if score == -np.inf:
-            if token is not None:
-                self._questions.test_forbidden(asked)
             return False
         if score != 0:
             raise GenerationError(

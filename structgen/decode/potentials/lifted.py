@@ -49,9 +49,9 @@ class Lifted(Potential):
         return self._name
 
     @property
-    def is_early(self) -> bool:
-        """Whether it says anything of beginnings."""
-        return self._early is not None
+    def is_one_function(self) -> bool:
+        """Whether the same function judges beginnings and complete outputs."""
+        return self._early is self._score
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""

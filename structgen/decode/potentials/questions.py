@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.potentials.lifted import Lifted
 from structgen.decode.potentials.potential import Potential, Product
 from structgen.errors import GenerationError, StructgenError
 
@@ -63,18 +64,27 @@ class Questions:
         """
         return self._sum(hypothesis, is_complete=True)
 
+    @property
+    def tests_more(self) -> bool:
+        """Whether ``test_forbidden`` would look."""
+        return self._tested < _TESTED
+
     def test_forbidden(self, hypothesis: Hypothesis) -> None:
-        """Look whether the potential that forbids a beginning allows it as a complete output; only a few times a run.
+        """Look whether the potential that forbids a beginning, which may be complete, allows it as that.
+
+        Done only a few times a run, since it may be costly.
 
         Raises:
             GenerationError: it does.
         """
-        if self._tested >= _TESTED:
+        if not self.tests_more:
             return
         self._tested += 1
         for index, potential in enumerate(self._potentials):
             if self._score(index, hypothesis, is_complete=False) > -math.inf:
                 continue
+            if isinstance(potential, Lifted) and potential.is_one_function:
+                return
             score = self._score(index, hypothesis, is_complete=True)
             if score > -math.inf:
                 raise GenerationError(

@@ -254,7 +254,10 @@ class Branches:
         hypothesis = branch.hypothesis.extended(token)
         if self.questions.prefix(hypothesis) > -np.inf:
             return True
-        self.questions.test_forbidden(hypothesis)
+        if self.questions.tests_more:
+            matcher = branch.matcher.fork()
+            if matcher.accept(token) and matcher.is_accepting:
+                self.questions.test_forbidden(hypothesis)
         return False
 
     def knows_mask(self, branch: Branch) -> bool:

@@ -1,0 +1,203 @@
+"""Potentials in front of a single output, and samplers of whole outputs in the loop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from exact_target import exact_target, z_score
+
+from structgen.decode import Context, Greedy, Multinomial, generate, start_generation
+from structgen.decode.potentials import Potential, potential
+from structgen.decode.sampling import AWRS, SMC
+from structgen.engine import Vocabulary, compile
+from structgen.errors import GenerationError
+from structgen.grammar.regex import regex
+from structgen.models import HashModel
+
+VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab", b"c", b"ca"], eos=[0])
+PATTERN = "(a|b|c){1,5}"
+CONSTRAINT = compile(regex(PATTERN), VOCABULARY)
+
+
+@potential(always=True)
+def no_repeats(text: str) -> bool:
+    return not re.search("aa|bb|cc", text)
+
+
+@potential
+def ends_in_cb(text: str) -> bool:
+    return text.endswith("cb")
+
+
+class Barred(Potential):
+    """Bars ``a`` by a row of a mask alone; what is drawn is asked about all the same."""
+
+    def prefix(self, hypothesis: Any, /) -> float:
+        return -math.inf if b"a" in hypothesis.data else 0.0
+
+    def complete(self, hypothesis: Any, /) -> float:
+        return self.prefix(hypothesis)
+
+    def allowed(self, hypothesis: Any, /) -> Any:
+        return np.array([0b010101 if self.prefix(hypothesis) == 0 else 0], dtype=np.int32)
+
+
+def admitted(text: str, token: int) -> bool:
+    longer = text + VOCABULARY.tokens[token].decode()
+    return bool(longer and re.fullmatch(PATTERN, longer) and not re.search("aa|bb|cc", longer))
+
+
+def law_after(model: HashModel, tokens: tuple[int, ...]) -> Any:
+    logits = model.start().extend([*model.encode_prompt("ab"), *tokens]).astype(np.float64)
+    return logits - np.logaddexp.reduce(logits)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_greedy_takes_the_best_that_is_admitted(seed: int) -> None:
+    model = HashModel(VOCABULARY, seed=seed)
+    result = generate(model, "ab", CONSTRAINT, potentials=[no_repeats], max_tokens=5)
+    tokens: tuple[int, ...] = ()
+    while True:
+        text = VOCABULARY.decode(tokens).decode()
+        law = law_after(model, tokens)
+        allowed = [token for token in range(6) if admitted(text, token)]
+        best = max(allowed, key=lambda token: law[token], default=0) if len(tokens) < 5 else 0
+        if best == 0:
+            break
+        tokens = (*tokens, best)
+    assert result.tokens == tokens
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), AWRS(), SMC(6)], ids=repr)
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_forbidden_does_not_come(sampler: Any, seed: int) -> None:
+    model = HashModel(VOCABULARY, seed=seed)
+    for chosen, check in (
+        ([no_repeats], lambda text: not re.search("aa|bb|cc", text)),
+        ([Barred()], lambda text: "a" not in text),
+        ([no_repeats, Barred()], lambda text: not re.search("a|bb|cc", text)),
+        ([lambda text: len(text) % 2 == 0], lambda text: len(text) % 2 == 0),
+    ):
+        try:
+            result = generate(model, "ab", CONSTRAINT, sampler=sampler, potentials=chosen, max_tokens=5, seed=seed)
+        except GenerationError:
+            if isinstance(sampler, (AWRS, SMC)):
+                continue  # these do not go back, and all their particles may end where nothing is left
+            raise
+        assert check(result.text)
+        assert re.fullmatch(PATTERN, result.text)
+        assert result.stats.tokens == len(result.tokens)
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=repr)
+def test_it_goes_back_where_nothing_is_left(sampler: Any) -> None:
+    """``cb`` at the end is found however the model begins."""
+    for seed in range(8):
+        model = HashModel(VOCABULARY, seed=seed)
+        result = generate(model, "ab", CONSTRAINT, sampler=sampler, potentials=[ends_in_cb], max_tokens=4, seed=seed)
+        assert result.text.endswith("cb")
+        assert sum(step.token is not None for step in result.steps) == len(result.tokens)
+
+
+def test_masking_with_a_predicate_has_the_law_of_masking() -> None:
+    """3,000 outputs: ten z-scores beyond 6 have probability 2e-8."""
+    model = HashModel(VOCABULARY, seed=2)
+    counts = Counter[tuple[int, ...]]()
+    for seed in range(3000):
+        result = generate(
+            model, "ab", CONSTRAINT, sampler=Multinomial(), potentials=[no_repeats], max_tokens=2, seed=seed
+        )
+        counts[result.tokens] += 1
+    law: dict[tuple[int, ...], float] = {}
+    for tokens in [(), *itertools.product(range(1, 6), repeat=1), *itertools.product(range(1, 6), repeat=2)]:
+        chance = 1.0
+        for length in range(len(tokens) + 1):
+            before = tokens[:length]
+            text = VOCABULARY.decode(before).decode()
+            admitted = [
+                token
+                for token in range(1, 6)
+                if length < 2 and not re.search("aa|bb|cc", text + VOCABULARY.tokens[token].decode())
+            ]
+            admitted += [0] if text else []
+            chosen = tokens[length] if length < len(tokens) else 0
+            if chosen not in admitted:
+                chance = 0.0
+                break
+            probabilities = np.exp(law_after(model, before)[admitted])
+            chance *= float(probabilities[admitted.index(chosen)] / probabilities.sum())
+        if chance:
+            law[tokens] = chance
+    assert sum(law.values()) == pytest.approx(1)
+    assert set(counts) <= set(law)
+    for tokens, chance in sorted(law.items(), key=lambda item: -item[1])[:10]:
+        assert abs(z_score([1.0] * counts[tokens] + [0.0] * (3000 - counts[tokens]), chance)) < 6
+
+
+def test_forced_text_is_asked_about_too() -> None:
+    vocabulary = Vocabulary([b"", b"x", b"y", b"xy"], eos=[0])
+    constraint = compile(regex("xyxy|yx"), vocabulary)
+    model = HashModel(vocabulary, writes="xyxy")
+    no_double = potential(always=True)(lambda text: "yx" not in text or text == "yx")
+    assert generate(model, "y", constraint, max_tokens=4).text == "xyxy"
+    assert generate(model, "y", constraint, potentials=[no_double], max_tokens=4).text == "yx"
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), AWRS(), SMC(4)], ids=repr)
+def test_what_forbids_everything_is_named(sampler: Any) -> None:
+    def never(text: str) -> bool:
+        return False
+
+    with pytest.raises(GenerationError, match=r"never forbade \d+ of \d+"):
+        generate(HashModel(VOCABULARY), "ab", CONSTRAINT, sampler=sampler, potentials=[never], max_tokens=3)
+
+
+def test_scores_need_weights() -> None:
+    def score(text: str) -> float:
+        return 0.5
+
+    with pytest.raises(GenerationError, match=r"knows only yes and no; the score is 0.5 .*; give sampler=SMC"):
+        generate(HashModel(VOCABULARY), "ab", CONSTRAINT, potentials=[score], max_tokens=3)
+    assert generate(HashModel(VOCABULARY), "ab", CONSTRAINT, sampler=SMC(3), potentials=[score], max_tokens=3).text
+
+
+def test_whole_outputs_can_be_rejected_and_are_written_anew() -> None:
+    """What a program's checks do: the law that is left is that of the sampler without what was rejected."""
+    model = HashModel(VOCABULARY, seed=4)
+    target = exact_target(model, "ab", PATTERN, 3)
+    with Context(model, model.encode_prompt("ab")) as context:
+        generation = start_generation(context, CONSTRAINT, max_tokens=3, sampler=SMC(16), seed=3)
+        seen: list[tuple[int, ...]] = []
+        for _ in range(12):
+            chunks = list(generation)
+            result = generation.result()
+            assert "".join(chunk.text for chunk in chunks) == result.text
+            assert result.logprob + result.log_z == pytest.approx(target[result.tokens], abs=1e-4)
+            assert result.tokens not in seen
+            seen.append(result.tokens)
+            generation.reject(len(result.tokens), keep=0)
+        # A part of it stays, and only the rest is written anew.
+        list(generation)
+        result = generation.result()
+        kept = result.tokens[:1]
+        generation.reject(len(result.tokens), keep=1)
+        list(generation)
+        assert generation.result().tokens[:1] == kept
+        assert generation.result().tokens != result.tokens
+
+
+def test_the_best_sampler_and_the_drawn_one_agree_with_their_seeds() -> None:
+    model = HashModel(VOCABULARY, seed=4)
+    for sampler in (SMC(8), AWRS(), Multinomial()):
+        first, second = (generate(model, "ab", CONSTRAINT, sampler=sampler, max_tokens=5, seed=9) for _ in range(2))
+        assert first.tokens == second.tokens
+        outputs = {
+            generate(model, "ab", CONSTRAINT, sampler=sampler, max_tokens=5, seed=seed).tokens for seed in range(9)
+        }
+        assert len(outputs) > 1

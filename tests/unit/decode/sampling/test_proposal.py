@@ -1,0 +1,166 @@
+"""Proposals: each token with its probability, on average, by exact fractions where that is possible."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from exact_chances import Chances, ExactUrn, outcomes
+from exact_target import z_score
+
+from structgen.decode import Multinomial
+from structgen.decode.awrs import Weighted, recursive
+from structgen.decode.context import Context
+from structgen.decode.potentials import Potential, potential
+from structgen.decode.sampling import AWRS, Branches, Problem, Proposal
+from structgen.decode.sampling.proposal import _MaskWanted, _Patient, as_proposal
+from structgen.engine import Vocabulary, compile
+from structgen.grammar.regex import regex
+from structgen.models import HashModel
+
+LIMIT = 6.0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
+    """By going through all that may happen, in fractions."""
+    rng = random.Random(seed)
+    weights = [rng.randint(1, 9) for _ in range(rng.randint(2, 5))]
+    law = [Fraction(weight, sum(weights)) for weight in weights]
+    admitted = [rng.random() < 0.5 for _ in law]
+    masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
+    most = rng.randint(0, 2)
+
+    def draw(chances: Chances) -> Weighted[Fraction]:
+        patient = _Patient(admitted.__getitem__, np.arange(len(law)), most)
+        try:
+            return recursive(ExactUrn(law, chances), patient)
+        except _MaskWanted:
+            if not any(admitted):
+                return Weighted(None, Fraction(0), 0)
+            return Weighted(chances.choose(masked), sum(masked), 0)
+
+    found = [Fraction(0)] * len(law)
+    for probability, drawn in outcomes(draw):
+        if drawn.token is not None:
+            found[drawn.token] += probability * drawn.weight
+    assert found == masked
+
+
+def test_turning_to_the_mask_later_would_be_biased() -> None:
+    """The power of the test above: after a token was admitted, what it is may not be drawn anew."""
+    law, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
+    masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
+
+    def draw(chances: Chances) -> Weighted[Fraction]:
+        drawn = recursive(ExactUrn(law, chances), admitted.__getitem__)
+        was_rejected_last = drawn.weight == law[drawn.token or 0] and drawn.asked == 2
+        return Weighted(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
+
+    found = [Fraction(0)] * len(law)
+    for probability, drawn in outcomes(draw):
+        if drawn.token is not None:
+            found[drawn.token] += probability * drawn.weight
+    assert found != masked
+
+
+VOCABULARY = Vocabulary([b"", *(bytes([letter]) for letter in b"abcdefgh")], eos=[0])
+
+
+@potential(always=True)
+def vowel(text: str) -> bool:
+    return text[-1:] in ("", "a", "e")
+
+
+def branches_of(potentials: Sequence[Potential], pattern: str = "[a-g]{1,3}") -> Branches:
+    model = HashModel(VOCABULARY, seed=9)
+    constraint = compile(regex(pattern), VOCABULARY)
+    problem = Problem(model, (1,), constraint, potentials, 3)
+    return Branches(problem, Context(model, problem.prompt))
+
+
+@pytest.mark.parametrize(
+    "proposal", [AWRS(), AWRS(most_rejects=2), AWRS(mask_after=None), AWRS(mask_after=1), Multinomial()], ids=repr
+)
+def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial) -> None:
+    """4,000 draws, three at a time; nine z-scores."""
+    drawer: Proposal = as_proposal(proposal)
+    generator = np.random.default_rng(3)
+    with branches_of([vowel]) as branches:
+        logits = branches.logits([branches.root()])[0].astype(np.float64)
+        law = np.exp(logits - np.logaddexp.reduce(logits))
+        sums = np.zeros((4000, VOCABULARY.size))
+        for index in range(4000):
+            for drawn in drawer.propose(branches, branches.root(), logits.astype(np.float32), 3, generator):
+                if drawn.token is not None:
+                    sums[index, drawn.token] += math.exp(drawn.log_weight) / 3
+                    assert drawn.log_p == pytest.approx(math.log(law[drawn.token]), abs=1e-5)
+            branches._masks.clear()  # each time as if the state were new
+    right = [law[token] if token in (1, 5) else 0.0 for token in range(VOCABULARY.size)]
+    for token, expected in enumerate(right):
+        assert abs(z_score(sums[:, token], float(expected))) < LIMIT
+
+
+def test_where_the_mask_says_all_the_weight_is_exact() -> None:
+    generator = np.random.default_rng(3)
+    with branches_of([]) as branches:
+        root = branches.root()
+        logits = branches.logits([root])[0]
+        law = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
+        log_z = float(np.logaddexp.reduce(law[1:8]))
+        drawn = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
+        assert {round(each.log_weight, 9) for each in drawn} == {round(log_z, 9)}
+        assert branches.asked == 0
+        # Stratified: no token is more than one away from its share.
+        for token in range(1, 8):
+            share = 500 * math.exp(law[token] - log_z)
+            assert abs(sum(each.token == token for each in drawn) - share) < 2
+        # Asked without a mask first, the state is known afterwards and the weight exact again.
+        patient = AWRS(mask_after=0)
+        assert as_proposal(patient).propose(branches, root, logits, 1, generator)[0].log_weight == pytest.approx(log_z)
+
+
+def test_tiny_masses_keep_their_weight() -> None:
+    """All admitted mass is 1e-12 of the whole: published code gives weight zero below 1e-5."""
+
+    class Sure(HashModel):
+        def logits(self, state: int, matched: int) -> np.ndarray:  # type: ignore[override]
+            row = np.full(self.vocabulary.size, -60.0, dtype=np.float32)
+            row[2], row[1], row[5] = 0.0, math.log(1e-12), math.log(3e-12)
+            return row
+
+    model = Sure(VOCABULARY)
+    constraint = compile(regex("[a-g]{1,3}"), VOCABULARY)
+    problem = Problem(model, (1,), constraint, [vowel], 3)
+    generator = np.random.default_rng(1)
+    for proposal in (AWRS(), AWRS(mask_after=None), AWRS(mask_after=2)):
+        with Branches(problem, Context(model, problem.prompt)) as branches:
+            root = branches.root()
+            logits = branches.logits([root])[0]
+            drawn = [as_proposal(proposal).propose(branches, root, logits, 1, generator)[0] for _ in range(400)]
+        weights = np.array([math.exp(each.log_weight) if each.token == 5 else 0.0 for each in drawn]) * 1e12
+        assert abs(z_score(weights, 3.0)) < LIMIT
+        assert weights.mean() > 1
+
+
+def test_nothing_that_is_admitted_is_said_so() -> None:
+    nothing = potential(always=True)(lambda text: not text)
+    generator = np.random.default_rng(1)
+    for proposal in (AWRS(), AWRS(mask_after=None), AWRS(mask_after=2), Multinomial()):
+        with branches_of([nothing]) as branches:
+            root = branches.root()
+            drawn = as_proposal(proposal).propose(branches, root, branches.logits([root])[0], 3, generator)
+            assert [(each.token, each.log_weight) for each in drawn] == [(None, -math.inf)] * 3
+
+
+def test_few_questions_are_asked() -> None:
+    with branches_of([vowel]) as branches:
+        root = branches.root()
+        logits = branches.logits([root])[0]
+        for _ in range(50):
+            as_proposal(AWRS()).propose(branches, root, logits, 4, np.random.default_rng(2))
+        assert branches.questions.asked["vowel"] <= 8  # of each beginning once: answers are shared
