@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from structgen.decode import Greedy, Multinomial, Result, generate
+    from structgen.decode.potentials import Hypothesis, Potential, potential
+    from structgen.decode.sampling import (
+        AWRS,
+        SMC,
+        ASAp,
+        Beam,
+        BestOf,
+        ExactBest,
+        Lookahead,
+        NGram,
+        RejectionTrie,
+        Samples,
+        sample,
+    )
     from structgen.engine import Constraint, Explanation, Matcher, Vocabulary, compile, fill_masks
     from structgen.errors import (
         BudgetError,
@@ -35,24 +49,36 @@ if TYPE_CHECKING:
     from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
 __all__ = [
+    "AWRS",
+    "SMC",
+    "ASAp",
+    "Beam",
+    "BestOf",
     "BudgetError",
     "Constraint",
+    "ExactBest",
     "Explanation",
     "GenerationError",
     "Grammar",
     "GrammarError",
     "Greedy",
+    "Hypothesis",
     "JsonPolicy",
     "Lark",
     "LimitExceeded",
     "Limits",
+    "Lookahead",
     "Matcher",
     "ModelError",
     "Multinomial",
+    "NGram",
+    "Potential",
     "ProgramError",
     "Regex",
+    "RejectionTrie",
     "Result",
     "Run",
+    "Samples",
     "StructgenError",
     "ValidationFailed",
     "Vocabulary",
@@ -71,9 +97,11 @@ __all__ = [
     "load",
     "load_model",
     "optional",
+    "potential",
     "program",
     "regex",
     "remote",
+    "sample",
     "select",
     "system",
     "tool",
@@ -82,6 +110,20 @@ __all__ = [
 
 _NAMES = {
     "structgen.decode": ("Greedy", "Multinomial", "Result", "generate"),
+    "structgen.decode.potentials": ("Hypothesis", "Potential", "potential"),
+    "structgen.decode.sampling": (
+        "AWRS",
+        "SMC",
+        "ASAp",
+        "Beam",
+        "BestOf",
+        "ExactBest",
+        "Lookahead",
+        "NGram",
+        "RejectionTrie",
+        "Samples",
+        "sample",
+    ),
     "structgen.engine": ("Constraint", "Explanation", "Matcher", "Vocabulary", "compile", "fill_masks"),
     "structgen.errors": (
         "BudgetError",

@@ -19,7 +19,7 @@ from structgen.cli.source import read_text
 from structgen.cli.vocabulary import model_of
 
 if TYPE_CHECKING:
-    from structgen.decode import Sampler
+    from structgen.decode import AnySampler
     from structgen.models import LanguageModel
     from structgen.program import Program, Run
 
@@ -40,7 +40,7 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     *,
     model: str | None,
     changes: dict[str, Any],
-    sampler: Sampler | None,
+    sampler: AnySampler | None,
     seeds: Sequence[int],
     stream: bool,
     as_json: bool,

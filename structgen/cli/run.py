@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +14,7 @@ import click
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
 from structgen.cli.program_file import is_program, run_program
 from structgen.cli.progress import ProgressLine
+from structgen.cli.sampling import SAMPLERS, potentials_of, sampler_of, trace_of, weights_as_json, weights_as_text
 from structgen.cli.source import (
     STANDARD_INPUT,
     SourceOptions,
@@ -23,7 +26,7 @@ from structgen.cli.source import (
 from structgen.cli.vocabulary import model_of
 
 if TYPE_CHECKING:
-    from structgen.decode import Generation, Result, Sampler
+    from structgen.decode import AnyPotential, AnySampler, Generation, Result
     from structgen.engine import Constraint
     from structgen.models import LanguageModel
 
@@ -42,7 +45,10 @@ class _Request:
     prompt_file: str | None
     model: str | None
     max_tokens: int | None
-    count: int
+    sampler: str | None
+    potential: tuple[str, ...]
+    weights: bool
+    count: int | None
     seed: int
     temperature: float | None
     top_k: int | None
@@ -62,7 +68,8 @@ class _Task:
     model: LanguageModel
     constraint: Constraint
     prompt: list[int]
-    sampler: Sampler
+    sampler: AnySampler
+    potentials: Sequence[AnyPotential]
     progress: ProgressLine
 
 
@@ -78,7 +85,25 @@ class _Task:
     metavar="N",
     help="The output is complete within N tokens.  [default: 256, or what a program says]",
 )
-@click.option("-n", "count", type=click.IntRange(min=1), metavar="K", default=1, help="Write K outputs, by sampling.")
+@click.option(
+    "--sampler",
+    metavar="NAME[:KEY=VALUE,...]",
+    help=f"How outputs are drawn: {', '.join(SAMPLERS)}.  [default: greedy, or multinomial with options of it]",
+)
+@click.option(
+    "--potential",
+    multiple=True,
+    metavar="FILE.py:NAME",
+    help="A predicate or score of the text that outputs have to fulfil; may be repeated.",
+)
+@click.option("--weights", is_flag=True, help="Write every sample with its normalised weight, and the log-evidence.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Write K outputs, by sampling; with smc and its like: take K particles for one.",
+)
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", default=0, help="Output i is drawn with seed S + i.")
 @click.option("--temperature", type=float, metavar="T", help="Sample; 0 takes the most probable tokens.")
 @click.option("--top-k", type=int, metavar="K", help="Sample from the K most probable tokens.")
@@ -87,7 +112,7 @@ class _Task:
 @click.option("--stream", is_flag=True, help="Write the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Write each output as one line of JSON with value and scores.")
 @click.option("--arg", multiple=True, metavar="NAME=VALUE", help="An argument of a program; NAME=@F reads it from F.")
-@click.option("--trace", metavar="F", help="Write what happened in a program to F; see `structgen trace`.")
+@click.option("--trace", metavar="F", help="Write what happened in a program, or with --weights, to F.")
 @click.option("--no-chat", is_flag=True, help="Give the model the prompt as it is, not as a message of a chat.")
 def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     """Let a model write a member of the language of FILE.
@@ -96,7 +121,8 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     FILE.py:NAME. The output is always complete and valid: if --max-tokens is too small for any, that is said before the
     model is asked.
 
-    Without sampling options one output is written, from the most probable tokens.
+    Without sampling options one output is written, from the most probable tokens. With --sampler smc outputs follow the
+    model's own law given that they belong to the language, which choosing token by token does not; --weights shows all.
     """
     request = _Request(**options)
     (path,) = source.take_path(paths, "FILE")
@@ -104,11 +130,13 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
         raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
     if path is not None and is_program(path):
         return _run_program(path, request)
-    for name, given in (("--arg", request.arg), ("--trace", request.trace)):
-        if given:
-            raise click.UsageError(f"{name} is for programs: give FILE.py:NAME")
+    if request.arg:
+        raise click.UsageError("--arg is for programs: give FILE.py:NAME")
+    if request.trace is not None and not request.weights:
+        raise click.UsageError("--trace is for programs and for --weights: give FILE.py:NAME, or --weights")
     sampler = _sampler(request)
     prompt = _prompt(request, path)
+    potentials = potentials_of(request.potential)
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is fetched and loaded
     progress = ProgressLine()
@@ -116,8 +144,11 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
         model = model_of(request.model, progress)
         constraint = compile_source(read, model.vocabulary)
         ids = model.encode_prompt(prompt, chat=not request.no_chat)
-        task = _Task(model, constraint, ids, sampler, progress)
-        for index in range(request.count):
+        task = _Task(model, constraint, ids, sampler, potentials, progress)
+        if request.weights:
+            _write_weights(task, request)
+            return DONE
+        for index in range(1 if _is_whole(sampler) else request.count or 1):
             _write_output(task, request, request.seed + index)
     finally:
         progress.close()
@@ -128,7 +159,10 @@ def _run_program(path: str, request: _Request) -> int:
     """Run a program; what the options do not say, it says itself."""
     if request.prompt is not None or request.prompt_file is not None or request.no_chat:
         raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
-    sampling = (request.temperature, request.top_k, request.top_p, request.min_p) != (None, None, None, None)
+    if request.weights:
+        raise click.UsageError("--weights is for descriptions: a program has one value")
+    sampling = request.sampler is not None or _is_shaped(request)
+    sampler = _sampler(request) if sampling or (request.count or 1) > 1 else None
     return run_program(
         path,
         request.arg,
@@ -136,23 +170,47 @@ def _run_program(path: str, request: _Request) -> int:
         changes={
             "max_tokens": request.max_tokens,
             "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
+            "potentials": potentials_of(request.potential) or None,
         },
-        sampler=_sampler(request) if sampling or request.count > 1 else None,
-        seeds=range(request.seed, request.seed + request.count),
+        sampler=sampler,
+        seeds=range(request.seed, request.seed + (1 if _is_whole(sampler) else request.count or 1)),
         stream=request.stream,
         as_json=request.as_json,
         trace=request.trace,
     )
 
 
-def _sampler(request: _Request) -> Sampler:
+def _is_shaped(request: _Request) -> bool:
+    return (request.temperature, request.top_k, request.top_p, request.min_p) != (None, None, None, None)
+
+
+def _is_whole(sampler: AnySampler | None) -> bool:
+    """Whether it takes ``-n`` for itself."""
+    from structgen.decode.sampling import SequenceSampler
+
+    return isinstance(sampler, SequenceSampler)
+
+
+def _sampler(request: _Request) -> AnySampler:
     """The sampler that the options ask for: none of them, and one output, is greedy."""
     from structgen.decode import Greedy, Multinomial
 
+    if request.sampler is not None:
+        if _is_shaped(request):
+            raise click.UsageError(
+                "--temperature, --top-k, --top-p and --min-p are those of multinomial: "
+                "leave out --sampler, or write --sampler multinomial:temperature=0.8"
+            )
+        sampler = sampler_of(request.sampler, request.count, weights=request.weights)
+        if request.weights and not _is_whole(sampler):
+            raise click.UsageError(f"--weights needs outputs with weights: --sampler smc, not {request.sampler}")
+        return sampler
+    if request.weights:
+        return sampler_of("smc", request.count, weights=True)
     cut = (request.top_k, request.top_p, request.min_p) != (None, None, None)
     if request.temperature == 0 and cut:
         raise click.UsageError("--temperature 0 takes the most probable tokens; it goes with no other sampling option")
-    if request.temperature == 0 or (request.temperature is None and not cut and request.count == 1):
+    if request.temperature == 0 or (request.temperature is None and not cut and (request.count or 1) == 1):
         return Greedy()
     try:
         temperature = 1.0 if request.temperature is None else request.temperature
@@ -177,7 +235,12 @@ def _write_output(task: _Task, request: _Request, seed: int) -> None:
 
     with Context(task.model, task.prompt) as context:
         generation = start_generation(
-            context, task.constraint, max_tokens=_most_tokens(request), sampler=task.sampler, seed=seed
+            context,
+            task.constraint,
+            max_tokens=_most_tokens(request),
+            sampler=task.sampler,
+            potentials=task.potentials,
+            seed=seed,
         )
         try:
             _follow(generation, task.progress, stream=request.stream)
@@ -197,6 +260,41 @@ def _write_output(task: _Task, request: _Request, seed: int) -> None:
     seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
     click.echo(
         f"{stats.tokens} tokens in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes", err=True
+    )
+
+
+def _write_weights(task: _Task, request: _Request) -> None:
+    """Draw outputs and write all of them with their weights."""
+    import numpy as np
+
+    from structgen.decode import Context
+    from structgen.decode.sampling import SequenceSampler, run_sampler
+
+    if not isinstance(task.sampler, SequenceSampler):
+        raise click.UsageError("--weights needs a sampler of whole outputs")
+    task.progress("draw outputs", 0, None)
+    with Context(task.model, task.prompt) as context:
+        samples = run_sampler(
+            task.sampler,
+            context,
+            task.constraint,
+            potentials=task.potentials,
+            max_tokens=_most_tokens(request),
+            generator=np.random.Generator(np.random.PCG64(request.seed)),
+        )
+    task.progress.close()
+    if request.trace is not None:
+        page = trace_of(samples, task.sampler, model=task.model.name, seed=request.seed)
+        Path(request.trace).write_text(page, encoding="utf-8")
+    if request.as_json:
+        click.echo(weights_as_json(samples))
+    else:
+        for line in weights_as_text(samples):
+            click.echo(line)
+    click.echo(
+        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes, "
+        f"{samples.asked} questions; {samples.verdict}",
+        err=True,
     )
 
 

@@ -17,6 +17,7 @@ __all__ = ["trace"]
 _VERSION: Final = 1
 _WIDTH: Final = 26
 _MOST_TEXT: Final = 400
+_BAR: Final = 40
 _MOST_SPANS: Final = 4
 
 
@@ -24,6 +25,9 @@ _MOST_SPANS: Final = 4
 @click.argument("path", metavar="FILE")
 def trace(path: str) -> int:
     """Show the trace of a program, which `structgen run FILE.py:NAME --trace FILE` writes.
+
+    With `structgen run ... --sampler smc --weights --trace FILE` it is that of the sampler: for each token how many
+    particles there were, what they were worth, and when they were drawn anew.
 
     Each line is a token: its text, whether the grammar forced it, its probability among what was allowed, the
     probability that the model gave to what the mask removed, and the most probable other tokens.
@@ -46,6 +50,9 @@ def trace(path: str) -> int:
 def _page(held: Any) -> Iterator[str]:
     if held["structgen_trace"] != _VERSION:
         raise Failure(f"the trace is of version {held['structgen_trace']}; this program reads version {_VERSION}")
+    if "rounds" in held:
+        yield from _sampling(held)
+        return
     yield f"program {held['program']} on {held['model']}, seed {held['seed']}"
     for name, value in held["arguments"].items():
         yield f"  {name} = {_short(value)}"
@@ -74,6 +81,30 @@ def _page(held: Any) -> Iterator[str]:
         )
     yield ""
     yield f"value: {_short(held['value'])}"
+
+
+def _sampling(held: Any) -> Iterator[str]:
+    """The picture of a run of a sampler: how many particles were worth something, and when they were drawn anew."""
+    yield f"{held['sampler']} on {held['model']}, seed {held['seed']}"
+    count = held["particles"]
+    if held["rounds"]:
+        yield ""
+        yield f"  {'token':>5} {'live':>5} {'done':>5} {'distinct':>8} {'evidence':>9}  effective particles of {count}"
+    for number, each in enumerate(held["rounds"], 1):
+        bar = "#" * round(_BAR * each["ess"] / count)
+        evidence = "-inf" if each["log_evidence"] is None else f"{each['log_evidence']:.3f}"
+        drawn = "  drawn anew" if each["resampled"] else ""
+        yield (
+            f"  {number:>5} {each['live']:>5} {each['finished']:>5} {each['distinct']:>8} {evidence:>9}  "
+            f"{bar:<{_BAR}} {each['ess']:.1f}{drawn}"
+        )
+    yield ""
+    for output in held["outputs"]:
+        yield f"  {output['weight']:.4f}  {_short(output['text'])}"
+    evidence = "unknown" if held["log_evidence"] is None else f"{held['log_evidence']:.4f}"
+    error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
+    yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['asked']} questions"
+    yield f"potentials: {held['verdict']}"
 
 
 def _steps(steps: Any) -> Iterator[str]:

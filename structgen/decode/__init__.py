@@ -2,13 +2,15 @@
 
 from structgen.decode.captures import find_captures
 from structgen.decode.context import Context
-from structgen.decode.generate import generate, start_generation
+from structgen.decode.generate import AnyPotential, AnySampler, generate, start_generation
 from structgen.decode.generation import Chunk, Generation
 from structgen.decode.projection import Projection, project
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampler import Greedy, Multinomial, Sampler
 
 __all__ = [
+    "AnyPotential",
+    "AnySampler",
     "Chunk",
     "Context",
     "FinishReason",

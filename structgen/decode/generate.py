@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from structgen.decode.context import Context
 from structgen.decode.generation import Chunk, Generation
@@ -19,7 +19,13 @@ from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.models.protocol import LanguageModel, Prompt
 
-__all__ = ["generate", "start_generation"]
+__all__ = ["AnyPotential", "AnySampler", "generate", "start_generation"]
+
+AnySampler: TypeAlias = Sampler | SequenceSampler | Proposal
+"""What chooses tokens one by one, or writes whole outputs."""
+
+AnyPotential: TypeAlias = Potential | Constraint | Score
+"""What outputs are worth: a potential, a second constraint, or a function of the text."""
 
 _GREEDY: Final = Greedy()
 
@@ -30,8 +36,8 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
     grammar: Grammar | Constraint,
     *,
     max_tokens: int = 256,
-    sampler: Sampler | SequenceSampler | Proposal = _GREEDY,
-    potentials: Sequence[Potential | Constraint | Score] = (),
+    sampler: AnySampler = _GREEDY,
+    potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
     drafter: None = None,
     stream: Callable[[Chunk], object] | None = None,
@@ -108,8 +114,8 @@ def start_generation(  # noqa: PLR0913  as generate
     constraint: Constraint,
     *,
     max_tokens: int,
-    sampler: Sampler | SequenceSampler | Proposal = _GREEDY,
-    potentials: Sequence[Potential | Constraint | Score] = (),
+    sampler: AnySampler = _GREEDY,
+    potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
     jump_forward: bool = True,
     score_ending: bool = False,
@@ -147,7 +153,7 @@ def start_generation(  # noqa: PLR0913  as generate
     )
 
 
-def _whole(sampler: Sampler | SequenceSampler | Proposal) -> Sampler | SequenceSampler:
+def _whole(sampler: AnySampler) -> Sampler | SequenceSampler:
     """A proposal by itself is importance sampling with one particle."""
     if isinstance(sampler, (Sampler, SequenceSampler)):
         return sampler

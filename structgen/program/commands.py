@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
-    from structgen.decode import Sampler
+    from structgen.decode import AnyPotential, AnySampler
     from structgen.program.conversation import Conversation
     from structgen.program.remote import Dialogue
     from structgen.program.turns import Role
@@ -30,8 +31,9 @@ class Ask:
 
     annotation: Any
     max_tokens: int | None = None
-    sampler: Sampler | None = None
+    sampler: AnySampler | None = None
     tries: int | None = None
+    potentials: tuple[AnyPotential, ...] = ()
 
 
 @final
@@ -93,7 +95,12 @@ def assistant(text: str = "") -> Turn:
 
 
 def ask(
-    annotation: Any, *, max_tokens: int | None = None, sampler: Sampler | None = None, tries: int | None = None
+    annotation: Any,
+    *,
+    max_tokens: int | None = None,
+    sampler: AnySampler | None = None,
+    tries: int | None = None,
+    potentials: Sequence[AnyPotential] = (),
 ) -> Ask:
     """Let the model answer, with settings of its own, when it is yielded.
 
@@ -102,10 +109,12 @@ def ask(
     Args:
         annotation: a type, or a grammar.
         max_tokens: the most tokens of this answer; None leaves it to the program, as with the others.
-        sampler: chooses tokens.
+        sampler: chooses tokens, or writes the whole answer.
         tries: how often a field is drawn that its type's validators refuse.
+        potentials: what else the answer has to fulfil, or is worth, beside what the program says: potentials,
+            constraints, or functions of the text.
     """
-    return Ask(annotation, max_tokens, sampler, tries)
+    return Ask(annotation, max_tokens, sampler, tries, tuple(potentials))
 
 
 def fork(count: int) -> Fork:

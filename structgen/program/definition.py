@@ -8,7 +8,7 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from structgen.errors import GrammarError, ProgramError
@@ -21,7 +21,7 @@ from structgen.program.run import Run
 from structgen.program.template import Template
 
 if TYPE_CHECKING:
-    from structgen.decode import Sampler
+    from structgen.decode import AnyPotential, AnySampler
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel, Progress
     from structgen.program.remote import RemoteModel
@@ -31,7 +31,7 @@ __all__ = ["Program", "program"]
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_RESERVED: Final = ("model", "max_tokens", "sampler", "seed", "tries", "alternatives", "marginals")
+_RESERVED: Final = ("model", "max_tokens", "sampler", "potentials", "seed", "tries", "alternatives", "marginals")
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
 
@@ -43,8 +43,8 @@ class Program(Generic[Parameters, Value]):
 
     * ``model``: the language model, or ``structgen.remote(...)``; by default that of the program that calls it, else
       ``structgen.load_model()``;
-    * ``max_tokens``, ``sampler``, ``seed``, ``tries``, ``alternatives``, ``marginals``: see ``program``, in place of
-      the program's own settings.
+    * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``tries``, ``alternatives``, ``marginals``: see
+      ``program``, in place of the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -298,7 +298,8 @@ def program(
     *,
     system: str | None = None,
     max_tokens: int = 256,
-    sampler: Sampler | None = None,
+    sampler: AnySampler | None = None,
+    potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
     chat: bool = True,
     tries: int = 8,
@@ -320,7 +321,8 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
 
             * ``system``: a turn of the system before all others.
             * ``max_tokens``: the most tokens of one answer, EOS not counted.
-            * ``sampler``: chooses tokens; by default the most probable ones.
+            * ``sampler``: chooses tokens, or writes whole answers; by default the most probable tokens.
+            * ``potentials``: what else answers have to fulfil, or are worth.
             * ``seed``: of the sampler's random numbers.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: how often a field is drawn at most that the type's own validators refuse.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, final, get_origin
 
 import numpy as np
 
-from structgen.decode import Greedy, Sampler
+from structgen.decode import AnyPotential, AnySampler, Greedy
 from structgen.engine import compile
 from structgen.errors import ProgramError
 from structgen.grammar.nodes import Grammar
@@ -40,7 +40,8 @@ class Settings:
 
     Attributes:
         max_tokens: the most tokens of one answer.
-        sampler: chooses tokens.
+        sampler: chooses tokens, or writes whole answers.
+        potentials: what else answers have to fulfil, or are worth.
         seed: of the random numbers; each answer has a stream of its own.
         chat: whether turns are spelled by the model's chat template.
         tries: how often a field is drawn that its type's own validators refuse.
@@ -51,7 +52,8 @@ class Settings:
     """
 
     max_tokens: int = 256
-    sampler: Sampler = _GREEDY
+    sampler: AnySampler = _GREEDY
+    potentials: Sequence[AnyPotential] = ()
     seed: int = 0
     chat: bool = True
     tries: int = 8
@@ -169,6 +171,7 @@ class Execution:
         settings = self._settings
         max_tokens = settings.max_tokens if request.max_tokens is None else request.max_tokens
         sampler = settings.sampler if request.sampler is None else request.sampler
+        potentials = (*settings.potentials, *request.potentials)
         tries = settings.tries if request.tries is None else request.tries
         seed = _stream(settings.seed, len(self.outcomes))
         writing: Writing | RemoteWriting
@@ -179,6 +182,13 @@ class Execution:
                     "the most probable quotations cannot be searched for on a server",
                     evidence="it does not tell how probable each token is",
                     remedy="take evidence=True, or a local model",
+                )
+            if potentials:
+                raise ProgramError(
+                    self._subject,
+                    "potentials cannot be asked while a server writes",
+                    evidence=f"there are {len(potentials)}",
+                    remedy="check the value by its type's validators, or take a local model",
                 )
             writing = RemoteWriting(
                 conversation.model,
@@ -197,6 +207,7 @@ class Execution:
                 compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
                 max_tokens=max_tokens,
                 sampler=sampler,
+                potentials=potentials,
                 seed=seed,
                 tries=tries,
                 alternatives=settings.alternatives,

@@ -22,7 +22,7 @@ from structgen.program.run import FieldScore, Outcome, Served, Violation
 from structgen.program.turns import Turns
 
 if TYPE_CHECKING:
-    from structgen.decode import Sampler
+    from structgen.decode import AnySampler
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.program.answer import Answer
@@ -74,7 +74,7 @@ class RemoteModel(Protocol):
         """How often one answer is asked for at most."""
 
     def serve(
-        self, prompt: Prompt, answer: Answer, *, max_tokens: int, sampler: Sampler, seed: int
+        self, prompt: Prompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
     ) -> Generator[str, None, Ending]:
         """Ask for one answer and yield its text as it comes; closing the generator ends the request.
 
@@ -175,7 +175,7 @@ class RemoteWriting:
         answer: Answer,
         *,
         max_tokens: int,
-        sampler: Sampler,
+        sampler: AnySampler,
         seed: int,
         tries: int,
         limits: Limits | None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, final
 
-from structgen.decode import start_generation
-from structgen.errors import GenerationError, ValidationFailed
+from structgen.decode import Sampler, start_generation
+from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.exact import ExactChunks
 from structgen.program.fields import NUMBER_BYTES, FieldEnd, Path, path_text
@@ -18,7 +18,7 @@ from structgen.program.marginals import field_marginals
 from structgen.program.run import FieldScore, Outcome, Violation
 
 if TYPE_CHECKING:
-    from structgen.decode import Context, Generation, Result, Sampler
+    from structgen.decode import AnyPotential, AnySampler, Context, Generation, Result
     from structgen.engine import Constraint
     from structgen.program.answer import Answer
 
@@ -38,6 +38,7 @@ class Writing:
         constraint: its grammar, compiled for the model's vocabulary.
         max_tokens: see ``structgen.generate``.
         sampler: see ``structgen.generate``.
+        potentials: see ``structgen.generate``.
         seed: see ``structgen.generate``.
         tries: how often one field is drawn at most.
         alternatives: see ``structgen.decode.start_generation``.
@@ -54,7 +55,8 @@ class Writing:
         constraint: Constraint,
         *,
         max_tokens: int,
-        sampler: Sampler,
+        sampler: AnySampler,
+        potentials: Sequence[AnyPotential] = (),
         seed: int,
         tries: int,
         alternatives: int = 0,
@@ -65,8 +67,21 @@ class Writing:
         self._max_tokens = max_tokens
         self._marginals = marginals
         self._generation = start_generation(
-            context, constraint, max_tokens=max_tokens, sampler=sampler, seed=seed, alternatives=alternatives
+            context,
+            constraint,
+            max_tokens=max_tokens,
+            sampler=sampler,
+            potentials=potentials,
+            seed=seed,
+            alternatives=alternatives,
         )
+        if answer.source is not None and answer.source.search_limit and not isinstance(sampler, Sampler):
+            raise ProgramError(
+                "answer",
+                "the most probable quotations are searched for where tokens are chosen one by one",
+                evidence=f"{type(sampler).__name__} writes whole outputs",
+                remedy="take evidence=True, or a sampler of tokens",
+            )
         self._follower = follower_of(answer)
         self._told_tokens = 0
         self._violations: list[Violation] = []

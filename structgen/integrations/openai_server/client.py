@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from structgen.decode import Sampler
+    from structgen.decode import AnySampler
     from structgen.program import Answer
     from structgen.program.remote import Prompt
 
@@ -156,7 +156,7 @@ class OpenAIServer:
         return self._translation(answer_of(annotation), chat=chat)[1]
 
     def serve(
-        self, prompt: Prompt, answer: Answer, *, max_tokens: int, sampler: Sampler, seed: int
+        self, prompt: Prompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
     ) -> Generator[str, None, Ending]:
         """Ask for one answer and yield its text as it comes; closing the generator ends the request.
 

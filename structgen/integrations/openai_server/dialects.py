@@ -23,7 +23,7 @@ from structgen.integrations.openai_server.gbnf import gbnf_of
 from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, translated, wrapped
 
 if TYPE_CHECKING:
-    from structgen.decode import Sampler
+    from structgen.decode import AnySampler
     from structgen.program import Answer, Loss
 
 __all__ = ["DIALECTS", "Dialect", "Kind", "Translation", "sampling_of", "translation_of"]
@@ -130,7 +130,7 @@ def _format(schema: Any, **settings: bool) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **settings}}
 
 
-def sampling_of(sampler: Sampler, dialect: Dialect) -> dict[str, Any]:
+def sampling_of(sampler: AnySampler, dialect: Dialect) -> dict[str, Any]:
     """The parameters that draw tokens as ``sampler`` does.
 
     Raises:
