@@ -6,9 +6,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import Sampler, start_generation
+from structgen.decode.potentials import Lifted, NoValue, Potential, Product, as_potential
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.program.events import Event, ObjectFinal, Retracted, Text
 from structgen.program.exact import ExactChunks
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer
 
 __all__ = ["Writing"]
+
+_FORBIDDEN: Final = Violation((), "", "the potentials forbid what it led to")
 
 
 @final
@@ -71,7 +74,7 @@ class Writing:
             constraint,
             max_tokens=max_tokens,
             sampler=sampler,
-            potentials=potentials,
+            potentials=[_reading(potential, answer) for potential in potentials],
             seed=seed,
             alternatives=alternatives,
         )
@@ -193,7 +196,7 @@ class Writing:
         if self._follower is not None:
             self._follower.restart(kept)
         so_far = () if self._follower is None else self._follower.so_far
-        last = self._violations[-1]
+        last = self._violations[-1] if self._violations else _FORBIDDEN
         return Retracted(len(kept.decode("utf-8", "ignore")), last.path, last.problem, *so_far)
 
     def _alike(self, end: FieldEnd, start: int) -> list[int]:
@@ -221,3 +224,17 @@ def _offsets(tokens: tuple[int, ...], texts: Any) -> list[int]:
     for token in tokens:
         offsets.append(offsets[-1] + len(texts[token]))
     return offsets
+
+
+def _reading(subject: AnyPotential, answer: Answer) -> Potential:
+    """A potential that is given the answer's own values; those that its checks refuse are forbidden."""
+    from pydantic import ValidationError
+
+    def value(data: bytes) -> Any:
+        try:
+            return answer.value(data.decode())
+        except ValidationError as error:
+            raise NoValue from error
+
+    factors = Product([as_potential(subject)]).factors
+    return Product([factor.reading(value) if isinstance(factor, Lifted) else factor for factor in factors])

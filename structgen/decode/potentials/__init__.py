@@ -2,7 +2,7 @@
 
 from structgen.decode.potentials.gate import Gate
 from structgen.decode.potentials.hypothesis import Hypothesis
-from structgen.decode.potentials.lifted import Lifted, as_potential, potential
+from structgen.decode.potentials.lifted import Lifted, NoValue, as_potential, potential
 from structgen.decode.potentials.potential import ConstraintPotential, Potential, Product
 from structgen.decode.potentials.questions import Questions
 
@@ -11,6 +11,7 @@ __all__ = [
     "Gate",
     "Hypothesis",
     "Lifted",
+    "NoValue",
     "Potential",
     "Product",
     "Questions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final, overload
 
@@ -11,10 +12,15 @@ from structgen.engine import Constraint
 if TYPE_CHECKING:
     from structgen.decode.potentials.hypothesis import Hypothesis
 
-__all__ = ["Lifted", "Over", "as_potential", "potential"]
+__all__ = ["Lifted", "NoValue", "Over", "as_potential", "potential"]
 
 Over: TypeAlias = Literal["text", "bytes", "tokens", "value"]
 Score: TypeAlias = Callable[[Any], "bool | float"]
+
+
+class NoValue(Exception):
+    """An output has no value, because the checks of its type refuse it: it is forbidden then."""
+
 
 _VIEWS: Final[dict[str, Callable[[Hypothesis], Any]]] = {
     "text": lambda hypothesis: hypothesis.text,
@@ -59,7 +65,19 @@ class Lifted(Potential):
 
     def complete(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
-        return _log(self._score(self._view(hypothesis)))
+        try:
+            subject = self._view(hypothesis)
+        except NoValue:
+            return -math.inf
+        return _log(self._score(subject))
+
+    def reading(self, value: Callable[[bytes], Any]) -> Lifted:
+        """Return the same potential, which takes the values of outputs from ``value``; it may raise ``NoValue``."""
+        if self.over != "value":
+            return self
+        twin = Lifted(self._score, self.over, self._early, self._name)
+        twin._view = lambda hypothesis: value(hypothesis.data)
+        return twin
 
     def early(self, score: Score) -> Lifted:
         """Return the potential with ``score`` as what is known of beginnings; for use as a decorator.
@@ -141,5 +159,5 @@ def _log(score: Any) -> float:
     if score is True:
         return 0.0
     if score is False:
-        return float("-inf")
+        return -math.inf
     return float(score)
