@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = ["Law", "Remembering", "distance", "local_law", "log_sum", "scored", "
 
 Law: TypeAlias = dict[tuple[int, ...], float]
 """Sequences of tokens, the stop left out, with log-probabilities."""
+Worth: TypeAlias = "Callable[[tuple[int, ...], bool], float]"
 
 _PACK: Final = 16
 _MOST_ROWS: Final = 12_000
@@ -68,7 +69,10 @@ class Remembering:
             part = wanted[start : start + _PACK]
             sessions = [base.fork() for _ in part]
             rows = self._model.extend_many(
-                [Extension(session, [prompt[-1], *output], False) for session, output in zip(sessions, part, strict=True)]
+                [
+                    Extension(session, [prompt[-1], *output], False)
+                    for session, output in zip(sessions, part, strict=True)
+                ]
             )
             for output, row in zip(part, rows, strict=True):
                 self._keep(prompt + output, row)
@@ -113,10 +117,15 @@ class _RememberingSession:
         return len(self._tokens)
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
-        return self.extend_all(token_ids)[-1] if len(token_ids) > 1 and not self._tokens else self._extended(token_ids)
+        self._tokens += tuple(token_ids)
+        self.forwards += 1
+        return self._model.row(self._tokens)
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
-        return np.stack([self._extended([token]) for token in token_ids])
+        rows = [self._model.row((*self._tokens, *token_ids[: end + 1])) for end in range(len(token_ids))]
+        self._tokens += tuple(token_ids)
+        self.forwards += 1
+        return np.stack(rows)
 
     def truncate(self, length: int, /) -> None:
         self._tokens = self._tokens[:length]
@@ -126,11 +135,6 @@ class _RememberingSession:
 
     def close(self) -> None:
         self._tokens = ()
-
-    def _extended(self, token_ids: Sequence[int]) -> Logits:
-        self._tokens += tuple(token_ids)
-        self.forwards += 1
-        return self._model.row(self._tokens)
 
 
 def spellings(vocabulary: Vocabulary, text: str, most: int) -> Iterator[tuple[int, ...]]:
@@ -167,8 +171,16 @@ def scored(model: Remembering, prompt: Sequence[int], members: Iterable[str], ma
     return law
 
 
-def local_law(model: Remembering, prompt: Sequence[int], law: Law) -> Law:
-    """The law of locally constrained decoding on the sequences of ``law``: every token's law, masked and normalised."""
+def local_law(model: Remembering, prompt: Sequence[int], law: Law, worth: Worth | None = None) -> Law:
+    """The law of one who draws token after token from the model's law, masked and normalised.
+
+    Args:
+        model: the model.
+        prompt: the tokens before the output.
+        law: holds all sequences that are allowed.
+        worth: the logarithm of what probabilities are multiplied by before: of a beginning, or of an output where the
+            flag is set.  None is locally constrained decoding.
+    """
     prompt = tuple(prompt)
     nexts: dict[tuple[int, ...], set[int | None]] = defaultdict(set)
     for tokens in law:
@@ -179,7 +191,10 @@ def local_law(model: Remembering, prompt: Sequence[int], law: Law) -> Law:
 
     def chance(beginning: tuple[int, ...], token: int | None) -> float:
         row = model.row(prompt + beginning).astype(np.float64)
-        return log_sum(row[stops if token is None else [token]])
+        log_p = log_sum(row[stops if token is None else [token]])
+        if worth is None:
+            return log_p
+        return log_p + (worth(beginning, True) if token is None else worth((*beginning, token), False))
 
     masses = {
         beginning: log_sum(np.array([chance(beginning, token) for token in allowed]))

@@ -51,7 +51,7 @@ class Worker:
         return {
             "versions": {name: version(name) for name in PACKAGES},
             "dtype": str(llm.model.model.dtype).removeprefix("torch."),
-            "eos": [index for index in llm.token_maps.eos_idxs],
+            "eos": list(llm.token_maps.eos_idxs),
             "seconds": perf_counter() - began,
         }
 
@@ -71,7 +71,7 @@ class Worker:
         condition = self._conditions[name]
         return {"members": [await condition.complete(text.encode()) == 0 for text in texts]}
 
-    async def _run(  # noqa: PLR0913  a run's settings, all by name
+    async def _run(
         self,
         name: str,
         particles: int,

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from structgen.models.llama_cache import KeyValues, Segment
     from structgen.models.llama_network import LlamaShape
@@ -117,39 +117,265 @@ class _Alone:
 
 
 class _Span(NamedTuple):
-    """A stretch of a segment."""
+    """A stretch of a segment, which may be empty."""
 
     segment: Segment
     start: int
     stop: int
 
-    def views(self) -> tuple[torch.Tensor, ...]:
-        """The entries of each layer, ``[2, key_value_heads, stop - start, head_width]``."""
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    def layers(self) -> tuple[torch.Tensor, ...]:
+        """The entries of each layer, ``[2, key_value_heads, length, head_width]``."""
         return self.segment.entries[:, :, :, self.start : self.stop].unbind(0)
+
+
+class _Shared(NamedTuple):
+    """A segment that several parts hold.
+
+    Attributes:
+        length: how much of it is attended to together.
+        held: for each of the parts, how much of it is its own past.
+    """
+
+    length: int
+    held: dict[int, int]
+
+
+def _shared(parts: Sequence[Part]) -> dict[Segment, _Shared]:
+    """The segments that are worth attending to together: up to where only one part goes on."""
+    held: defaultdict[Segment, dict[int, int]] = defaultdict(dict)
+    for index, part in enumerate(parts):
+        for segment, length in part.cache.links:
+            held[segment][index] = length
+    lengths = {segment: sorted(each.values())[-2] for segment, each in held.items() if len(each) > 1}
+    return {
+        segment: _Shared(length, held[segment])
+        for segment, length in lengths.items()
+        if length * len(held[segment]) >= _WORTHWHILE
+    }
 
 
 @final
 class _Together:
     """Attention of several sequences, or of one that lies in several segments.
 
-    Each query looks at a few places, at most one of each level: at segments that it shares with others, and at what
-    its sequence has of its own.
+    A query looks at some places: at segments that its sequence shares with others of the pass, and at what that has of
+    its own.  What it finds there is put together place by place.
     """
 
     def __init__(self, parts: Sequence[Part], shape: LlamaShape) -> None:
-        sizes = [len(part.token_ids) for part in parts]
-        rows = [range(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
-        shared = _shared(parts)
+        ends = list(accumulate(len(part.token_ids) for part in parts))
+        rows = [range(end - len(part.token_ids), end) for end, part in zip(ends, parts, strict=True)]
         self._places: list[_Place] = []
-        self._levels = [0] * len(parts)
-        for segment, (length, users) in shared.items():
-            limits = [_held(parts[user], segment) for user in users for _ in rows[user]]
-            bias = _limited(limits, length, shape, segment.entries)
-            self._add(_Place(_Span(segment, 0, length), [row for user in users for row in rows[user]], bias, shape), users)
-        columns: list[_Column] = []
+        shared = _shared(parts)
+        for segment, (length, held) in shared.items():
+            seen = {row: limit for index, limit in held.items() for row in rows[index]}
+            self._places.append(_Stretch(_Span(segment, 0, length), seen, shape))
+        short: dict[int, list[_Span]] = {}
         for index, part in enumerate(parts):
-            *before, (segment, length) = part.cache.links
             own = [
-                _Span(link.segment, min(shared.get(link.segment, (0,))[0], link.length), link.length)
-                for link in part.cache.links
+                _Span(segment, min(shared[segment].length, length) if segment in shared else 0, length)
+                for segment, length in part.cache.links
             ]
+            if len(part.token_ids) == 1 and sum(span.length for span in own) <= _SHORT:
+                short[rows[index][0]] = own
+            else:
+                self._places += _own_places(own, rows[index], shape)
+        if short:
+            self._places.append(_Padded(short, shape))
+        device = parts[0].cache.links[-1].segment.entries.device
+        self._found = torch.empty((ends[-1], shape.heads, shape.head_width), device=device)
+        self._log_sums = torch.empty((ends[-1], shape.heads), device=device)
+
+    def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        self._found.zero_()
+        self._log_sums.fill_(-torch.inf)
+        for place in self._places:
+            found, log_sums = place.attend(layer, queries, keys, values)
+            before = self._log_sums[place.rows]
+            # What is found here weighs as its share of both sums: e^new / (e^new + e^before).
+            share = (log_sums - before).sigmoid()[..., None]
+            self._found[place.rows] = torch.lerp(self._found[place.rows], found, share)
+            self._log_sums[place.rows] = torch.logaddexp(before, log_sums)
+        return self._found.flatten(1).to(queries.dtype)
+
+    def end(self) -> None:
+        for place in self._places:
+            place.end()
+
+
+def _own_places(own: Sequence[_Span], rows: range, shape: LlamaShape) -> Iterator[_Stretch]:
+    """What a sequence has of its own, one stretch after the other, the last together with the new tokens."""
+    *before, (segment, start, stop) = own
+    for span in before:
+        if span.length:
+            yield _Stretch(span, dict.fromkeys(rows, span.length), shape)
+    new = _Span(segment, stop, stop + len(rows))
+    seen = {row: stop - start + count for count, row in enumerate(rows, start=1)}
+    yield _Stretch(_Span(segment, start, new.stop), seen, shape, new)
+
+
+class _Place(Protocol):
+    """Entries that some of the rows look at.
+
+    Attributes:
+        rows: which.
+    """
+
+    rows: slice | torch.Tensor
+
+    def attend(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take what ``mix`` takes, and return what ``attend`` returns, in float32, by rows."""
+
+    def end(self) -> None:
+        """See ``Attention.end``."""
+
+
+@final
+class _Stretch:
+    """A stretch of one segment.
+
+    Args:
+        span: where it is.
+        seen: the rows that look at it, and how many of its entries each sees.
+        shape: of the network.
+        new: the end of it, where the rows' own keys and values go.
+    """
+
+    def __init__(self, span: _Span, seen: dict[int, int], shape: LlamaShape, new: _Span | None = None) -> None:
+        device, dtype = span.segment.entries.device, span.segment.entries.dtype
+        self.rows = _index(list(seen), device)
+        self._shape = shape
+        self._entries = span.layers()
+        self._new = None if new is None else new.layers()
+        # The heads that share keys stand for as many rows.
+        limits = [limit for limit in seen.values() for _ in range(shape.heads // shape.key_value_heads)]
+        self._bias = None if min(limits) == span.length else _bias(limits, span.length, device).to(dtype)
+
+    def attend(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._new is not None:
+            self._new[layer][0] = keys[self.rows].transpose(0, 1)
+            self._new[layer][1] = values[self.rows].transpose(0, 1)
+        shape = self._shape
+        own = queries[self.rows]
+        grouped = own.view(len(own), shape.key_value_heads, -1, shape.head_width).transpose(0, 1).flatten(1, 2)
+        found, log_sums = attend(grouped, self._entries[layer][0], self._entries[layer][1], self._bias)
+        back = shape.key_value_heads, len(own), -1
+        return (
+            found.float().reshape(*back, shape.head_width).transpose(0, 1).reshape(own.shape),
+            log_sums.reshape(back).transpose(0, 1).flatten(1),
+        )
+
+    def end(self) -> None:
+        """All is there already."""
+
+
+@final
+class _Padded:
+    """What some sequences of one new token each have of their own, copied side by side in each layer.
+
+    Args:
+        own: what each has, by its row.
+        shape: of the network.
+    """
+
+    def __init__(self, own: dict[int, list[_Span]], shape: LlamaShape) -> None:
+        lengths = [sum(span.length for span in spans) for spans in own.values()]
+        width = 1 + max(lengths)
+        lasts = [spans[-1] for spans in own.values()]
+        like = lasts[0].segment.entries
+        self.rows = _index(list(own), like.device)
+        self._shape = shape
+        # The new entry of each comes first, the padding last.  In float32 whatever the dtype, as `attend` sums.
+        size = (2, len(own), shape.key_value_heads, width, shape.head_width)
+        self._entries = like.new_zeros(size, dtype=torch.float32)
+        self._keys, self._values = self._entries.flatten(1, 2)
+        bias = _bias([1 + length for length in lengths], width, like.device)
+        groups = shape.heads // shape.key_value_heads
+        self._bias = bias.repeat_interleave(shape.key_value_heads, 0)[:, None].expand(-1, groups, -1)
+        self._copies: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = []
+        for index, spans in enumerate(own.values()):
+            at = 1
+            for span in spans:
+                if span.length:
+                    self._copies.append((self._entries[:, index, :, at : at + span.length], span.layers()))
+                    at += span.length
+        self._news = [segment.entries[..., stop, :] for segment, _, stop in lasts]
+        self._new: list[torch.Tensor] = []
+
+    def attend(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        new = torch.stack((keys[self.rows], values[self.rows]))
+        self._new.append(new)
+        self._entries[:, :, :, 0] = new
+        for copy, entries in self._copies:
+            copy.copy_(entries[layer])
+        shape = self._shape
+        own = queries[self.rows]
+        grouped = own.float().view(-1, shape.heads // shape.key_value_heads, shape.head_width)
+        found, log_sums = _attend_in_float32(grouped, self._keys, self._values, self._bias)
+        return found.view(own.shape), log_sums.view(own.shape[:2])
+
+    def end(self) -> None:
+        for entries, new in zip(self._news, torch.stack(self._new).unbind(2), strict=True):
+            entries.copy_(new)
+
+
+def attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of some heads.
+
+    Args:
+        queries: ``[heads, rows, head_width]``.
+        keys: ``[heads, length, head_width]``.
+        values: as ``keys``.
+        bias: what is added to each score, ``[rows, length]``.
+
+    Returns:
+        What the queries find, ``[heads, rows, head_width]``, and the logarithms of the sums of exp(score), ``[heads,
+        rows]``, in float32.
+    """
+    # torch's own attention does not tell the sums; its kernel for CPUs does, and has no public name.
+    if queries.device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        found, log_sums = kernel(queries[None], keys[None], values[None], attn_mask=bias)
+        return found[0], log_sums[0]
+    found, log_sums = _attend_in_float32(queries.float(), keys.float(), values.float(), bias)
+    return found.to(queries.dtype), log_sums
+
+
+def _attend_in_float32(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``attend``, with a bias for each head, ``[heads, rows, length]``, or for all."""
+    scale = queries.shape[-1] ** -0.5
+    if bias is None:
+        scores = torch.bmm(queries * scale, keys.transpose(1, 2))
+    else:
+        scores = torch.baddbmm(bias, queries, keys.transpose(1, 2), alpha=scale)
+    weights = scores.softmax(-1)
+    # The largest weight is exp(largest score - logarithm of the sum).
+    return torch.bmm(weights, values), scores.amax(-1) - weights.amax(-1).log()
+
+
+def _bias(limits: Sequence[int], width: int, device: torch.device) -> torch.Tensor:
+    """0 at the first of ``width`` columns, as many as the limit of the row, and -inf behind them."""
+    visible = torch.arange(width, device=device) < torch.tensor(limits, device=device)[:, None]
+    return torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
+
+
+def _index(rows: Sequence[int], device: torch.device) -> slice | torch.Tensor:
+    """What picks rows from a tensor, without a copy where they lie side by side."""
+    first = rows[0]
+    if all(row == first + count for count, row in enumerate(rows)):
+        return slice(first, first + len(rows))
+    return torch.tensor(rows, device=device)

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyValues", "Link", "Segment"]
 
-_FIRST_CAPACITY: Final = 64
+_FIRST_CAPACITY: Final = 32
 _COPIED: Final = 32
 """A fork copies what lies behind the last shared segment where that is shorter: many short segments cost more to attend
 to than they save."""
+_ALONE: Final = 4
+"""A sequence that was alone in so many passes, one after the other, copies what it shares: attending to one segment is
+quicker than to several, by so much that as many passes pay for the copy."""
 _NOWHERE: Final = sys.maxsize
 
 
@@ -77,6 +80,7 @@ class KeyValues:
         self._links: list[Link] = []
         # From here on entries of the last segment are seen by no other sequence, nor written.
         self._writable_from = _NOWHERE
+        self._passes_alone = 0
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -88,11 +92,18 @@ class KeyValues:
         """How many tokens."""
         return sum(link.length for link in self._links)
 
-    def reserve(self, count: int) -> None:
+    def reserve(self, count: int, *, alone: bool) -> None:
         """Make room for ``count`` tokens behind the last link, and let no other sequence have it.
 
         A capacity at least doubles, so growth costs O(1) a token.
+
+        Args:
+            count: see above.
+            alone: whether the tokens are run in a pass without those of other sequences.
         """
+        self._passes_alone = self._passes_alone + 1 if alone else 0
+        if self._passes_alone > _ALONE:
+            self._part()
         self._join()
         if not self._may_write():
             self._begin_segment()
@@ -148,16 +159,27 @@ class KeyValues:
     def _begin_segment(self) -> None:
         self._hold(Link(Segment(self._room(0)), 0))
 
+    def _part(self) -> None:
+        """Copy all that is shared."""
+        if (self._links and not self._may_write()) or len(self._links) > 1:
+            self._merge(0, Link(Segment(self._room(0)), 0), self._links)
+
     def _join(self) -> None:
         """Copy all that lies behind a segment that is no longer shared into that segment."""
         unshared = (index for index, link in enumerate(self._links[:-1]) if not link.segment.is_shared)
         first = next(unshared, None)
         if first is not None:
-            into, *behind = self._links[first:]
-            # The links change in one step, so that an interruption while entries are copied leaves no trace.
-            self._links[first:] = [self._written(into, behind)]
-            for link in behind:
-                link.segment.holders.discard(self)
+            self._merge(first, self._links[first], self._links[first + 1 :])
+
+    def _merge(self, first: int, into: Link, links: list[Link]) -> None:
+        """Put ``into`` in the place of all links from index ``first`` on, and ``links`` behind it."""
+        merged = self._written(into, links)
+        into.segment.holders.add(self)
+        # The links change in one step, so that an interruption while entries are copied leaves no trace.
+        self._links = [*self._links[:first], merged]
+        self._writable_from = 0
+        for link in links:
+            link.segment.holders.discard(self)
 
     def _written(self, into: Link, links: list[Link]) -> Link:
         """Copy tokens of other segments behind those of ``into``."""

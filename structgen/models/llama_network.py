@@ -175,7 +175,7 @@ class LlamaNetwork:
         """
         shape = self.shape
         for part in parts:
-            part.cache.reserve(len(part.token_ids))
+            part.cache.reserve(len(part.token_ids), alone=len(parts) == 1)
         with torch.inference_mode():
             ids = torch.tensor([token for part in parts for token in part.token_ids], device=self.device)
             positions = torch.tensor([at for part in parts for at in range(part.start, part.end)], device=self.device)

@@ -332,6 +332,7 @@ class Branches:
             branch.score,
             branch.finish_reason,
             branch.path,
+            branch.logits,
         )
 
     def result(self, branch: Branch) -> Result:

@@ -19,6 +19,8 @@ __all__ = ["STOP", "Choices"]
 
 STOP: Final = -1
 """Stands for the stop among the ids of tokens."""
+_NO_IDS: Final = np.zeros(0, dtype=np.int32)
+_NO_LOGS: Final = np.zeros(0)
 
 
 @final
@@ -71,7 +73,7 @@ class Choices:
 
     def blank(self) -> Choices:
         """The same without the choices."""
-        return replace(self, ids=self.ids[:0].copy(), log_p=self.log_p[:0].copy())
+        return replace(self, ids=_NO_IDS, log_p=_NO_LOGS)
 
     def __len__(self) -> int:
         return len(self.ids)

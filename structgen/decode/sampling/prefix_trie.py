@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Set
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from structgen.decode.sampling.choices import Choices
     from structgen.decode.sampling.problem import Problem
 
-__all__ = ["PrefixTrie", "TrieNode", "unvisited"]
+__all__ = ["PrefixTrie", "TrieNode", "without"]
 
 _MAX_NODES: Final = 1 << 18
 _MAX_BYTES: Final = 1 << 28
@@ -152,17 +152,17 @@ class PrefixTrie:
         self.size += 1
         child = TrieNode(float(law.log_p[law.index(token)]))
         node.children[token] = child
-        node.log_rest = min(log_mass(unvisited(node, law)), 0.0)  # summed anew, so that nothing cancels
+        node.log_rest = min(log_mass(without(law, node.children)), 0.0)  # summed anew, so that nothing cancels
         return child
 
     def __repr__(self) -> str:
         return f"<PrefixTrie of {self.size} nodes, success at most {math.exp(self.root.log_success):.3g}>"
 
 
-def unvisited(node: TrieNode, law: Choices, excluded: Set[int] = frozenset()) -> NDArray[np.float64]:
-    """The log-probabilities of a law, with minus infinity for what has a node or is excluded."""
+def without(law: Choices, tokens: Iterable[int]) -> NDArray[np.float64]:
+    """The log-probabilities of a law, with minus infinity for some of its tokens."""
     rest = law.log_p.copy()
-    rest[[law.index(token) for token in (*node.children, *excluded)]] = -np.inf
+    rest[[law.index(token) for token in tokens]] = -np.inf
     return rest
 
 

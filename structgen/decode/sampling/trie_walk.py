@@ -14,7 +14,8 @@ The other one rejects nothing but goes on within the mask; the trie then tells w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -23,13 +24,14 @@ import numpy as np
 from structgen.decode.projection import log_mass
 from structgen.decode.sampler import inverse_cdf
 from structgen.decode.sampling.best_first import check_score
-from structgen.decode.sampling.choices import STOP, Choices
-from structgen.decode.sampling.prefix_trie import PrefixTrie, TrieNode, unvisited
+from structgen.decode.sampling.choices import Choices
+from structgen.decode.sampling.prefix_trie import PrefixTrie, TrieNode, without
+from structgen.decode.sampling.samples import Sample
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
 
-__all__ = ["TrieWalks"]
+__all__ = ["TrieWalks", "check_trie_sampler", "merged"]
 
 
 @final
@@ -42,8 +44,9 @@ class _Walk:
         node: the same in the trie, or a node of its own where the trie has no room.
         path: nodes from the root to there.
         law: what may follow; None where it was not asked for.
-        takes_new: whether it goes on with something that has no node yet.
+        passed: it goes on with something else than these, which have nodes; None for as long as that is not drawn.
         excluded: what the potentials were found to forbid here.
+        is_apart: whether the node is not in the trie.
         is_over: whether it has come to an end.
         is_accepted: whether that is an output.
     """
@@ -52,8 +55,9 @@ class _Walk:
     node: TrieNode
     path: list[TrieNode]
     law: Choices | None = None
-    takes_new: bool = False
+    passed: frozenset[int] | None = None
     excluded: set[int] = field(default_factory=set)
+    is_apart: bool = False
     is_over: bool = False
     is_accepted: bool = False
 
@@ -64,8 +68,7 @@ class _Walk:
         """Log of the probability of what may follow and has no node yet."""
         if not self.excluded or self.law is None:
             return self.node.log_rest
-        rest = unvisited(self.node, self.law, self.excluded)
-        return log_mass(rest)
+        return log_mass(without(self.law, {*self.node.children, *self.excluded}))
 
 
 @final
@@ -134,12 +137,8 @@ class TrieWalks:
             law = Choices.after(self._branches, first.branch, logits)
             for walk in same:
                 walk.law = law
-            if first.node is self._trie.root or len(first.path) > 1:
-                self._keep(first.node, law)
-
-    def _keep(self, node: TrieNode, law: Choices) -> None:
-        if self._trie.recall(node) is None:
-            self._trie.remember(node, law)
+            if not first.is_apart:
+                self._trie.remember(first.node, law)
 
     def _move(self, walk: _Walk) -> None:
         """Go on until it has to be known what may follow, or the walk is over."""
@@ -148,37 +147,39 @@ class TrieWalks:
                 if walk.law is None:
                     return
                 walk.node.see(walk.law)
-            token = None if walk.takes_new else self._known(walk)
+            token = self._known(walk) if walk.passed is None else None
             if walk.is_over:
                 return
             if token is None:
-                walk.takes_new = True
+                if walk.passed is None:
+                    # What other walks add in the meantime must not change what this one draws from.
+                    walk.passed = frozenset((*walk.node.children, *walk.excluded))
                 if walk.law is None:
                     return
-                token = self._new(walk, walk.law)
+                token = self._new(walk.law, walk.passed)
             self._take(walk, token)
 
     def _known(self, walk: _Walk) -> int | None:
         """Draw what follows among the children of the node; None is everything else."""
         node = walk.node
         tokens = [token for token in node.children if token not in walk.excluded]
-        logs = [node.children[token].log_p + node.children[token].log_success for token in tokens]
-        sums = np.cumsum(np.exp(np.array([*logs, walk.log_rest()]) - node.log_success))
-        if not sums[-1] > 0:
+        logs = [walk.log_rest(), *(node.children[token].log_p + node.children[token].log_success for token in tokens)]
+        log_total = log_mass(np.array(logs))
+        if log_total == -math.inf:
             walk.end(is_accepted=False)
             return None
-        uniform = self._generator.random() * (1.0 if self._rejects else sums[-1])
-        if uniform >= sums[-1]:
-            if self._rejects:
-                walk.end(is_accepted=False)
-                return None
-            uniform = np.nextafter(sums[-1], 0)
-        index = int(np.searchsorted(sums, uniform, side="right"))
-        return tokens[index] if index < len(tokens) else None
+        weights = np.exp(np.array([*logs, -np.inf]) - node.log_success)
+        if self._rejects:
+            weights[-1] = max(-math.expm1(log_total - node.log_success), 0.0)
+        index = inverse_cdf(weights, self._generator.random())
+        if index == len(logs):
+            walk.end(is_accepted=False)
+            return None
+        return tokens[index - 1] if index else None
 
-    def _new(self, walk: _Walk, law: Choices) -> int:
-        """Draw what follows among that which has no node yet."""
-        rest = unvisited(walk.node, law, walk.excluded)
+    def _new(self, law: Choices, passed: Set[int]) -> int:
+        """Draw what follows among that which had no node yet."""
+        rest = without(law, passed)
         return int(law.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
 
     def _take(self, walk: _Walk, token: int) -> None:
@@ -188,7 +189,9 @@ class TrieWalks:
             raise RuntimeError("a walk went on from where no mask was seen")
         known = node.children.get(token)
         if known is None and walk.law is not None:
-            known = self._trie.child(node, token, walk.law) or self._apart(walk.law, token)
+            known = self._trie.child(node, token, walk.law)
+            if known is None:
+                known, walk.is_apart = TrieNode(float(walk.law.log_p[walk.law.index(token)])), True
         if known is None:
             raise RuntimeError("a walk went on with what nobody knows")
         branch = blank.taken(self._branches, walk.branch, token, known.log_p)
@@ -199,14 +202,16 @@ class TrieWalks:
             return
         walk.branch = branch
         if branch.finish_reason is None:
-            walk.node, walk.law, walk.takes_new = known, None, False
+            walk.node, walk.law, walk.passed = known, None, None
             walk.excluded.clear()
             walk.path.append(known)
             return
         log_success = branch.score - self._bound
         self._learned.append((known, log_success))
-        chance = math.exp(min(log_success - known.log_success, 0.0))
-        walk.end(is_accepted=not self._rejects or chance == 1 or self._generator.random() < chance)
+        walk.end(is_accepted=not self._rejects or self._accepts(math.exp(min(log_success - known.log_success, 0.0))))
+
+    def _accepts(self, chance: float) -> bool:
+        return chance == 1 or inverse_cdf(np.array([chance, 1 - chance]), self._generator.random()) == 0
 
     def _forbid(self, walk: _Walk, token: int, known: TrieNode) -> None:
         """Note what the potentials forbid, and draw again where nothing is rejected."""
@@ -215,8 +220,28 @@ class TrieWalks:
             walk.end(is_accepted=False)
             return
         walk.excluded.add(token)
-        walk.takes_new = False
+        walk.passed = None
 
-    def _apart(self, law: Choices, token: int) -> TrieNode:
-        """A node that is not in the trie, which has no room."""
-        return TrieNode(float(law.log_p[law.index(token)]))
+
+def merged(branches: Branches, found: Sequence[Branch]) -> tuple[Sample, ...]:
+    """Outputs of equal weight as samples: those that are the same are one."""
+    counts = Counter(branch.hypothesis.tokens for branch in found)
+    first = {branch.hypothesis.tokens: branch for branch in reversed(found)}
+    heaviest_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Sample(branches.result(first[tokens]), math.log(count), count, first[tokens].score)
+        for tokens, count in heaviest_first
+    )
+
+
+def check_trie_sampler(name: str, samples: int, batch: int, max_tries: int, score_bound: float) -> None:
+    """Check the numbers that both samplers have.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    for field_name, value in (("samples", samples), ("batch", batch), ("max_tries", max_tries)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: {field_name} must be an integer of at least 1; found {value!r}")
+    if not math.isfinite(score_bound):
+        raise ValueError(f"{name}: score_bound must be finite; found {score_bound!r}")

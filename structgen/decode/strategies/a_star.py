@@ -35,8 +35,8 @@ class AStar:
     The score is the log-probability of the output and its stop under the model, not renormalised by the mask, and what
     potentials say of the complete output.  A beginning promises its own log-probability and what the heuristic expects
     of the rest; the most promising is followed.  Where the heuristic never expects too little, the outputs found are
-    exactly the best of all within the budget, and of equal ones those whose tokens come first in order.  With a heuristic
-    of 0 that is so where no potential gives more than 0.  ``log_weight`` of a sample is its score.
+    exactly the best of all within the budget, and of equal ones those whose tokens come first in order.  With a
+    heuristic of 0 that is so where no potential gives more than 0.  ``log_weight`` of a sample is its score.
 
     For languages with few probable members: names, labels, spans, small objects.  In free text there are too many
     beginnings, and ``limit`` ends the search.
@@ -44,8 +44,8 @@ class AStar:
     Attributes:
         heuristic: what the rest of a beginning comes to, log-probability and potentials together; minus infinity gives
             it up.  None is ``most``.
-        admissible: whether the heuristic never gives too little.  If it may, as a reward model, outputs come in the
-            order in which the most promising beginnings lead to them.
+        admissible: whether the heuristic never gives too little.  If it may, as a reward model, what comes first is an
+            output that comes to no less than any beginning promises that is left then.
         most: the most that the heuristic gives, and that potentials give to any output.  What may follow a beginning is
             looked at only while that, at most, is promising; infinity looks at all that the mask allows.
         outputs: how many to find.
@@ -111,7 +111,7 @@ class AStar:
 
     def _check(self, branches: Branches, branch: Branch, total: float) -> None:
         """See whether the beginnings of an output promised what it came to."""
-        hypothesis, log_p = branches.problem.empty(), 0.0
+        hypothesis, log_p = branches.problem.beginning(), 0.0
         for step in branch.steps():
             if step.token is None:
                 break

@@ -18,7 +18,7 @@ from structgen.decode.sampler import Greedy
 from structgen.decode.sampling.branches import Branch, Branches
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.start import check_start, constraint_of
-from structgen.decode.strategies.options import Options, best, look, take, twin
+from structgen.decode.strategies.options import Options, best, look, take
 from structgen.decode.strategies.outcome import at_least, outcome
 from structgen.decode.strategies.rollout import Rollout, roll, total
 
@@ -88,7 +88,7 @@ class AdaDec:
         start = total(before)
         ahead = [
             Rollout(
-                child if child.finish_reason is not None else twin(branches, child), 1, start, steps=1, origin=origin
+                child if child.finish_reason is not None else branches.copy(child), 1, start, steps=1, origin=origin
             )
             for origin, child in enumerate(children)
         ]

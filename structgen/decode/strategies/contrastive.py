@@ -1,8 +1,8 @@
 """A model whose law is what it says with one prompt, against what it says with another.
 
 One mechanism, three uses: context-aware decoding (the other prompt lacks the context), uncertainty-aware selective
-contrast (it is a poor version of the prompt, and only uncertain steps are contrasted), and instructive decoding (it asks
-for the opposite).  The outcome is a ``LanguageModel``: grammars, samplers and potentials know nothing of it.
+contrast (it is a poor version of the prompt, and only uncertain steps are contrasted), and instructive decoding (it
+asks for the opposite).  The outcome is a ``LanguageModel``: grammars, samplers and potentials know nothing of it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Contrastive:
         uncertain_below: float = 0.7,
         plausibility: float | None = 0.1,
     ) -> Self:
-        """Contrast with a lame prompt, one that lacks what makes the prompt good, and only where the model is uncertain.
+        """Contrast with a lame prompt, one without what makes the prompt good, and only where the model is uncertain.
 
             logits = (logits with the prompt) - alpha * (logits with the lame prompt)
 
@@ -248,8 +248,8 @@ class _Plan:
 class ContrastiveSession:
     """One sequence of a ``Contrastive`` model: two sessions that are kept in step.
 
-    Invariant: where the sequence holds ``n`` tokens, the second stream holds at most ``n`` and the difference of the two
-        prompts' lengths, and never less than none.  So both prompts end at the same time.
+    Invariant: both prompts end at the same time: where the sequence holds ``n`` tokens, the second stream holds at most
+        ``n`` less the length of the prompt plus that of the other prompt.
     """
 
     def __init__(self, model: Contrastive, main: Session, other: Session) -> None:
@@ -343,7 +343,7 @@ class ContrastiveSession:
         """The logits where the sequence has ``count`` tokens."""
         if not count:
             return np.zeros(self.model.vocabulary.size, dtype=np.float32)
-        main = rows[0][-1 if from_end else count - plan.held[0] - 1]
+        main: Logits = rows[0][-1 if from_end else count - plan.held[0] - 1]
         if count < plan.length:
             return main
         shift = len(plan.other) - plan.length

@@ -5,8 +5,9 @@ of labels (of ``label_law``, of a field's marginals, of any classifier) and retu
 utility among all decisions that it could return.
 
 Source: R. Plaud et al., "To Each Metric Its Decoding: Post-Hoc Optimal Decision Rules of Probabilistic Hierarchical
-Classifiers" (ICML 2025, arXiv 2506.01552); the flat rules are classical, see J. Berger, "Statistical Decision Theory and
-Bayesian Analysis" (1985), and for F-beta W. Waegeman et al., "On the Bayes-Optimality of F-Measure Maximizers" (2014).
+Classifiers" (ICML 2025, arXiv 2506.01552); the flat rules are classical, see J. Berger, "Statistical Decision Theory
+and Bayesian Analysis" (1985), and for F-beta W. Waegeman et al., "On the Bayes-Optimality of F-Measure Maximizers"
+(2014).
 """
 
 from __future__ import annotations

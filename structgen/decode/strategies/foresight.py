@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from structgen.decode.sampler import Greedy, Multinomial, Sampler
 from structgen.decode.strategies.boundary import Boundary
-from structgen.decode.strategies.options import twin
 from structgen.decode.strategies.outcome import at_least, outcome
 from structgen.decode.strategies.rollout import Rollout, roll, total
 
@@ -70,8 +69,8 @@ class Foresight:
         softmax(advantage / temperature) + softmax(share of its cluster / temperature)
 
     where the advantage is the mean log-probability of what followed, less that of the step before, and a cluster is
-    made of the steps that lead to texts that are alike.  Where most steps lead to the same, the search ends and the chosen
-    beginnings are completed greedily.  ``log_weight`` of a sample is the mean log-probability of its tokens.
+    made of the steps that lead to texts that are alike.  Where most steps lead to the same, the search ends and the
+    chosen beginnings are completed greedily.  ``log_weight`` of a sample is the mean log-probability of its tokens.
 
     Attributes:
         beams: how many beginnings are followed.
@@ -110,7 +109,8 @@ class Foresight:
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
         """See ``SequenceSampler``."""
-        live, finished = [_Beam(branches.root(), 0.0)], list[Branch]()
+        live = [_Beam(branches.root(), 0.0)]
+        finished: list[Branch] = []
         while live and len(finished) < self.beams:
             chosen, agrees = self._step(branches, live, self.beams - len(finished), generator)
             finished += [beam.branch for beam in chosen if beam.branch.finish_reason is not None]
@@ -178,7 +178,7 @@ class Foresight:
         branches.logits([steps[index].branch for index in unfinished])
         futures = roll(
             branches,
-            [Rollout.of(twin(branches, steps[index].branch), 1, index) for index in unfinished],
+            [Rollout.of(branches.copy(steps[index].branch), 1, index) for index in unfinished],
             sampler=Greedy(),
             generator=generator,
             ended=lambda future: future.steps >= self.ahead,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, final
 import numpy as np
 
 from structgen.decode.potentials import as_potential
-from structgen.decode.sampling.branches import Branch, Branches
 from structgen.decode.sampling.best_first import check_score
+from structgen.decode.sampling.branches import Branch, Branches
 from structgen.decode.sampling.choices import Choices
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.start import check_start, constraint_of
@@ -201,7 +201,8 @@ class _Found:
             for branch, logits in zip(taken, self._branches.logits_at(taken), strict=True):
                 choices = Choices.after(self._branches, branch, logits)
                 for index in np.flatnonzero(choices.log_p > -np.inf).tolist():
-                    self._note(choices.taken(self._branches, branch, index))
+                    token, log_p = int(choices.ids[index]), float(choices.log_p[index])
+                    self._note(choices.taken(self._branches, branch, token, log_p))
 
     def law(self) -> LabelLaw:
         """The law of the labels."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
     from structgen.models.protocol import Logits
 
-__all__ = ["Options", "best", "draw", "look", "take", "twin"]
+__all__ = ["Options", "best", "draw", "look", "take"]
 
 
 @final
@@ -133,10 +133,3 @@ def draw(
         if mass > -np.inf:
             log_q -= mass
     return None
-
-
-def twin(branches: Branches, branch: Branch) -> Branch:
-    """Return the same branch once more, with what the model said after it."""
-    copy = branches.copy(branch)
-    copy.logits = branch.logits
-    return copy

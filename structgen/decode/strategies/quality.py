@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.projection import log_mass
 from structgen.decode.sampler import Greedy, Sampler
-from structgen.decode.strategies.options import Options, best, look, take, twin
+from structgen.decode.strategies.options import Options, best, look, take
 from structgen.decode.strategies.outcome import Judge, at_least, judged, outcome
 from structgen.decode.strategies.rollout import Rollout, next_token, roll
 
@@ -164,7 +164,7 @@ class TransferQ:
         """``strength`` times the mean reward of completions; minus infinity where none of them can be completed."""
         branches.logits([child for child in children if child.finish_reason is None])
         starts = [
-            Rollout.of(child if child.finish_reason is not None else twin(branches, child), self.completions, origin)
+            Rollout.of(child if child.finish_reason is not None else branches.copy(child), self.completions, origin)
             for origin, child in enumerate(children)
         ]
         sums, counts = np.zeros(len(children)), np.zeros(len(children))

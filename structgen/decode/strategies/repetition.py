@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 import numpy as np
@@ -38,12 +38,13 @@ class Momentum:
 
         argmax over the ``top_k`` most probable v of  p(v) - alpha * resistance[length(v)]
 
-    ``p`` is the law after masking.  ``length(v)`` is the length of the longest run of tokens that ends with ``v``, would
-    now come, and has come before; 0 where ``v`` is new.  A token that is new and the most probable is thus taken as it
-    is.  Only runs within one piece of free text count, and elsewhere the most probable token is taken.
+    ``p`` is the law after masking.  ``length(v)`` is the length of the longest run of tokens that ends with ``v``,
+    would now come, and has come before; 0 where ``v`` is new.  A token that is new and the most probable is thus taken
+    as it is.  Only runs within one piece of free text count, without the token that ends the piece, which is structure;
+    elsewhere the most probable token is taken.
 
-    Deviation from the paper: the prompt is no part of the text unless ``prompt`` says so; under a grammar it is rather an
-    instruction, or a document to take quotations from.
+    Deviation from the paper: the prompt is no part of the text unless ``prompt`` says so; under a grammar it is rather
+    an instruction, or a document to take quotations from.
 
     Attributes:
         alpha: how strong the resistance is.
@@ -55,14 +56,14 @@ class Momentum:
     Raises:
         ValueError: a number is out of range.
 
-    Source: T. Lan et al., "Momentum Decoding: Open-ended Text Generation As Graph Exploration" (2022, arXiv 2212.02175);
-        ``resistance`` as the published code has it for GPT2-XL.
+    Source: T. Lan et al., "Momentum Decoding: Open-ended Text Generation As Graph Exploration" (2022, arXiv
+        2212.02175); ``resistance`` as the published code has it for GPT2-XL.
     """
 
     alpha: float = 0.2
     top_k: int = 5
     resistance: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
-    free: FreeText = FreeText()
+    free: FreeText = field(default_factory=FreeText)
     prompt: bool = False
 
     lossless: ClassVar[bool] = False
@@ -152,8 +153,8 @@ class LookBack:
     Each alarm costs a forward pass for each candidate, or one for all on a ``PackedModel``; the first also one over the
     prompt's last ``window`` tokens.  ``Stats.forwards`` counts them.
 
-    Deviation from the paper: laws within the prompt are no past laws, for the reason that ``Momentum`` gives.  Where the
-    prompt is one token, the draw is uniform, as in the paper's first form.
+    Deviation from the paper: laws within the prompt are no past laws, for the reason that ``Momentum`` gives.  Where
+    the prompt is one token, the draw is uniform, as in the paper's first form.
 
     Attributes:
         threshold: of the divergence, in nats.
@@ -172,11 +173,13 @@ class LookBack:
     threshold: float = 0.5
     top_k: int = 8
     window: int = 128
-    free: FreeText = FreeText()
+    free: FreeText = field(default_factory=FreeText)
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law: the most probable token at each step, and one that leads back where it would repeat"
+    target: ClassVar[str] = (
+        "no law: the most probable token at each step, and one that leads back where it would repeat"
+    )
 
     def __post_init__(self) -> None:
         at_least("LookBack", 0.0, threshold=self.threshold)
@@ -218,7 +221,9 @@ class _LookBackWalker:
         if self._nearest > self._look_back.threshold:
             return int(log_p.argmax())
         candidates = _most_probable(log_p, self._look_back.top_k)
-        return int(candidates[inverse_cdf(self._coherence(place.branch, place.options.ids[candidates]), generator.random())])
+        return int(
+            candidates[inverse_cdf(self._coherence(place.branch, place.options.ids[candidates]), generator.random())]
+        )
 
     def _coherence(self, branch: Branch, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
         """The weights of candidates."""

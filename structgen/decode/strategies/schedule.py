@@ -51,8 +51,8 @@ class Scheduled:
     Attributes:
         schedule: which sampler a step has; it must say the same for the same situation if seeds are to mean anything.
 
-    Source: without training, what Z. Wang et al., "The End of Manual Decoding" (2025, arXiv 2510.26697), train heads for:
-        temperature and top-p for each step.
+    Source: without training, what Z. Wang et al., "The End of Manual Decoding" (2025, arXiv 2510.26697), train heads
+        for: temperature and top-p for each step.
     """
 
     schedule: Callable[[Situation], Sampler]
@@ -84,7 +84,7 @@ class Scheduled:
                 evidence=f"for {situation!r}",
                 remedy="make it give a sampler for every situation",
             ) from error
-        if not isinstance(sampler, Sampler):
+        if isinstance(sampler, type) or not isinstance(sampler, Sampler):
             raise GenerationError(
                 "schedule",
                 f"it gave {sampler!r}, which is no sampler of tokens",

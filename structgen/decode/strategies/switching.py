@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 from structgen.decode.context import Context
@@ -97,7 +97,7 @@ class Switching:
     threshold: float = 0.7
     window: int = 5
     least_run: int = 5
-    sampler: Sampler = Greedy()
+    sampler: Sampler = field(default_factory=Greedy)
     report: Callable[[SwitchingReport], object] | None = None
 
     lossless: ClassVar[bool] = False

@@ -92,7 +92,7 @@ class Walker(Protocol):
 
 
 def walk(branches: Branches, generator: np.random.Generator, walker: Walker) -> Samples:
-    """Write one output; no sample is returned where potentials leave nothing."""
+    """Write one output; it does not go back, so there is no sample where potentials leave nothing to go on with."""
     branch: Branch | None = branches.root()
     while branch is not None and branch.finish_reason is None:
         branch = _forced(branches, branch)

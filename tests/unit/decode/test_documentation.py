@@ -28,3 +28,19 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     assert set(json.loads(names["result"].text)) == {"name", "age"}
     assert names["found"]["answer"] in ("yes", "no")
     assert len(blocks) == 3
+
+
+def test_examples_of_sampling_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for docs/sampling.md."""
+    page = DOCUMENT.parent / "sampling.md"
+    if not page.is_file():
+        pytest.skip(f"the documents are not beside the tests: no {page}")
+    monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=3), raising=False)
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    assert len(blocks) == 3
+    assert names["in_order"]({"start": 1, "end": 2})
+    assert all(re.fullmatch("(yes|maybe), (cat|dog)s", result.text) for result in names["samples"].results)
+    assert names["again"].log_evidence < 0

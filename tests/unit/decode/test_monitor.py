@@ -82,36 +82,45 @@ def members(text: str) -> list[str] | None:
 
 E_ACUTE = "é".encode()
 PIECES = [b"", b"a", b"b", b".", b"(", E_ACUTE, E_ACUTE[:1], E_ACUTE[1:], b"a.", b".ab(", b"b).", b".a.a", b"a", b"\xe2"]
-ARROW = [b"", b"a", b".", "→".encode()[:1], "→".encode()[1:], "é".encode()[:1], b"\xa9", b"\xe5", b"a\xe5", b"\x86"]
-CASES: list[tuple[list[bytes], str, Provider, str, str]] = [
-    (PIECES, r"\.", members, r"\w+", r"\w*"),
-    (PIECES, r"(a|b|é)\.", members, r"\w+", r"\w*"),
-    (ARROW, r"a\.", lambda text: ["a", "aa"], r"\w+", r"\w*"),
-    (ARROW, r"a\.|^", lambda text: ["a", "", "éa"], r"\w+", r"\w*"),
+ARROW = [b"", b"a", b".", "→".encode()[:1], "→".encode()[1:], "é".encode()[:1], b"\xa9", b"\xe5", b"a\xe5", b"\x86", b"b"]
+QUOTED = ['"a.a"', '""', "a", '"a""a"']
+CASES: list[tuple[list[bytes], str, Provider, list[str], str, str]] = [
+    (PIECES, r"\.", members, ["a", "ab", "éa", "b", "é"], r"\w+", r"\w*"),
+    (PIECES, r"(a|b|é)\.", members, ["a", "ab", "éa", "b", "é"], r"\w+", r"\w*"),
+    (ARROW, r"\.", lambda text: ["a", "aa"], ["a", "aa"], r"\w+", r"\w*"),
+    (ARROW, r"a\.|^", lambda text: ["a", "", "éa"], ["a", "éa"], r"\w+", r"\w*"),
     # the trigger is a word that may itself stand where another trigger wants one
-    ([b"", b"a", b"b", b" ", b"ab ", b" a", b"b a"], r"(?:^|\W)ab ?", lambda text: ["ab", "b", "a"], r"\w+", r"\w*"),
+    (
+        [b"", b"a", b"b", b" ", b"ab ", b" a", b"b a"],
+        r"(?:^|\W)ab ?",
+        lambda text: ["ab", "b", "a"],
+        ["ab", "b", "a"],
+        r"\w+",
+        r"\w*",
+    ),
     # an identifier in quotes, which holds the trigger
     (
         [b"", b'"', b"a", b".", b'."', b'a"', b'""', b'".'],
         r"\.",
-        lambda text: ['"a.a"', '""', "a", '"a""a"'],
+        lambda text: QUOTED,
+        QUOTED,
         r'"(?:[^"]|"")*"|\w+',
         r'(?:"(?:[^"]|"")*(?:"|\Z)|\w*|)',
     ),
 ]
 
 
-@pytest.mark.parametrize(("pieces", "trigger", "provider", "identifier", "run"), CASES)
+@pytest.mark.parametrize(("pieces", "trigger", "provider", "options", "identifier", "run"), CASES)
 def test_exactly_what_can_be_finished_is_allowed(
-    pieces: list[bytes], trigger: str, provider: Provider, identifier: str, run: str
+    pieces: list[bytes], trigger: str, provider: Provider, options: list[str], identifier: str, run: str
 ) -> None:
     """Judged by enumeration: prefix is 0 if and only if some sequence of tokens that begins so is right."""
     vocabulary = Vocabulary(pieces, eos=[0])
-    single = [bytes([byte]) for byte in {byte for piece in pieces for byte in piece}]
     long, short = (3, 2) if len(pieces) > 8 else (4, 3)
     starts = list(hypotheses(vocabulary, long))
     texts = {hypothesis.data for hypothesis in starts}
-    ends = [b"".join(each) for count in range(4) for each in itertools.product(single, repeat=count)]
+    # What can be finished at all can be finished with the rest of an option, after what is missing of a character.
+    ends = sorted({option[at:].encode() for option in options for at in range(len(option) + 1)})
     found = monitor(trigger, provider, identifier=identifier)
     seen = {"allowed": 0, "forbidden": 0, "complete": 0}
 
@@ -125,7 +134,7 @@ def test_exactly_what_can_be_finished_is_allowed(
     for data in texts:
         finishes = finishes_of(half_character(data))
         judged[data] = any(right(data + finish) for finish in finishes) or (
-            any(right(data + finish + end) for finish in finishes[:80] for end in ends)
+            any(right(data + finish + end) for finish in finishes for end in ends)
         )
     for hypothesis in starts:
         data = hypothesis.data
@@ -140,7 +149,7 @@ def test_exactly_what_can_be_finished_is_allowed(
             seen["complete"] += right(data)
     assert min(seen.values()) > 20, seen
     rows, loose = check_rows(monitor(trigger, provider, identifier=identifier), hypotheses(vocabulary, short))
-    assert rows > 3
+    assert rows
     assert loose < rows * vocabulary.size / 2
 
 
@@ -162,15 +171,23 @@ def half_character(data: bytes) -> bytes:
 
 @lru_cache
 def finishes_of(half: bytes) -> list[bytes]:
-    """The bytes that make it a character, by going through all characters; those of the alphabets here first."""
+    """The bytes that make it a character: of those that patterns here tell apart, some of each."""
     if not half:
         return [b""]
-    found = [
-        raw[len(half) :]
-        for point in range(0x80, 0x110000)
-        if not 0xD800 <= point <= 0xDFFF and (raw := chr(point).encode()).startswith(half)
+    if half[0] < 0xC0 or any(not 0x80 <= byte < 0xC0 for byte in half[1:]):
+        return []
+    found = [character for character in characters() if character.encode().startswith(half)]
+    kinds = [
+        [character for character in found if character in "é→"],
+        [character for character in found if re.match(r"\w", character)][:2],
+        [character for character in found if re.match(r"\W", character)][:2],
     ]
-    return sorted(found, key=lambda finish: (half + finish not in ("é".encode(), "→".encode()), finish))
+    return [character.encode()[len(half) :] for kind in kinds for character in kind]
+
+
+@lru_cache
+def characters() -> str:
+    return "".join(chr(point) for point in range(0x80, 0x110000) if not 0xD800 <= point <= 0xDFFF)
 
 
 def test_the_answer_does_not_depend_on_how_the_bytes_are_split() -> None:
@@ -188,10 +205,11 @@ def test_the_answer_does_not_depend_on_how_the_bytes_are_split() -> None:
         wrong = data[:cut] + b"q" + data[cut:]
         each_byte = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
         spelled = tuple(byte + 1 for byte in wrong)
-        expected = _is_text(wrong) and is_right(wrong.decode(), r"\.", members)
         scores = [fresh.prefix(Hypothesis(GRAMMAR, each_byte, spelled[:n])) for n in range(len(spelled) + 1)]
         assert scores == sorted(scores, reverse=True)  # once forbidden, always forbidden
-        assert (fresh.complete(Hypothesis(GRAMMAR, each_byte, spelled)) == 0) == expected
+        if _is_text(wrong):
+            expected = is_right(wrong.decode(), r"\.", members)
+            assert (fresh.complete(Hypothesis(GRAMMAR, each_byte, spelled)) == 0) == expected
 
 
 def test_a_function_may_be_the_trigger() -> None:
@@ -356,11 +374,9 @@ def _goes_on(data: bytes, options: Sequence[str]) -> bool:
 def _may_be_boundary(first: bytes) -> bool:
     if first < b"\x80":
         return not re.match(rb"\w", first)
-    return first in _BOUNDARY_LEADS
+    return first in boundary_leads()
 
 
-_BOUNDARY_LEADS = frozenset(
-    chr(point).encode()[:1]
-    for point in range(0x80, 0x110000)
-    if not 0xD800 <= point <= 0xDFFF and not re.match(r"\w", chr(point))
-)
+@lru_cache
+def boundary_leads() -> frozenset[bytes]:
+    return frozenset(character.encode()[:1] for character in re.findall(r"\W", characters()))

@@ -1,0 +1,130 @@
+"""Rejection sampling that never draws again what it has rejected: exact samples of the target.
+
+Source: P. Parys, S. Vaidya, T. Berg-Kirkpatrick and L. D'Antoni, "Constrained Adaptive Rejection Sampling" (2025, arXiv
+2510.01902).  Beyond it, potentials that are no predicates are respected, by accepting outputs with their weight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+import numpy as np
+
+from structgen.decode.projection import log_mass
+from structgen.decode.sampling.prefix_trie import PrefixTrie
+from structgen.decode.sampling.samples import Samples
+from structgen.decode.sampling.trie_walk import TrieWalks, check_trie_sampler, merged
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branches import Branch, Branches
+
+__all__ = ["RejectionTrie"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RejectionTrie:
+    """Independent samples of exactly the target: the model's law given the constraint, times the potentials.
+
+    A try writes what the model alone would write, and is rejected where it leaves the constraint, or at its end with
+    what the potentials take off.  What was found to be impossible is left out of the tries that follow, and of each
+    beginning that is visited all that the mask excludes, so that fewer and fewer are rejected: an output ``x`` comes of
+    a try with the same multiple of the target, whatever was learned before (``structgen.decode.sampling.trie_walk``).
+
+    How many are rejected depends on how well the model knows what is wanted.  ``Samples.particles`` is the number of
+    tries.
+
+    Attributes:
+        samples: how many outputs.
+        max_tries: how many tries in all.
+        trie: what was learned, to be kept between calls; None begins anew in each.
+        batch: the most tries that are made side by side, which learn from the batches before them.
+        score_bound: the most that the potentials give to any output.  Outputs of that score are never rejected at the
+            end, others with ``1 - exp(score - score_bound)``.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    samples: int = 1
+    max_tries: int = 10_000
+    trie: PrefixTrie | None = None
+    batch: int = 8
+    score_bound: float = 0.0
+
+    lossless: ClassVar[bool] = True
+    takes_best: ClassVar[bool] = False
+    target: ClassVar[str] = "the model's law given the constraint, times the potentials, exactly"
+
+    def __post_init__(self) -> None:
+        check_trie_sampler("RejectionTrie", self.samples, self.batch, self.max_tries, self.score_bound)
+        if self.max_tries < self.samples:
+            raise ValueError(
+                f"RejectionTrie: each output takes a try; found max_tries={self.max_tries} for samples={self.samples}"
+            )
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``.
+
+        Raises:
+            ValueError: the trie belongs to another problem.
+            GenerationError: ``max_tries`` tries did not come to as many outputs as are wanted, or a score is above
+                ``score_bound``.
+        """
+        trie = PrefixTrie() if self.trie is None else self.trie
+        walks = TrieWalks(branches, trie, generator, score_bound=self.score_bound, rejects=True)
+        found: list[Branch] = []
+        log_successes: list[float] = []  # of each try, the most that the trie could not exclude
+        while len(found) < self.samples and trie.root.log_success > -math.inf:
+            if len(log_successes) >= self.max_tries:
+                raise self._too_many(branches, len(found), trie.root.log_success)
+            log_success = trie.root.log_success
+            # Outputs count in the order of the tries: which of them are done first tells something of what they are.
+            for branch in walks.run(self._next(len(found), len(log_successes))):
+                log_successes.append(log_success)
+                if branch is not None:
+                    found.append(branch)
+                    if len(found) == self.samples:
+                        break
+        log_evidence, error = self._evidence(len(found), log_successes)
+        return Samples(
+            samples=merged(branches, found),
+            lossless=True,
+            log_evidence=log_evidence,
+            standard_error=error,
+            particles=len(log_successes),
+            forwards=branches.forwards,
+            tokens=branches.sampled,
+            asked=branches.asked,
+            verdict=f"{len(found)} of {len(log_successes)} tries were accepted; {branches.verdict}",
+        )
+
+    def _next(self, accepted: int, tries: int) -> int:
+        """How many tries to make: about as many as are needed, as far as that can be told."""
+        needed = math.ceil((self.samples - accepted) * (tries + 1) / (accepted + 1))
+        return min(needed, self.batch, self.max_tries - tries)
+
+    def _evidence(self, accepted: int, log_successes: list[float]) -> tuple[float, float | None]:
+        """Log of the sum of the target, and its error.
+
+        A try is accepted with ``Z / s``, so as many are expected as ``Z`` times the sum of ``1 / s``.
+        """
+        if not accepted:
+            return -math.inf, None
+        logs = np.array(log_successes)
+        log_z = math.log(accepted) - log_mass(-logs)
+        rates = np.minimum(np.exp(log_z - logs), 1.0)
+        error = math.sqrt(float((rates * (1 - rates)).sum())) / accepted
+        return log_z + self.score_bound, error if accepted > 1 else None
+
+    def _too_many(self, branches: Branches, accepted: int, log_success: float) -> GenerationError:
+        return GenerationError(
+            "RejectionTrie",
+            f"{self.max_tries} tries came to {accepted} of {self.samples} outputs",
+            evidence=f"what was not excluded yet has probability {math.exp(log_success):.3g}; {branches.verdict}",
+            remedy="raise max_tries, tell the model in the prompt what the output looks like, or take SMC(...), which "
+            "rejects nothing",
+        )
