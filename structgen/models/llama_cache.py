@@ -103,7 +103,7 @@ class KeyValues:
         """
         self._passes_alone = self._passes_alone + 1 if alone else 0
         if self._passes_alone > _ALONE:
-            self._part()
+            self.unshare()
         self._join()
         if not self._may_write():
             self._begin_segment()
@@ -139,6 +139,11 @@ class KeyValues:
             copy._links[-1] = copy._written(copy._links[-1], [own])
         return copy
 
+    def unshare(self) -> None:
+        """Copy all that is shared, into one segment; O(length)."""
+        if len(self._links) > 1 or (self._links and not self._may_write()):
+            self._merge(0, Link(Segment(self._room(0)), 0), self._links)
+
     def _may_write(self) -> bool:
         if not self._links:
             return False
@@ -158,11 +163,6 @@ class KeyValues:
 
     def _begin_segment(self) -> None:
         self._hold(Link(Segment(self._room(0)), 0))
-
-    def _part(self) -> None:
-        """Copy all that is shared."""
-        if (self._links and not self._may_write()) or len(self._links) > 1:
-            self._merge(0, Link(Segment(self._room(0)), 0), self._links)
 
     def _join(self) -> None:
         """Copy all that lies behind a segment that is no longer shared into that segment."""

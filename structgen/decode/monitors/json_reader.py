@@ -65,7 +65,6 @@ class JsonState(NamedTuple, Generic[Memory]):
         start: where the string, number or literal begins.
         frame: the innermost container that is open.
         watched: the patterns that lead to the value that is being written.
-        escapes: where the last backslash of the string stands, if it is the last thing in it.
     """
 
     memory: Memory

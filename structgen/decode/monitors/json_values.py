@@ -14,7 +14,9 @@ __all__ = [
     "Key",
     "Moment",
     "Span",
+    "canonical",
     "digest_of",
+    "may_be",
     "moment_of",
     "moments_from",
     "number_of",
@@ -88,6 +90,18 @@ def numbers_from(raw: bytes, *, exponents: bool) -> Span:
     return Span(_negative(span.high), span.has_high, _negative(span.low), span.has_low)
 
 
+def may_be(raw: bytes, value: Key) -> bool:
+    """Whether a number that begins so may equal ``value``: sign and digits fit, and it lies where they may."""
+    parts = _parts(raw)
+    written = (parts.integer + (parts.fraction or "")).lstrip("0")
+    digits = value[2] if value[0] >= 0 else value[2][:-1].translate(_INVERTED)
+    if parts.exponent_sign is None:
+        fits = (digits + "0" * len(written)).startswith(written)
+    else:
+        fits = written.rstrip("0") == digits
+    return fits and numbers_from(raw, exponents=True).holds(value)
+
+
 def string_of(raw: bytes) -> str:
     """The value of a string, quotes included; surrogates that are not paired stay as they are."""
     return str(json.loads(raw.decode("utf-8", "replace"), strict=False))
@@ -118,7 +132,7 @@ def partial_string(raw: bytes) -> _Partial:
             return _Partial(string_of(b'"' + body[: match.start()] + b'"'), match[0].decode(), b"")
     half = b""
     for count in range(1, 4):
-        lead = body[-count:-count + 1 or None] if len(body) >= count else b""
+        lead = body[-count : -count + 1 or None] if len(body) >= count else b""
         if lead and lead[0] >= 0xC2:
             needed = 2 if lead[0] < 0xE0 else 3 if lead[0] < 0xF0 else 4
             half = body[-count:] if count < needed else b""
@@ -126,6 +140,14 @@ def partial_string(raw: bytes) -> _Partial:
         if not lead or lead[0] < 0x80:
             break
     return _Partial(string_of(b'"' + body[: len(body) - len(half)] + b'"'), "", half)
+
+
+def canonical(text: str) -> bytes:
+    """The shortest spelling of a string's characters, without quotes; escapes where JSON asks for them."""
+    try:
+        return json.dumps(text, ensure_ascii=False)[1:-1].encode()
+    except UnicodeEncodeError:  # surrogates that are not paired
+        return json.dumps(text)[1:-1].encode()
 
 
 def units(text: str) -> bytes:
@@ -182,10 +204,10 @@ def moment_of(text: str) -> Moment | None:
             return None
         seconds += hour * 3600 + minute * 60 + second
         if offset is not None and offset not in "Zz":
-            shift = int(offset[1:3]) * 3600 + int(offset[-2:] if len(offset) > 3 else 0) * 60
-            if int(offset[1:3]) > 23 or shift % 3600 > 59 * 60:
+            hours, minutes = int(offset[1:3]), int(offset[-2:] if len(offset) > 3 else 0)
+            if hours > 23 or minutes > 59:
                 return None
-            seconds -= shift if offset[0] == "+" else -shift
+            seconds -= (hours * 3600 + minutes * 60) * (1 if offset[0] == "+" else -1)
     kind = "date" * has_date + "time" * has_time + " with offset" * (offset is not None)
     return Moment(kind, seconds, (found["fraction"] or "").rstrip("0"))
 
@@ -258,11 +280,10 @@ def _days(year: int, month: int) -> int:
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Days since the first of March of the year -1 (Gregorian): leap days come last then."""
+    """The number of a day of the Gregorian calendar; years are counted from March, so that leap days come last."""
     if month < 3:
         year, month = year - 1, month + 12
-    year += 1
-    return 365 * year + year // 4 - (year - 1) // 100 + (year - 1) // 400 + (153 * (month - 3) + 2) // 5 + day
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day
 
 
 # whole values

@@ -1,7 +1,7 @@
 """Rejection sampling that never draws again what it has rejected: exact samples of the target.
 
-Source: P. Parys, S. Vaidya, T. Berg-Kirkpatrick and L. D'Antoni, "Constrained Adaptive Rejection Sampling" (2025, arXiv
-2510.01902).  Beyond it, potentials that are no predicates are respected, by accepting outputs with their weight.
+Source: P. Parys et al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902).  Beyond it, potentials that
+are no predicates are respected, by accepting outputs with their weight.
 """
 
 from __future__ import annotations

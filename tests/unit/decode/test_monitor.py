@@ -81,8 +81,35 @@ def members(text: str) -> list[str] | None:
 
 
 E_ACUTE = "é".encode()
-PIECES = [b"", b"a", b"b", b".", b"(", E_ACUTE, E_ACUTE[:1], E_ACUTE[1:], b"a.", b".ab(", b"b).", b".a.a", b"a", b"\xe2"]
-ARROW = [b"", b"a", b".", "→".encode()[:1], "→".encode()[1:], "é".encode()[:1], b"\xa9", b"\xe5", b"a\xe5", b"\x86", b"b"]
+PIECES = [
+    b"",
+    b"a",
+    b"b",
+    b".",
+    b"(",
+    E_ACUTE,
+    E_ACUTE[:1],
+    E_ACUTE[1:],
+    b"a.",
+    b".ab(",
+    b"b).",
+    b".a.a",
+    b"a",
+    b"\xe2",
+]
+ARROW = [
+    b"",
+    b"a",
+    b".",
+    "→".encode()[:1],
+    "→".encode()[1:],
+    "é".encode()[:1],
+    b"\xa9",
+    b"\xe5",
+    b"a\xe5",
+    b"\x86",
+    b"b",
+]
 QUOTED = ['"a.a"', '""', "a", '"a""a"']
 CASES: list[tuple[list[bytes], str, Provider, list[str], str, str]] = [
     (PIECES, r"\.", members, ["a", "ab", "éa", "b", "é"], r"\w+", r"\w*"),
@@ -319,7 +346,9 @@ def code_vocabulary() -> Vocabulary:
     words = sorted({*CATALOGUE, *itertools.chain(*CATALOGUE.values())})
     joints = [f".{word[:2]}" for word in words] + [f"{word}." for word in words] + [word[2:] + " = " for word in words]
     pieces = [*words, *joints, ".user.", " = ", "user.address.ci", "order.user.na", "me = order.id"]
-    return Vocabulary([b"", *(bytes([byte]) for byte in range(256)), *dict.fromkeys(p.encode() for p in pieces)], eos=[0])
+    return Vocabulary(
+        [b"", *(bytes([byte]) for byte in range(256)), *dict.fromkeys(p.encode() for p in pieces)], eos=[0]
+    )
 
 
 @pytest.mark.parametrize("sampler", [SMC(4), SMC(4, proposal=AWRS(mask_after=None))])

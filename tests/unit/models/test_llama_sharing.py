@@ -237,10 +237,13 @@ def test_a_fork_that_is_cut_back_does_not_write_where_another_one_did(model: Lla
     base.extend(PROMPT)
     fork = base.fork()
     base.extend([7])
-    fork.extend([8])
+    fork.extend([8] * 40)
+    twin = fork.fork()
     fork.truncate(len(PROMPT))
     np.testing.assert_allclose(fork.extend([9]), fresh_logits(model, [*PROMPT, 9])[-1], atol=TOLERANCE)
     np.testing.assert_allclose(base.extend([10]), fresh_logits(model, [*PROMPT, 7, 10])[-1], atol=TOLERANCE)
+    expected = fresh_logits(model, [*PROMPT, *[8] * 40, 11])[-1]
+    np.testing.assert_allclose(twin.extend([11]), expected, atol=TOLERANCE)
 
 
 def test_the_last_one_has_all_in_one_segment(model: LlamaModel) -> None:

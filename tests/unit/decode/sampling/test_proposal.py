@@ -124,13 +124,14 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
         assert as_proposal(patient).propose(branches, root, logits, 1, generator)[0].log_weight == pytest.approx(log_z)
 
 
-def test_tiny_masses_keep_their_weight() -> None:
-    """All admitted mass is 1e-12 of the whole: published code gives weight zero below 1e-5."""
+@pytest.mark.parametrize("mass", [1e-6, 1e-9, 1e-12])
+def test_tiny_masses_keep_their_weight(mass: float) -> None:
+    """Hardly anything is admitted: published code gives weight zero below 1e-5.  400 draws, one z-score."""
 
     class Sure(HashModel):
         def logits(self, state: int, matched: int) -> np.ndarray:  # type: ignore[override]
             row = np.full(self.vocabulary.size, -60.0, dtype=np.float32)
-            row[2], row[1], row[5] = 0.0, math.log(1e-12), math.log(3e-12)
+            row[2], row[1], row[5] = 0.0, math.log(mass), math.log(3 * mass)
             return row
 
     model = Sure(VOCABULARY)
@@ -142,7 +143,7 @@ def test_tiny_masses_keep_their_weight() -> None:
             root = branches.root()
             logits = branches.logits([root])[0]
             drawn = [as_proposal(proposal).propose(branches, root, logits, 1, generator)[0] for _ in range(400)]
-        weights = np.array([math.exp(each.log_weight) if each.token == 5 else 0.0 for each in drawn]) * 1e12
+        weights = np.array([math.exp(each.log_weight) if each.token == 5 else 0.0 for each in drawn]) / mass
         assert abs(z_score(weights, 3.0)) < LIMIT
         assert weights.mean() > 1
 

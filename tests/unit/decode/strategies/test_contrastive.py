@@ -413,7 +413,7 @@ def test_later_pieces_follow_both_prompts(json_vocabulary: Vocabulary) -> None:
 
 @pytest.mark.parametrize(("prompt", "other"), [("a" * 9, "b" * 40), ("a" * 40, "b" * 9)])
 def test_the_longer_prompt_counts(prompt: str, other: str, json_vocabulary: Vocabulary) -> None:
-    """Either prompt with the output must fit the context: one token less is refused before any pass, that much works."""
+    """Either prompt must fit the context with the output: one token too many is refused before any pass."""
     grammar = Repeat(LETTER, 5, 5)
     inner = Plain(HashModel(json_vocabulary, seed=1))
     longer = max(len(inner.encode_prompt(text)) for text in (prompt, other))

@@ -61,7 +61,8 @@ def log_law(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def masked(logits: NDArray[Any], ids: Sequence[int]) -> NDArray[np.float64]:
-    return np.exp(log_law(logits[list(ids)]))
+    law: NDArray[np.float64] = np.exp(log_law(logits[list(ids)]))
+    return law
 
 
 def letters_of(vocabulary: Vocabulary, pattern: bytes) -> list[int]:
@@ -90,7 +91,8 @@ def test_momentum_is_the_papers_rule(
     result = generate(model, "abcabcab", Repeat(FEW, 40, 40), max_tokens=40, sampler=momentum)
     ids = letters_of(json_vocabulary, b"[a-d]")  # the budget leaves no room for the other tokens, which are longer
     ids = sorted({*ids, *letters_of(json_vocabulary, b"[a-d]{2}")})
-    prompt, output = model.encode_prompt("abcabcab"), []
+    prompt = model.encode_prompt("abcabcab")
+    output: list[int] = []
     letters = 0
     lengths = set()
     for _ in result.tokens:
@@ -208,7 +210,7 @@ def nearest(law: NDArray[np.float64], others: Sequence[NDArray[np.float64]]) -> 
 def test_look_back_is_the_papers_rule(
     packed: bool, threshold: float, top_k: int, window: int, prompt: str, json_vocabulary: Vocabulary
 ) -> None:
-    """Every choice is that of a loop that computes all divergences from fresh sessions, with the same random numbers."""
+    """Every choice is that of a loop that computes all divergences from fresh sessions, with equal random numbers."""
     inner = HashModel(json_vocabulary, seed=2)
     model: LanguageModel = inner if packed else OneByOne(inner)
     grammar = Repeat(LETTERS, 12, 12)
@@ -310,8 +312,8 @@ def test_pieces_of_text_are_apart(json_vocabulary: Vocabulary) -> None:
     model = FunctionModel(json_vocabulary, law)
     part = sequence("[", LETTERS, LETTERS, LETTERS, "]")
     result = generate(model, "-", sequence(part, part), sampler=Momentum(alpha=0.2, free=FreeText(share=0.05)))
-    # First piece: a, b, then a again (0.5 - 0.2 beats c).  It ends a piece, so it is structure.  In the second piece a is
-    # a run of one, b after it a run of two (0.5 - 0.4, and c is new).
+    # First piece: a, b, then a again (0.5 - 0.2 beats c); it ends the piece, so it is structure.  In the second piece a
+    # is a run of one (0.3), and b after it would be a run of two (0.1), so c comes, which is new.
     assert result.text == "[aba][aca]"
 
 
@@ -330,4 +332,4 @@ def test_they_are_samplers_of_outputs() -> None:
         (LookBack, {"window": 0}),
     ):
         with pytest.raises(ValueError, match=f"{make.__name__}: {next(iter(arguments))}"):
-            make(**arguments)  # type: ignore[operator]
+            make(**arguments)

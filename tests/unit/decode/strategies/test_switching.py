@@ -245,4 +245,4 @@ def test_it_is_a_sampler_of_outputs(json_vocabulary: Vocabulary) -> None:
     assert switching.sampler == Greedy()
     for arguments in ({"threshold": -1.0}, {"threshold": math.nan}, {"window": 0}, {"least_run": -1}):
         with pytest.raises(ValueError, match=f"Switching: {next(iter(arguments))}"):
-            Switching(model, **arguments)  # type: ignore[arg-type]
+            Switching(model, **arguments)
