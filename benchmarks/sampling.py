@@ -26,9 +26,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Final
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -45,6 +46,7 @@ from structgen.decode.sampling.prefix_trie import PrefixTrie
 from structgen.engine import Constraint, compile
 from structgen.grammar.regex import regex
 from structgen.models import load_model
+from structgen.models.protocol import Prompt
 
 PARTS: Final = ("asked", "predicate", "accuracy", "peer")
 PARTICLES: Final = (4, 8, 16)
@@ -87,10 +89,10 @@ def run(
     return run_sampler(sampler, context, constraint, max_tokens=max_tokens, generator=generator, **named)
 
 
-def prompted(model: Any, prompt: str) -> Context:
+def prompted(model: Any, prompt: Prompt) -> Context:
     """The prompt, run through the model but for its last token."""
     context = Context(model, model.encode_prompt(prompt))
-    context.prepare()
+    context.read()
     return context
 
 
@@ -202,7 +204,8 @@ def part_accuracy(settings: Settings) -> str:
             rows,
         )
         + "\n\nThe same of the next output of ASAp after so many outputs, averaged over tries that learned from "
-        "different seeds:\n\n" + table(["task", *(f"{count}" for count in ASAP_DRAWN)], asap_rows)
+        "different seeds; in brackets by how much the trie's bound on the log-evidence, which never rises, is above it:"
+        "\n\n" + table(["task", *(f"{count}" for count in ASAP_DRAWN)], asap_rows)
     )
 
 
@@ -235,21 +238,22 @@ def asap_distances(
     target: dict[tuple[int, ...], float],
 ) -> list[str]:
     """The distance of the next output's law, worked out from the trie, not drawn."""
-    tries = max(settings.accuracy_runs // 50, 5)
+    chains = max(settings.accuracy_runs // 50, 5)
+    evidence = log_sum(np.array(list(law.values())))
     means: list[dict[tuple[int, ...], float]] = [{} for _ in ASAP_DRAWN]
-    for seed in range(tries):
+    excess = [0.0 for _ in ASAP_DRAWN]
+    for seed in range(chains):
         trie = PrefixTrie()
         drawn = 0
-        for wanted, mean in zip(ASAP_DRAWN, means, strict=True):
+        for index, wanted in enumerate(ASAP_DRAWN):
             if wanted > drawn:
                 run(ASAp(samples=wanted - drawn, trie=trie), context, constraint, task.max_tokens, 1000 * seed + drawn)
                 drawn = wanted
-            nexts = local_law(
-                model, context.tokens, law, lambda tokens, is_end, trie=trie: success(trie, tokens, is_end)
-            )
+            excess[index] += (success(trie, (), is_end=False) - evidence) / chains
+            nexts = local_law(model, context.tokens, law, partial(success, trie))
             for tokens, log_p in nexts.items():
-                mean[tokens] = mean.get(tokens, 0.0) + math.exp(log_p) / tries
-    return [f"{distance(target, mean):.3f}" for mean in means]
+                means[index][tokens] = means[index].get(tokens, 0.0) + math.exp(log_p) / chains
+    return [f"{distance(target, mean):.3f} ({more:.2f})" for mean, more in zip(means, excess, strict=True)]
 
 
 def success(trie: PrefixTrie, tokens: tuple[int, ...], is_end: bool) -> float:
@@ -345,7 +349,8 @@ def part_peer(settings: Settings) -> str:
         "`max_tokens` counts the stop). Both have the prompt cached before the clock starts, and forget the logits of "
         f"the run before. The peer's forward passes wait {1000 * settings.peer_timeout:.0f} ms for company (20 ms is "
         "its default). Automata are compiled, and a run of each has warmed the caches. Medians of "
-        f"{settings.repeats} alternating runs.\n\n{times}\n\n"
+        f"{settings.repeats} alternating runs; processor time is that of all threads, which other work on the machine "
+        f"disturbs less.\n\n{times}\n\n"
         f"Log-evidence, the logarithm of the average estimate of {settings.evidence_runs} runs with 16 particles, with "
         "its standard error; logits are remembered between these runs. *z* is the difference in standard errors, of "
         "both together or against the exact value, which is known from scoring all members in all their spellings."
@@ -367,25 +372,29 @@ def peer_times(settings: Settings, peer: Peer) -> str:
             )
             for particles in PARTICLES:
                 sampler = SMC(particles, ess_threshold=ESS_THRESHOLD, resampling=RESAMPLING)
-                ours: list[float] = []
+                ours: list[tuple[float, float, int]] = []
                 theirs: list[dict[str, Any]] = []
-                forwards = []
                 for seed in range(settings.repeats + 1):
                     gc.collect()
-                    began = perf_counter()
+                    began, worked = perf_counter(), process_time()
                     found = run(sampler, context, constraint, task.max_tokens, seed)
-                    ours.append(perf_counter() - began)
-                    forwards.append(found.forwards)
+                    ours.append((perf_counter() - began, process_time() - worked, found.forwards))
                     theirs.append(peer.run(task, particles, seed, keep_logits=False))
-                    progress(f"peer: {task.name}, {particles}: {ours[-1]:.2f} s, {theirs[-1]['seconds']:.2f} s")
-                mine, other = statistics.median(ours[1:]), statistics.median(each["seconds"] for each in theirs[1:])
+                    progress(f"peer: {task.name}, {particles}: {ours[-1][0]:.2f} s, {theirs[-1]['seconds']:.2f} s")
+                mine = [statistics.median(column) for column in zip(*ours[1:], strict=True)]
+                keys = "seconds", "processor_seconds", "forwards", "asked"
+                other = [statistics.median(each[key] for each in theirs[1:]) for key in keys]
                 rows.append(
-                    [task.name, f"{particles}", f"{mine:.2f}", f"{other:.2f}", f"{other / mine:.1f}"]
-                    + [f"{statistics.median(forwards[1:]):.0f}"]
-                    + [f"{statistics.median(each[key] for each in theirs[1:]):.0f}" for key in ("forwards", "asked")]
+                    [
+                        task.name,
+                        f"{particles}",
+                        *(f"{mine[0]:.2f}", f"{other[0]:.2f}", f"{other[0] / mine[0]:.1f}"),
+                        *(f"{mine[1]:.2f}", f"{other[1]:.2f}", f"{other[1] / mine[1]:.1f}"),
+                        *(f"{mine[2]:.0f}", f"{other[2]:.0f}", f"{other[3]:,.0f}"),
+                    ]
                 )
-    head = ["task", "particles", "structgen, s", "genlm-control, s", "times faster", "our forwards", "its forwards"]
-    return table([*head, "its questions"], rows)
+    head = ["task", "particles", "s a run", "peer's", "ratio", "processor s a run", "peer's", "ratio"]
+    return table([*head, "forward passes", "peer's", "peer's questions"], rows)
 
 
 def peer_evidence(settings: Settings, peer: Peer) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from importlib.metadata import version
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 PACKAGES = ("genlm-control", "genlm-backend", "transformers", "torch", "numpy")
@@ -23,7 +23,6 @@ class Worker:
     def __init__(self) -> None:
         self._llm: Any = None
         self._samplers: dict[str, Any] = {}
-        self._conditions: dict[str, Any] = {}
 
     async def serve(self, request: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = await getattr(self, "_" + request.pop("op"))(**request)
@@ -62,14 +61,8 @@ class Worker:
         began = perf_counter()
         llm = self._llm.spawn(prompt_ids=prompt)
         condition = BoolFSA.from_regex(regex) if regex is not None else JsonSchema(schema)
-        self._conditions[name] = condition
         self._samplers[name] = _counting(llm, condition.coerce(llm, f=b"".join))
         return {"seconds": perf_counter() - began}
-
-    async def _judge(self, name: str, texts: list[str]) -> dict[str, Any]:
-        """Whether the condition of a task holds for texts."""
-        condition = self._conditions[name]
-        return {"members": [await condition.complete(text.encode()) == 0 for text in texts]}
 
     async def _run(
         self,
@@ -95,25 +88,21 @@ class Worker:
             model.clear_cache()
             model.cache_kv(prompt)
         self._forwards = sampler.asked = 0
-        began = perf_counter()
+        began, worked = perf_counter(), process_time()
         found = await sampler.smc(
             n_particles=particles,
             ess_threshold=ess_threshold,
             max_tokens=max_tokens + 1,  # the peer counts the stop
             resampling_method=resampling,
         )
-        seconds = perf_counter() - began
+        seconds, processor = perf_counter() - began, process_time() - worked
         return {
             "seconds": seconds,
+            "processor_seconds": processor,
             "log_evidence": float(found.log_ml),
             "forwards": self._forwards,
             "asked": sampler.asked,
             "tokens": sum(map(len, found.contexts)),
-            "samples": [
-                [[token.token_id for token in context[:-1]], float(weight)]
-                for context, weight in found
-                if weight > float("-inf")
-            ],
         }
 
 

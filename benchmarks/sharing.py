@@ -1,10 +1,10 @@
 """Forks of one prompt in the forward passes of the embedded model, against sequences that share nothing.
 
 Both sides are sessions with the same tokens: a prompt, and behind it a tail that differs.  On one side they are forks
-of a session that has read the prompt, on the other each has a copy of it; a pass adds one token to each.  Rounds alternate
-between the sides; a ratio is the median of the rounds' ratios, of the clock and of the time of all processors.  The
-logits of both sides are compared.  (One fork alone is told from one sequence in the first passes only, and copies the
-prompt then.)
+of a session that has read the prompt, on the other each has a copy of it; a pass adds one token to each.  Rounds
+alternate between the sides; a ratio is the median of the rounds' ratios, of the clock and of the time of all
+processors.  The logits of both sides are compared.  A fork that is alone copies the prompt after a few passes, so one
+sequence tells what it costs to look after that.
 
 Usage: python benchmarks/sharing.py [--prompts 50,200,1000] [--widths 1,4,16,64] [--tails 0,40] [--rounds 9]
     [--record FILE]
@@ -125,7 +125,8 @@ def main() -> None:
                 processors = statistics.median(one.processors / two.processors for one, two in times)
                 table.append(
                     f"| {prompt} | {tail} | {width} | {clocks[0]:.0f} | {clocks[1]:.0f} | {ratio:.2f} "
-                    f"| {processors:.2f} | {fork_ms:.3f} | {memory(alone):.0f} | {memory(forks):.0f} | {difference:.0e} |"
+                    f"| {processors:.2f} | {fork_ms:.3f} | {memory(alone):.0f} | {memory(forks):.0f} "
+                    f"| {difference:.0e} |"
                 )
                 print(table[-1], file=sys.stderr)
                 for session in (*forks, *alone):

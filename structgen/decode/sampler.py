@@ -41,6 +41,7 @@ class Greedy:
     """The most probable token; of equally probable ones that with the lowest id.  Draws no random number."""
 
     lossless: ClassVar[bool] = False
+    target: ClassVar[str] = "the most probable token of each step"
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
         """See ``Sampler.draw``."""
@@ -70,6 +71,8 @@ class Multinomial:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+
+    target: ClassVar[str] = "locally constrained decoding: the projection at each step, as it is shaped"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):

@@ -38,7 +38,7 @@ class _Frame(NamedTuple):
         parent: what it is in.
         is_object: whether it has names.
         step: the name or index of the value that is being written in it, as text.
-        index: of that value, in arrays.
+        place: its index, in arrays.
         live: the patterns that lead further into it, as numbers.
         watched: the patterns that lead to it, likewise.
         start: where it begins.
@@ -48,7 +48,7 @@ class _Frame(NamedTuple):
     parent: _Frame | None
     is_object: bool
     step: str
-    index: int
+    place: int
     live: tuple[int, ...]
     watched: tuple[int, ...]
     start: int
@@ -189,8 +189,8 @@ class JsonReading(Reading[JsonState[Memory]], Generic[Memory]):
         if byte == ord(",") and mode == _AFTER:
             if frame.is_object:
                 return state._replace(mode=_KEY)
-            index = frame.index + 1
-            return state._replace(mode=_VALUE, frame=frame._replace(index=index, step=str(index)))
+            place = frame.place + 1
+            return state._replace(mode=_VALUE, frame=frame._replace(place=place, step=str(place)))
         closes = byte == (ord("}") if frame.is_object else ord("]"))
         if not closes or mode not in (_AFTER, _FIRST_KEY if frame.is_object else _FIRST_VALUE):
             return None

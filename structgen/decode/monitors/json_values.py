@@ -87,7 +87,8 @@ def numbers_from(raw: bytes, *, exponents: bool) -> Span:
     span = _magnitudes(parts, exponents=exponents)
     if not parts.negative:
         return span
-    return Span(_negative(span.high), span.has_high, _negative(span.low), span.has_low)
+    low, high = (None if edge is None else _negative(edge) for edge in (span.low, span.high))
+    return Span(high, span.has_high, low, span.has_low)
 
 
 def may_be(raw: bytes, value: Key) -> bool:
@@ -354,9 +355,9 @@ def _key(negative: bool, integer: str, fraction: str, power: int) -> Key:
     return _negative(positive) if negative else positive
 
 
-def _negative(key: Key | None) -> Key | None:
+def _negative(key: Key) -> Key:
     """Minus a number that is not negative; ``:`` comes after the digits, so that longer ones come first."""
-    if key is None or key[0] == 0:
+    if key[0] == 0:
         return key
     return -1, -key[1], key[2].translate(_INVERTED) + ":"
 

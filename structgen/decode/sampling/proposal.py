@@ -111,6 +111,7 @@ class AWRS:
     mask_after: int | None = 0
 
     lossless: ClassVar[bool] = True
+    target: ClassVar[str] = "locally constrained decoding, with a weight for the model's law given the constraint"
 
     def __post_init__(self) -> None:
         if self.most_rejects is not None and self.most_rejects < 1:

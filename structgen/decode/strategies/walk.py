@@ -123,31 +123,39 @@ class _Asking:
 
 def _forced(branches: Branches, branch: Branch) -> Branch | None:
     """Take what the grammar forces, up to where there is a choice, or the end; None where that is forbidden."""
-    while branch.finish_reason is None:
-        step = _forced_step(branches, branch)
-        if step is None:
-            if len(branches.allowed(branch)):
-                return branch
-            children = [branches.finish(branch)] if branches.ends_here(branch) else []
+    current: Branch | None = branch
+    while current is not None and current.finish_reason is None:
+        before = current
+        for token in current.matcher.forced_tokens():  # canonical ones, if the budget has room for them
+            if branches.remaining(current) <= 0 or not branches.accepts(current, token):
+                break
+            current = _added(branches, current, token)
+            if current is None:
+                return None
+        if current is not before:
+            continue
+        ids = branches.allowed(current)
+        if not len(ids):
+            return _admitted(branches, branches.finish(current)) if branches.ends_here(current) else None
+        if np.isin(ids, list(branches.stops)).all():
+            current = _added(branches, current, None)
+        elif len(ids) == 1:
+            current = _added(branches, current, int(ids[0]))
         else:
-            children = branches.split(branch, [step], [0.0])  # it is not scored
-        if not children or children[0].score == -np.inf:
-            for child in children or [branch]:
-                branches.drop(child)
-            return None
-        branch = children[0]
-    return branch
+            return current
+    return current
 
 
-def _forced_step(branches: Branches, branch: Branch) -> Step | None:
-    """The canonical token of forced text, or the only token, or the only way out; None where there is a choice."""
-    for token in branch.matcher.forced_tokens()[:1]:
-        if branches.remaining(branch) > 0 and branches.accepts(branch, token):
-            return Step(token, True, 0.0, None)
-    ids = branches.allowed(branch)
-    if len(ids) and np.isin(ids, list(branches.stops)).all():
-        return Step(None, True, 0.0, None)
-    return Step(int(ids[0]), True, 0.0, None) if len(ids) == 1 else None
+def _added(branches: Branches, branch: Branch, token: int | None) -> Branch | None:
+    """A branch with a forced token, or the stop, which no model has scored."""
+    return _admitted(branches, branches.split(branch, [Step(token, True, 0.0, None)], [0.0])[0])
+
+
+def _admitted(branches: Branches, branch: Branch) -> Branch | None:
+    if branch.score > -np.inf:
+        return branch
+    branches.drop(branch)
+    return None
 
 
 def _with_forwards(samples: Samples, more: int) -> Samples:

@@ -164,7 +164,10 @@ def test_what_a_session_says_depends_on_its_ids_alone(
             del ids[length:]
         else:
             count = int(random.integers(1, 8))
-            more = prompt_ids[len(ids) : len(ids) + count] or random.integers(1, 300, size=count).tolist()
+            more = prompt_ids[len(ids) : len(ids) + count]
+            if not more:  # any tokens, or a later piece that was encoded, whose first ids are no tokens
+                piece = contrastive.encode_prompt("more")[:count]
+                more = piece if random.random() < 0.4 else random.integers(1, 300, size=count).tolist()
             before = list(ids)
             ids += more
             if action == "extend":

@@ -317,6 +317,38 @@ def test_pieces_of_text_are_apart(json_vocabulary: Vocabulary) -> None:
     assert result.text == "[aba][aca]"
 
 
+def test_a_run_does_not_reach_over_structure(json_vocabulary: Vocabulary) -> None:
+    """Text that ends with q and text that begins with r are no "qr": later "qr" is a run of one token only."""
+    wishes = {b"[": b"p", b"[p": b"x", b"[px": b"q", b"[pxq": b"y", b"][": b"r", b"][r": b"q", b"][rq": b"r"}
+
+    def law(text: bytes) -> dict[bytes, float]:
+        start = text.rfind(b"[")
+        key = text[start - 1 if b"]" in text else start :]
+        return {wishes.get(key, b"s"): 0.5, b"t": 0.25}
+
+    model = FunctionModel(json_vocabulary, law)
+    part = sequence("[", Repeat(LETTERS, 4, 4), "]")
+    result = generate(model, "-", sequence(part, part), max_tokens=12, sampler=Momentum(free=FreeText(share=0.05)))
+    # The third letter: of the letters r has 0.66 and t 0.33.  r has come once (0.46); as a run of two it had 0.26.
+    assert result.text[:9] == "[pxqy][rq"
+    assert result.text[9] == "r"
+
+
+def test_look_back_forgets_what_is_beyond_its_window(json_vocabulary: Vocabulary) -> None:
+    """Laws that come back after three steps are found in a window of three, and not in one of two."""
+
+    def law(text: bytes) -> dict[bytes, float]:
+        letter = b"abc"[(len(text) - 1) % 3]
+        return {bytes([letter]): 0.7, b"z": 0.25}
+
+    model = FunctionModel(json_vocabulary, law)
+    for window, alarms in ((3, True), (2, False)):
+        sampler = LookBack(0.5, 2, window, free=EVERYWHERE)
+        texts = {generate(model, "-", Repeat(LETTERS, 6, 6), sampler=sampler, seed=seed).text for seed in range(30)}
+        assert (texts == {"abcabc"}) is not alarms
+        assert all(text.startswith("abc") for text in texts)
+
+
 def test_they_are_samplers_of_outputs() -> None:
     """They say that they are not lossless, and refuse numbers out of range."""
     for sampler in (Momentum(), LookBack()):

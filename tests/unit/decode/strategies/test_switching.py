@@ -20,7 +20,7 @@ from structgen.decode.strategies.switching import Switching, SwitchingReport
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError, VocabularyError
 from structgen.grammar.json_schema import JsonPolicy, json_schema
-from structgen.grammar.nodes import ByteClass, Repeat, choice, literal, sequence
+from structgen.grammar.nodes import ByteClass, Grammar, Repeat, choice, literal, sequence
 from structgen.models import HashModel
 from structgen.models.protocol import LanguageModel
 
@@ -159,6 +159,10 @@ def test_a_schedule_that_is_known_by_hand(json_vocabulary: Vocabulary) -> None:
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 2, 2, report=reports.append))
     assert result.text == "aazzaaaz"
     assert reports[1].by_large == 3
+    # At 4 the large model is wanted no more, but has chosen one token only, and goes on for a second.
+    result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 1, 2, report=reports.append))
+    assert result.text == "aazzaazz"
+    assert reports[2].switches == 3
     # Five tokens each: the small model to the fifth, when the mean is low again, and then it has long been its turn.
     result = generate(small, "x", grammar, sampler=Switching(large, 0.5, 2, 5, report=reports.append))
     assert result.text == "aaaaaaaz"
@@ -206,6 +210,37 @@ def test_potentials_and_budgets_hold(json_vocabulary: Vocabulary) -> None:
         small, "ab", Repeat(LETTER, 4, 40), sampler=Switching(large, 3.0, 2, 0), potentials=[nothing], max_tokens=9
     )
     assert samples.samples == ()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "pattern"),
+    [
+        (
+            sequence(
+                '{"name": "', Repeat(LETTER, 0, 8), '", "12": [', Repeat(choice("1, ", "2, "), 0, 2), '], "ab": true}'
+            ),
+            r'\{"name": "[a-z]{0,8}", "12": \[([12], ){0,2}\], "ab": true\}',
+        ),
+        (literal('{"name": [true, false]}'), r'\{"name": \[true, false\]\}'),
+        (choice('{"name": 12}', '{"name": null}', '[true, "ab"]'), r'\{"name": (12|null)\}|\[true, "ab"\]'),
+    ],
+)
+def test_the_budget_is_always_enough(grammar: Grammar, pattern: str, spelling_vocabulary: Vocabulary) -> None:
+    """From the exact minimum on, every budget gives a member, also where forced text needs a short spelling."""
+    constraint = compile(grammar, spelling_vocabulary)
+    small, large = (HashModel(spelling_vocabulary, seed=seed) for seed in (1, 2))
+    least = constraint.min_tokens()
+    for budget in range(least, least + 6):
+        result = generate(small, "ab", constraint, max_tokens=budget, sampler=Switching(large, 1.0, 2, 0))
+        assert result.stats.tokens <= budget
+        assert re.fullmatch(pattern, result.text)
+
+
+@pytest.fixture(scope="module")
+def spelling_vocabulary(json_vocabulary: Vocabulary) -> Vocabulary:
+    """A tokenizer whose own spelling takes a token for each byte, which is far from the shortest."""
+    tokens = json_vocabulary.tokens
+    return Vocabulary(tokens, eos=[0], tokenize=lambda text: [tokens.index(bytes([byte])) for byte in text.encode()])
 
 
 def test_one_word_needs_neither_model(json_vocabulary: Vocabulary) -> None:
