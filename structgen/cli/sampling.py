@@ -25,17 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLERS", "potentials_of", "sampler_of", "trace_of", "weights_as_json", "weights_as_text"]
 
 SAMPLERS: Final = {
-    "greedy": ("Greedy", None),
-    "multinomial": ("Multinomial", None),
-    "awrs": ("AWRS", None),
-    "smc": ("SMC", "particles"),
-    "bestof": ("BestOf", "n"),
-    "beam": ("Beam", "n"),
-    "asap": ("ASAp", "samples"),
-    "rejection": ("RejectionTrie", "samples"),
-    "exact": ("ExactBest", "n"),
+    "greedy": ("structgen.decode", "Greedy", None),
+    "multinomial": ("structgen.decode", "Multinomial", None),
+    "awrs": ("structgen.decode.sampling", "AWRS", None),
+    "smc": ("structgen.decode.sampling", "SMC", "particles"),
+    "bestof": ("structgen.decode.sampling", "BestOf", "n"),
+    "beam": ("structgen.decode.sampling", "Beam", "n"),
+    "asap": ("structgen.decode.sampling", "ASAp", "samples"),
+    "rejection": ("structgen.decode.sampling", "RejectionTrie", "samples"),
+    "exact": ("structgen.decode.sampling", "ExactBest", "n"),
+    "cautious": ("structgen.decode.strategies", "Cautious", None),
+    "adadec": ("structgen.decode.strategies", "AdaDec", None),
+    "foresight": ("structgen.decode.strategies", "Foresight", None),
+    "firstfinish": ("structgen.decode.strategies", "FirstFinish", "samples"),
+    "thinking": ("structgen.decode.strategies", "Thinking", None),
+    "momentum": ("structgen.decode.strategies", "Momentum", None),
+    "lookback": ("structgen.decode.strategies", "LookBack", None),
+    "bregman": ("structgen.decode.strategies", "BregmanTopK", None),
 }
-"""The samplers by name: the class, and what ``-n`` is called there."""
+"""The samplers by name: where they are, their class, and what ``-n`` is called there."""
 
 TRACE_VERSION: Final = 1
 
@@ -51,14 +59,14 @@ def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     Raises:
         click.UsageError: there is no such sampler, or its settings are unusable.
     """
-    from structgen.decode import sampling
+    from structgen.decode.sampling import AWRS, SMC
 
     name, _, settings = text.partition(":")
     if name not in SAMPLERS:
         raise click.UsageError(f"--sampler {name!r} is none; there are {', '.join(SAMPLERS)}")
-    kind, counted = SAMPLERS[name]
+    home, kind, counted = SAMPLERS[name]
     held = _settings(name, settings)
-    made: Any = getattr(sampling if hasattr(sampling, kind) else importlib.import_module("structgen.decode"), kind)
+    made: Any = getattr(importlib.import_module(home), kind)
     known = [field.name for field in fields(made)]
     for key in held:
         if key not in known:
@@ -72,7 +80,7 @@ def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     try:
         sampler: AnySampler = made(**held)
         if name == "awrs" and weights:
-            sampler = sampling.SMC(count or 1, ess_threshold=0, proposal=made(**held))
+            sampler = SMC(count or 1, ess_threshold=0, proposal=AWRS(**held))
     except (ValueError, TypeError) as error:
         raise click.UsageError(f"--sampler {name}: {error}") from error
     return sampler

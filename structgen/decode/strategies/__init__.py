@@ -1,4 +1,4 @@
-"""Strategies that need no training: they look ahead, search, select or decide.
+"""Strategies that need no training: they change the law of the next token, look ahead, search, select or decide.
 
 None of them draws from the target law (``lossless`` is False), and every output is complete and within the grammar.
 """

@@ -50,7 +50,11 @@ def potentials(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["greedy", "multinomial", "awrs", "smc", "bestof", "beam", "asap", "rejection", "exact"]
+    "name",
+    [
+        *("greedy", "multinomial", "awrs", "smc", "bestof", "beam", "asap", "rejection", "exact", "cautious"),
+        *("adadec:threshold=0.5", "foresight", "firstfinish", "momentum", "lookback", "bregman:alpha=2"),
+    ],
 )
 def test_every_sampler_writes_a_member(run: Any, name: str) -> None:
     status, out, err = run("--sampler", name)
