@@ -107,7 +107,7 @@ class Context:
             self._session.extend(unseen[:-1])
 
     def fork(self) -> Context:
-        """Return an independent context with the same tokens and a copy of the cache."""
+        """Return an independent context with the same tokens, and what is cached of them."""
         copy = Context.__new__(Context)
         copy.model = self.model
         copy._tokens = list(self._tokens)

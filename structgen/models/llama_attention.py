@@ -27,7 +27,7 @@ __all__ = ["Attention", "Part", "attend", "attention"]
 _WORTHWHILE: Final = 256
 """A stretch is attended to together where its length times its sequences is at least this: a product for all of them
 costs as much as copying so many entries for each of them."""
-_SHORT: Final = 64
+_SHORT: Final = 128
 """Up to so many entries of a sequence of its own are copied beside those of the others, and attended to with them."""
 
 
@@ -191,6 +191,8 @@ class _Together:
         self._log_sums = torch.empty((ends[-1], shape.heads), device=device)
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        if len(self._places) == 1:
+            return self._places[0].attend(layer, queries, keys, values)[0].flatten(1).to(queries.dtype)
         self._found.zero_()
         self._log_sums.fill_(-torch.inf)
         for place in self._places:
