@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from structgen.decode import Greedy, Multinomial, Result, generate
+    from structgen.decode.monitors import monitor, ordered, refers, unique
     from structgen.decode.potentials import Hypothesis, Potential, potential
     from structgen.decode.sampling import (
         AWRS,
@@ -96,20 +97,25 @@ __all__ = [
     "literal",
     "load",
     "load_model",
+    "monitor",
     "optional",
+    "ordered",
     "potential",
     "program",
+    "refers",
     "regex",
     "remote",
     "sample",
     "select",
     "system",
     "tool",
+    "unique",
     "user",
 ]
 
 _NAMES = {
     "structgen.decode": ("Greedy", "Multinomial", "Result", "generate"),
+    "structgen.decode.monitors": ("monitor", "ordered", "refers", "unique"),
     "structgen.decode.potentials": ("Hypothesis", "Potential", "potential"),
     "structgen.decode.sampling": (
         "AWRS",

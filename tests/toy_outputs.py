@@ -12,6 +12,7 @@ import numpy as np
 
 from structgen.decode.potentials import potential
 from structgen.decode.sampling import Branches, Problem, Samples, SequenceSampler, sample
+from structgen.decode.sampling.law import BARE_END
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.grammar.regex import regex
 from structgen.models import HashModel
@@ -68,6 +69,11 @@ class Toy:
     @cached_property
     def constraint(self) -> Constraint:
         return compile(regex(self.pattern), self.vocabulary)
+
+    @property
+    def stop(self) -> int:
+        """What stands for the stop in a law."""
+        return min(self.vocabulary.eos, default=BARE_END)
 
     @cached_property
     def potentials(self) -> list[object]:

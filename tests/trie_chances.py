@@ -80,13 +80,13 @@ def walks_of(
             scripts += branching.others
 
 
-def nodes(trie: PrefixTrie) -> Iterator[tuple[Output, TrieNode]]:
+def nodes(toy: Toy, trie: PrefixTrie) -> Iterator[tuple[Output, TrieNode]]:
     """All nodes with the tokens that lead there; an output ends with ``STOP``."""
     pending: list[tuple[Output, TrieNode]] = [((), trie.root)]
     while pending:
         tokens, node = pending.pop()
         yield tokens, node
-        pending += [((*tokens, token), child) for token, child in node.children.items()]
+        pending += [((*tokens, STOP if token == toy.stop else token), child) for token, child in node.children.items()]
 
 
 def success(toy: Toy, tokens: Output, score_bound: float) -> float:
@@ -105,7 +105,7 @@ def next_law(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
         weights: dict[int, float] = {}
         children = {} if node is None else node.children
         for token, log_p in toy.choices(tokens).items():
-            child = children.get(token)
+            child = children.get(toy.stop if token == STOP else token)
             # What the potentials forbid is found when it is drawn, and then something else is drawn.
             admitted = toy.score_of(tokens) > -math.inf if token == STOP else toy.admits((*tokens, token))
             weights[token] = math.exp(log_p + (child.log_success if child else 0.0)) if admitted else 0.0

@@ -52,8 +52,7 @@ def log_mass(logits: NDArray[Any]) -> float:
         return top
     if not np.isfinite(top):
         raise GenerationError("logits", "the model returned NaN or infinity", remedy=_REMEDY)
-    values = logits.astype(np.float64)
-    values -= top
+    values = np.subtract(logits, top, dtype=np.float64)
     np.exp(values, out=values)
     return top + float(np.log(values.sum()))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -29,10 +30,7 @@ _NAME_TRIGGER: Final = (
 _EXPRESSION_WORDS: Final = frozenset(
     ("return", "in", "not", "and", "or", "is", "if", "elif", "else", "while", "assert", "await", "yield")
 )
-_EXPRESSION_SIGNS: Final = frozenset(
-    ("=", "+", "-", "*", "/", "%", "<", ">", "&", "|", "^", "~", "@", "**", "//", "==", "!=", "<=", ">=", "<<", ">>")
-    + ("+=", "-=", "*=", "/=")
-)
+_SIGN: Final = re.compile(r"(?:[-+*/%<>&|^@=!]|\*\*|//|<<|>>)=|[-+*/%<>&|^~@=]|\*\*|//|<<|>>")
 
 
 def python_attributes(
@@ -166,13 +164,15 @@ class _Code:
 
     def names(self, text: str) -> list[str]:
         """What an expression may begin with after ``text``."""
-        # Without a word at the cursor jedi takes the scope of the last complete statement.  The stubs of the builtins
-        # import names for their own use.
-        return [
-            each.name.removesuffix("=")
+        # Without a word at the cursor jedi takes the scope of the last complete statement; with one it leaves out the
+        # names of parameters.  The stubs of the builtins import names for their own use.
+        found = [
+            each.name
             for each in self._completions(text, "x")
-            if each.module_name != "builtins" or hasattr(builtins, each.name)
+            if each.type == "keyword" or each.module_name != "builtins" or hasattr(builtins, each.name)
         ]
+        names = (each.name for each in self._completions(text, ""))
+        return found + [name[:-1] for name in names if name.endswith("=")]
 
     def _completions(self, text: str, word: str) -> list[Any]:
         code = self._before + text
@@ -182,6 +182,7 @@ class _Code:
 
 
 _LOOKED_BACK: Final = 64
+_RECEIVERS: Final = frozenset(("name", "string", "number", "fstring_end"))
 
 
 def _has_quote(leaf: Any) -> bool:
@@ -192,7 +193,10 @@ def _is_attribute_dot(leaves: list[Any]) -> bool:
     """Whether the code ends with the dot of an attribute or a module."""
     if not leaves or leaves[0].type not in ("operator", "error_leaf") or leaves[0].value != ".":
         return False
-    return len(leaves) > 1 and leaves[1].value not in ("from", ".", "...")
+    if len(leaves) < 2:
+        return False
+    receiver = leaves[1]
+    return receiver.type in _RECEIVERS or receiver.value in (")", "]", "}", "None", "True", "False")
 
 
 def _is_operand_place(leaves: list[Any]) -> bool:
@@ -200,11 +204,13 @@ def _is_operand_place(leaves: list[Any]) -> bool:
     if not leaves or leaves[0].type not in ("operator", "keyword", "error_leaf"):
         return False
     sign = leaves[0].value
-    if sign in _EXPRESSION_WORDS:
-        return True
-    if sign in ("(", ",") or (sign in _EXPRESSION_SIGNS and len(leaves) > 1 and leaves[1].value in ("(", ",")):
-        return _is_call(leaves) and sign in ("(", ",")
-    return sign in _EXPRESSION_SIGNS and not (sign == "=" and not _may_be_assigned(leaves))
+    if sign in ("(", ","):
+        return _is_call(leaves)
+    if sign == "=":
+        return len(leaves) > 1 and (leaves[1].type == "name" or leaves[1].value in (")", "]"))
+    if _SIGN.fullmatch(sign):  # after a bracket or comma it is the star of a parameter, or a sign
+        return len(leaves) < 2 or leaves[1].value not in ("(", ",")
+    return sign in _EXPRESSION_WORDS
 
 
 def _is_call(leaves: list[Any]) -> bool:
@@ -225,8 +231,3 @@ def _is_call(leaves: list[Any]) -> bool:
             is_callee = callee.type == "name" or callee.value in (")", "]")
             return is_callee and before not in ("def", "class")
     return False
-
-
-def _may_be_assigned(leaves: list[Any]) -> bool:
-    """Whether ``=`` assigns or passes an argument: what is before it is no sign itself."""
-    return len(leaves) > 1 and (leaves[1].type == "name" or leaves[1].value in (")", "]"))

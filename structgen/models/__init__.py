@@ -14,7 +14,16 @@ from structgen.models.batching import Batch
 from structgen.models.embedded import embedded_folder, load_embedded
 from structgen.models.hash_model import HashModel
 from structgen.models.placement import require
-from structgen.models.protocol import LanguageModel, PackedModel, Progress, Prompt, Session, silent
+from structgen.models.protocol import (
+    LanguageModel,
+    Mixture,
+    PackedModel,
+    Progress,
+    Prompt,
+    Session,
+    SuperposableSession,
+    silent,
+)
 
 if TYPE_CHECKING:
     from structgen.models.transformers_model import TransformersModel
@@ -23,10 +32,12 @@ __all__ = [
     "Batch",
     "HashModel",
     "LanguageModel",
+    "Mixture",
     "PackedModel",
     "Progress",
     "Prompt",
     "Session",
+    "SuperposableSession",
     "embedded_folder",
     "from_transformers",
     "load_model",

@@ -13,7 +13,7 @@ import numpy as np
 
 from structgen.errors import GenerationError
 from structgen.models.chat import messages_of_prompt
-from structgen.models.extension import check_extension, check_truncation
+from structgen.models.extension import check_extension, check_mixtures, check_truncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.engine.vocabulary import Vocabulary
-    from structgen.models.protocol import Extension, Logits, Prompt
+    from structgen.models.protocol import Extension, Logits, Mixture, Prompt
 
 __all__ = ["HashModel", "HashSession"]
 
@@ -33,6 +33,9 @@ _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB13311
 _NOISE = 3.0
 _WISH = 16.0
 _WISH_PER_BYTE = 8.0
+
+# Weights of mixtures are rounded to multiples of 2**-32: the last bits of a double depend on the machine.
+_PARTS = 1 << 32
 
 
 class HashModel:
@@ -128,6 +131,31 @@ class HashSession:
         """See ``Session.extend_all``."""
         added = self._append(token_ids)
         return np.stack([self.model.logits(*state) for state in self._states[-added:]])
+
+    def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
+        """See ``SuperposableSession.extend_mixed``.
+
+        The hash takes in all tokens of a mixture with their weights, and the script goes on with the heaviest, of
+        equally heavy ones with the lowest id.
+        """
+        model = self.model
+        checked = check_mixtures(
+            mixtures,
+            length=self.length,
+            name=model.name,
+            id_limit=model.vocabulary.size,
+            max_context=model.max_context,
+        )
+        for mixture in checked:
+            state, matched = self._states[-1]
+            heaviest = max(mixture, key=mixture.__getitem__)
+            word = _mix(heaviest)
+            if len(mixture) > 1:
+                for token, weight in mixture.items():
+                    word = _mix(word ^ _mix(token) ^ _mix(round(weight * _PARTS)))
+            self._states.append((_mix(state ^ word), model.script.advance(matched, heaviest)))
+        self.forwards += 1
+        return model.logits(*self._states[-1])
 
     def check(self, token_ids: Sequence[int]) -> list[int]:
         """Return the ids, or raise ``GenerationError`` as ``extend``."""

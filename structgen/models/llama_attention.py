@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from structgen.models.llama_cache import KeyValues, Segment
     from structgen.models.llama_network import LlamaShape
+    from structgen.models.protocol import Mixture
 
 __all__ = ["Attention", "Part", "attend", "attention"]
 
@@ -38,11 +39,13 @@ class Part(NamedTuple):
         token_ids: at least one.
         cache: the keys and values of the tokens before them.
         all_positions: whether logits are wanted after every token or after the last only.
+        mixtures: what is read in the place of the tokens, as many; None where these are read.
     """
 
     token_ids: Sequence[int]
     cache: KeyValues
     all_positions: bool
+    mixtures: Sequence[Mixture] | None = None
 
     @property
     def start(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import messages_of_prompt, render_chat
-from structgen.models.extension import check_extension, check_truncation
+from structgen.models.extension import check_extension, check_mixtures, check_truncation
 from structgen.models.llama_attention import Part
 from structgen.models.llama_cache import KeyValues
 from structgen.models.llama_network import LlamaNetwork
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol import Logits, Mixture, Prompt
 
 __all__ = ["LlamaModel", "LlamaSession"]
 
@@ -88,6 +88,14 @@ class LlamaModel:
                 raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
             sessions.append(session)
             parts.append(session.part(token_ids, all_positions=all_positions))
+        return self.run(sessions, parts)
+
+    def run(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[Logits]:
+        """Extend sessions by what each brings to one forward pass.
+
+        Raises:
+            GenerationError: it fails; then no session is extended.
+        """
         try:
             logits = self.network.forward(parts)
         except (RuntimeError, MemoryError) as error:  # torch reports memory that cannot be had as RuntimeError
@@ -129,6 +137,19 @@ class LlamaSession:
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend_all``."""
         return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
+
+    def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
+        """See ``SuperposableSession.extend_mixed``: embeddings are mixed."""
+        shape = self.model.network.shape
+        checked = check_mixtures(
+            mixtures,
+            length=self.length,
+            name=self.model.name,
+            id_limit=shape.vocabulary,
+            max_context=shape.max_context,
+        )
+        places = [next(iter(mixture)) for mixture in checked]
+        return self.model.run([self], [Part(places, self._cache, False, checked)])[0]
 
     def part(self, token_ids: Sequence[int], *, all_positions: bool) -> Part:
         """Return what this session brings to a forward pass.

@@ -177,9 +177,8 @@ class LlamaNetwork:
         for part in parts:
             part.cache.reserve(len(part.token_ids), alone=len(parts) == 1)
         with torch.inference_mode():
-            ids = torch.tensor([token for part in parts for token in part.token_ids], device=self.device)
             positions = torch.tensor([at for part in parts for at in range(part.start, part.end)], device=self.device)
-            x = self._embedding[ids]
+            x = self._embedded(parts)
             rotation = self._cosine[positions, None], self._sine[positions, None]
             attending = attention(parts, shape)
             for index, layer in enumerate(self._layers):
@@ -197,6 +196,19 @@ class LlamaNetwork:
             x = F.rms_norm(torch.cat(wanted), (shape.width,), self._norm, shape.epsilon)
             logits = self._product(x, self._embedding).float()
             return list(logits.split_with_sizes([len(rows) for rows in wanted]))
+
+    def _embedded(self, parts: Sequence[Part]) -> torch.Tensor:
+        """What goes into the first layer, ``[rows, width]``."""
+        x = self._embedding[torch.tensor([token for part in parts for token in part.token_ids], device=self.device)]
+        start = 0
+        for part in parts:
+            for row, mixture in enumerate(part.mixtures or (), start=start):
+                ids = torch.tensor(list(mixture), device=self.device)
+                # In float32 whatever the dtype: a weight in bfloat16 has 8 bits.
+                weights = torch.tensor(list(mixture.values()), device=self.device, dtype=torch.float32)
+                x[row] = (weights[:, None] * self._embedding[ids].float()).sum(0)
+            start += len(part.token_ids)
+        return x
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         """Split ``[rows, heads * head_width]`` into ``[rows, heads, head_width]``."""

@@ -16,13 +16,27 @@ if TYPE_CHECKING:
 
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["Extension", "LanguageModel", "Logits", "PackedModel", "Progress", "Prompt", "Session", "silent"]
+__all__ = [
+    "Extension",
+    "LanguageModel",
+    "Logits",
+    "Mixture",
+    "PackedModel",
+    "Progress",
+    "Prompt",
+    "Session",
+    "SuperposableSession",
+    "silent",
+]
 
 Prompt: TypeAlias = "str | Sequence[Mapping[str, str]]"
 """A text, or the messages of a chat: mappings with ``role`` and ``content``."""
 
 Logits: TypeAlias = "NDArray[np.float32]"
 """Unnormalised log-probabilities, ``[size]`` or ``[tokens, size]`` with the vocabulary's ``size``."""
+
+Mixture: TypeAlias = "Mapping[int, float]"
+"""Several tokens in one position: token ids with weights, which are positive and sum to 1."""
 
 
 class Progress(Protocol):
@@ -90,6 +104,29 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free the cache; the session is empty afterwards and may be used again."""
+
+
+@runtime_checkable
+class SuperposableSession(Session, Protocol):
+    """A session that reads several tokens in one position; optional.
+
+    From the first mixture of several tokens on, what it holds is no sequence of tokens: what it answers is no law of
+    the model's, and ``length`` counts positions.  So such a session belongs to the strategy that mixes, which cuts it
+    below the first of them, or closes it, before anyone else reads on.  ``truncate`` and ``fork`` work as ever, in
+    front of mixtures and behind them.
+    """
+
+    def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
+        """Append mixtures, one position each, in one forward pass and return the logits after the last of them.
+
+        A mixture of one token is that token, exactly.
+
+        Returns:
+            float32 ``[vocabulary.size]``; the caller owns the array.
+
+        Raises:
+            GenerationError: as ``extend``; or weights that are not positive or do not sum to 1.
+        """
 
 
 @runtime_checkable

@@ -93,7 +93,7 @@ class Conversation:
         self._read += len(text)
 
     def fork(self) -> Conversation:
-        """Return an independent conversation with the same turns and a copy of the cache."""
+        """Return an independent conversation with the same turns, and what is cached of them."""
         copy = Conversation.__new__(Conversation)
         copy.__dict__.update(self.__dict__)
         copy._turns = self._turns.fork()

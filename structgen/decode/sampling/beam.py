@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.sampling.best_first import check_score
-from structgen.decode.sampling.choices import STOP, Choices
+from structgen.decode.sampling.law import Law, descending
 from structgen.decode.sampling.samples import Sample, Samples
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class _Search:
     def _step(self, live: Sequence[Branch]) -> None:
         """Give every beam its next token."""
         rows = self._branches.logits(live)
-        laws = [Choices.after(self._branches, branch, logits) for branch, logits in zip(live, rows, strict=True)]
+        laws = [self._branches.law(branch, logits, tilted=False) for branch, logits in zip(live, rows, strict=True)]
         places = {id(branch): place for place, branch in enumerate(live)}
         taken: Counter[int] = Counter()
         chosen: list[list[_Candidate]] = []
@@ -201,13 +201,15 @@ class _Search:
         children = {
             (beam, index): child
             for beam, branch in enumerate(live)
-            for index, child in self._split(branch, laws[beam], list(wanted[beam]))
+            for index, child in zip(
+                wanted[beam], self._branches.take(branch, laws[beam], list(wanted[beam])), strict=True
+            )
         }
         for group, mine in zip(self._groups, chosen, strict=True):
             self._take(group, [children[beam, index] for _, beam, index in mine])
 
     def _chosen(
-        self, beams: Sequence[int], live: Sequence[Branch], laws: Sequence[Choices], taken: Counter[int]
+        self, beams: Sequence[int], live: Sequence[Branch], laws: Sequence[Law], taken: Counter[int]
     ) -> list[_Candidate]:
         """The candidates that a group goes on with: as many as it has beams, and beside them those that stop."""
         admitted: list[tuple[float, _Candidate]] = []
@@ -221,13 +223,13 @@ class _Search:
             if gain == -math.inf:
                 continue
             admitted.append((diverse + gain, candidate._replace(rank=candidate.rank + gain)))
-            going_on += token != STOP
+            going_on += not self._branches.is_stop(token)
             if going_on == wanted:
                 break
         admitted.sort(key=lambda item: -item[0])
         return self._best(admitted, laws)
 
-    def _best(self, admitted: Sequence[tuple[float, _Candidate]], laws: Sequence[Choices]) -> list[_Candidate]:
+    def _best(self, admitted: Sequence[tuple[float, _Candidate]], laws: Sequence[Law]) -> list[_Candidate]:
         """The best that go on, and the stops before the last of them."""
         found: list[_Candidate] = []
         going_on = 0
@@ -235,14 +237,14 @@ class _Search:
             if going_on == self._width:
                 break
             found.append(candidate)
-            going_on += int(laws[candidate.beam].ids[candidate.choice]) != STOP
+            going_on += not self._branches.is_stop(int(laws[candidate.beam].ids[candidate.choice]))
         return found
 
     def _candidates(
         self,
         beams: Sequence[int],
         live: Sequence[Branch],
-        laws: Sequence[Choices],
+        laws: Sequence[Law],
         taken: Counter[int],
         wanted: int,
     ) -> Iterator[tuple[float, _Candidate]]:
@@ -260,11 +262,11 @@ class _Search:
         if not len(keys):
             return
         all_ranks, all_owners, all_indices = map(np.concatenate, (ranks, owners, indices))
-        for at in _descending(keys, wanted + len(beams)):
+        for at in descending(keys, wanted + len(beams)):
             if keys[at] > -math.inf:
                 yield float(keys[at]), _Candidate(float(all_ranks[at]), int(all_owners[at]), int(all_indices[at]))
 
-    def _penalties(self, law: Choices, taken: Counter[int]) -> NDArray[np.float64]:
+    def _penalties(self, law: Law, taken: Counter[int]) -> NDArray[np.float64]:
         penalties = np.zeros(len(law))
         if taken and not law.is_forced:
             for token, count in taken.items():
@@ -274,20 +276,9 @@ class _Search:
     def _gain(self, branch: Branch, token: int) -> float:
         """What a choice adds to the potentials' score of a beginning."""
         questions = self._branches.questions
-        if token == STOP:
+        if self._branches.is_stop(token):
             return questions.complete(branch.hypothesis) - branch.score
         return questions.prefix(branch.hypothesis.extended(token)) - branch.score
-
-    def _split(self, branch: Branch, law: Choices, indices: Sequence[int]) -> list[tuple[int, Branch]]:
-        if law.ends and indices:
-            return [(indices[0], self._branches.finish(branch))]
-        if not indices:
-            self._branches.drop(branch)
-            return []
-        log_ps = [float(law.log_p[index]) for index in indices]
-        steps = [law.step(int(law.ids[index]), log_p) for index, log_p in zip(indices, log_ps, strict=True)]
-        children = self._branches.split(branch, steps, log_ps)
-        return list(zip(indices, children, strict=True))
 
     def _take(self, group: _Group, children: Sequence[Branch]) -> None:
         """Give a group its new beams."""
@@ -297,19 +288,7 @@ class _Search:
                 continue
             check_score(self._branches, child, self._sampler.score_bound)
             # The stop is a step too; without EOS there is none.
-            steps = self._steps(child) + bool(self._branches.stops)
+            steps = self._steps(child) + self._branches.has_eos
             group.finished.append((self._rank(child.log_p, steps, child.score), child))
         group.finished.sort(key=lambda item: (-item[0], item[1].hypothesis.tokens))
         del group.finished[self._width :]
-
-
-def _descending(keys: NDArray[np.float64], first: int) -> Iterator[int]:
-    """The indices, those of the largest keys first, of equal ones the lower; ``first`` of them are found at once."""
-    if first < len(keys):
-        last = np.partition(keys, len(keys) - first)[len(keys) - first]
-        likely = np.flatnonzero(keys >= last)
-        yield from likely[np.argsort(-keys[likely], kind="stable")].tolist()
-        rest = np.flatnonzero(keys < last)
-    else:
-        rest = np.arange(len(keys))
-    yield from rest[np.argsort(-keys[rest], kind="stable")].tolist()

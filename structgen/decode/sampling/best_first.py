@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from structgen.decode.sampling.choices import Choices
 from structgen.errors import GenerationError, LimitExceeded
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
     from structgen.models.protocol import Logits
 
 __all__ = ["BestFirst", "Heuristic", "Ranked", "check_score"]
@@ -77,7 +77,7 @@ class _Next:
 
     opened: _Open
     promise: float
-    choices: Choices
+    choices: Law
     rank: int
     is_all: bool
 
@@ -171,7 +171,7 @@ class BestFirst:
 
     def _expand(self, promise: float, opened: _Open, logits: Logits) -> None:
         """Rank what may follow a beginning."""
-        choices = Choices.after(self._branches, opened.branch, logits)
+        choices = self._branches.law(opened.branch, logits, tilted=False)
         most = len(choices) if self._branching is None else min(self._branching, len(choices))
         kept = min(most, max(_KEPT, 4 * opened.skipped))
         self._push_next(_Next(opened, promise, choices.ranked(kept), opened.skipped, kept == most))
@@ -196,7 +196,7 @@ class BestFirst:
         """Take the next choice after a beginning, and leave the rest for later."""
         branches, opened = self._branches, following.opened
         choices, rank = following.choices, following.rank
-        child = choices.taken(branches, opened.branch, int(choices.ids[rank]), float(choices.log_p[rank]))
+        child = branches.grown(opened.branch, choices, int(choices.ids[rank]), float(choices.log_p[rank]))
         following.rank += 1
         self._push_next(following)
         if child.score == -math.inf:

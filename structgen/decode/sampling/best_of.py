@@ -18,7 +18,6 @@ import numpy as np
 
 from structgen.decode.projection import log_mass
 from structgen.decode.result import Result
-from structgen.decode.sampling.choices import STOP, Choices
 from structgen.decode.sampling.proposal import AWRS
 from structgen.decode.sampling.samples import Sample, Samples
 from structgen.errors import GenerationError
@@ -196,27 +195,15 @@ def _drawn(branches: Branches, count: int, generator: np.random.Generator) -> li
 
 def _children(branches: Branches, written: _Written, logits: Logits, generator: np.random.Generator) -> list[_Written]:
     branch = written.branch
-    law = Choices.after(branches, branch, logits)
+    law = branches.law(branch, logits)
     if not law.is_forced:
         written.certainty += self_certainty(logits)
         written.choices += 1
-    if law.ends:
-        return _possible([_after(written, branches.finish(branch), written.count)])
-    drawn = AWRS().propose(branches, branch, logits, written.count, generator)
-    tokens = [each.token for each in drawn if each.token is not None]
-    counts = Counter(STOP if branches.is_stop(token) else token for token in tokens)
-    if not counts:
-        branches.drop(branch)
-        return []
-    log_ps = [float(law.log_p[law.index(token)]) for token in counts]
-    steps = [law.step(token, log_p) for token, log_p in zip(counts, log_ps, strict=True)]
-    children = branches.split(branch, steps, log_ps)
-    return _possible([_after(written, child, each) for child, each in zip(children, counts.values(), strict=True)])
-
-
-def _after(written: _Written, branch: Branch, count: int) -> _Written:
-    return _Written(branch, count, written.certainty, written.choices)
-
-
-def _possible(found: list[_Written]) -> list[_Written]:
-    return [each for each in found if each.branch.score > -math.inf]
+    drawn = AWRS().draw_from(law, branches, branch, written.count, generator)
+    counts = Counter(law.index(each.token) for each in drawn if each.token is not None)
+    children = branches.take(branch, law, list(counts))
+    return [
+        _Written(child, count, written.certainty, written.choices)
+        for child, count in zip(children, counts.values(), strict=True)
+        if child.score > -math.inf
+    ]

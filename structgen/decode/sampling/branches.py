@@ -6,22 +6,23 @@ ways splits: one of them takes over its cache and the others copy it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, final
+from typing import TYPE_CHECKING, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.context import Context
 from structgen.decode.potentials import Hypothesis, Questions
-from structgen.decode.projection import allowed_ids, log_mass
+from structgen.decode.projection import log_mass
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampling.context_pool import ContextPool
-from structgen.decode.sampling.law import Law
+from structgen.decode.sampling.law import BARE_END, Law
+from structgen.decode.sampling.masks import Masks
+from structgen.decode.sampling.passes import Passes
 from structgen.errors import GenerationError
-from structgen.models.protocol import Extension, PackedModel
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.lookahead import Expectation
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from structgen.models.protocol import Logits
 
 __all__ = ["Branch", "Branches"]
-
-_PASS_TOKENS: Final = 512
-"""Tokens that are run in one forward pass."""
-_KEPT_MASKS: Final = 1024
 
 
 class _Path(NamedTuple):
@@ -85,7 +82,7 @@ class Branches:
     Attributes:
         problem: what is sampled.
         questions: its potentials, asked.
-        mask_questions: how often the matcher was asked about one token.
+        masks: what its constraint allows.
         expectation: what is expected of beginnings, for laws to propose tokens by; None for nothing.
 
     Args:
@@ -96,22 +93,17 @@ class Branches:
     def __init__(self, problem: Problem, context: Context | None = None) -> None:
         self.problem = problem
         self.questions = Questions(problem.potentials)
-        self.mask_questions = 0
+        self.masks = Masks(problem.constraint.vocabulary)
         self.expectation: Expectation | None = None
         self._vocabulary = problem.constraint.vocabulary
         self._eos = np.array(sorted(self._vocabulary.eos), dtype=np.intp)
         self._stops = frozenset(self._vocabulary.eos)
-        self._packed = problem.model if isinstance(problem.model, PackedModel) else None
-        self._row: NDArray[np.int32] = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
-        self._masks: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._passes = Passes(problem.model, self._vocabulary.size)
         self._open: set[Context] = set()
         self._base = None if context is None else context.fork()
         self._base_logits: Logits | None = None
         self._pool = ContextPool(lambda: self._prompted()[0], len(problem.prompt))
-        self._forwards = 0
         self._sampled = 0
-        self._time_model = 0.0
-        self._time_mask = 0.0
         self._began = perf_counter()
 
     def __enter__(self) -> Self:
@@ -131,7 +123,7 @@ class Branches:
     @property
     def forwards(self) -> int:
         """Forward passes so far; one that several branches share counts once."""
-        return self._forwards
+        return self._passes.count
 
     @property
     def sampled(self) -> int:
@@ -141,7 +133,7 @@ class Branches:
     @property
     def asked(self) -> int:
         """How often potentials were asked, and the matcher about single tokens."""
-        return self.mask_questions + sum(self.questions.asked.values())
+        return self.masks.asked + sum(self.questions.asked.values())
 
     @property
     def verdict(self) -> str:
@@ -149,18 +141,18 @@ class Branches:
         return self.questions.culprits()
 
     @property
-    def stops(self) -> frozenset[int]:
-        """The EOS ids."""
-        return self._stops
+    def has_eos(self) -> bool:
+        """Whether a token ends the output."""
+        return bool(self._stops)
 
     @property
     def is_packed(self) -> bool:
         """Whether the model runs several sequences in one forward pass."""
-        return self._packed is not None
+        return self._passes.is_packed
 
     def is_stop(self, token: int) -> bool:
-        """Whether ``token`` ends the output."""
-        return token in self._stops
+        """Whether ``token``, one of a law, stands for the stop."""
+        return token in self._stops or token == BARE_END
 
     def root(self) -> Branch:
         """Return a new branch, with nothing but what stands already.
@@ -195,7 +187,7 @@ class Branches:
         contexts = [branch.context for branch in pending if branch.context is not None]
         if len(contexts) < len(pending):
             raise ValueError("a finished branch has no law")
-        for branch, row in zip(pending, self._run(contexts), strict=True):
+        for branch, row in zip(pending, self._passes.run(contexts), strict=True):
             branch.logits = row
         return [branch.logits for branch in branches if branch.logits is not None]
 
@@ -203,43 +195,51 @@ class Branches:
         """Run branches that ``grown`` made, or the root; ``[V]`` after each, which the branches do not keep."""
         skipped = len(self.problem.begun)
         pending = [branch for branch in branches if branch.logits is None]
-        rows = iter(self._run(self._pool.placed([branch.hypothesis.tokens[skipped:] for branch in pending])))
+        rows = iter(self._passes.run(self._pool.placed([branch.hypothesis.tokens[skipped:] for branch in pending])))
         return [next(rows) if branch.logits is None else branch.logits for branch in branches]
 
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
         """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
 
-        The EOS ids stand for the stop.  None of them and no other where a vocabulary without EOS ends the output.
+        One EOS id stands for the stop.  There is none, and no other, where a vocabulary without EOS ends the output.
         """
-        began = perf_counter()
-        if self.remaining(branch) <= 0:
-            ids = self._eos if branch.matcher.is_accepting else self._eos[:0]
-        else:
-            row = self._mask(branch)
-            forbidding = self.questions.allowed(branch.hypothesis) if self.questions.any else None
-            ids = allowed_ids(row if forbidding is None else row & forbidding, self._vocabulary.size)
-        self._time_mask += perf_counter() - began
-        return ids
+        remaining = self.remaining(branch)
+        asked = self.questions.any and remaining > 0
+        forbidding = self.questions.allowed(branch.hypothesis) if asked else None
+        return self.masks.allowed(branch.matcher, remaining, forbidding)
 
-    def law(self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None) -> Law:
-        """The law of the next token.
+    def law(self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None, *, tilted: bool = True) -> Law:
+        """What may come next.
 
         Args:
             branch: not finished.
             logits: after it, ``[V]``.
-            ids: among which tokens; None is ``allowed(branch)``.
+            ids: among which tokens, one EOS id at most; None is ``allowed(branch)``.
+            tilted: whether tokens are to be drawn, by what potentials and the look-ahead can tell of all at once.
+                Searches that look at ``log_p`` alone need not ask them.
 
         Raises:
             GenerationError: the logits are not usable, or a potential is not.
+
+        Complexity: O(V).
         """
         ids = self.allowed(branch) if ids is None else ids
-        log_p = logits[ids].astype(np.float64) - log_mass(logits)
-        weights = self.questions.logw_next(branch.hypothesis) if self.questions.any else None
-        added = None if weights is None else weights[ids]
-        if self.expectation is not None:
-            tilts = self.expectation.tilts(branch, ids, log_p)
-            added = tilts if added is None else added + tilts
-        return Law.of(ids, log_p, added)
+        if not len(ids) and self.ends_here(branch):
+            return Law.bare_end()
+        total = log_mass(logits)
+        log_p = np.subtract(logits[ids], total, dtype=np.float64)
+        weights = self.questions.logw_next(branch.hypothesis) if tilted and self.questions.any else None
+        tilt = None if weights is None else weights[ids]
+        stop = self._stop_among(ids)
+        if stop is not None and len(self._eos) > 1:
+            eos = np.subtract(logits[self._eos], total, dtype=np.float64)
+            log_p[stop] = min(log_mass(eos), 0.0)  # rounding
+            if weights is not None and tilt is not None and log_p[stop] > -np.inf:
+                tilt[stop] = log_mass(eos + weights[self._eos]) - log_p[stop]
+        if tilted and self.expectation is not None:
+            expected = self.expectation.tilts(branch, ids, log_p)
+            tilt = expected if tilt is None else tilt + expected
+        return Law.of(ids.astype(np.int32), log_p, stop=None if stop is None else int(ids[stop]), tilt=tilt)
 
     def ends_here(self, branch: Branch) -> bool:
         """Whether the output ends where nothing may follow: only without EOS, which would have to be drawn."""
@@ -249,7 +249,7 @@ class Branches:
         """Whether the potentials allow ``token``, which the constraint allows."""
         if not self.questions.any:
             return True
-        if token in self._stops:
+        if self.is_stop(token):
             return self.questions.complete(branch.hypothesis) > -np.inf
         hypothesis = branch.hypothesis.extended(token)
         if self.questions.prefix(hypothesis) > -np.inf:
@@ -262,15 +262,29 @@ class Branches:
 
     def knows_mask(self, branch: Branch) -> bool:
         """Whether ``allowed`` need not fill a mask."""
-        return self.remaining(branch) <= 0 or self._mask_key(branch) in self._masks
+        return self.masks.knows(branch.matcher, self.remaining(branch))
 
     def accepts(self, branch: Branch, token: int) -> bool:
         """Whether the constraint and the budget allow ``token``: as ``allowed``, without a mask."""
-        began = perf_counter()
-        self.mask_questions += 1
-        answer = self._accepts(branch, token)
-        self._time_mask += perf_counter() - began
-        return answer
+        return self.masks.accepts(branch.matcher, self.remaining(branch), token)
+
+    def take(self, branch: Branch, law: Law, indices: Sequence[int]) -> list[Branch]:
+        """Go on with several choices of a law; ``branch`` is used up.
+
+        Args:
+            branch: not finished.
+            law: of what may come after it.
+            indices: into the law, no two alike.
+
+        Returns:
+            A branch for each index.
+
+        Raises:
+            GenerationError: as ``split``.
+        """
+        if law.ends and indices:
+            return [self.finish(branch)]
+        return self.split(branch, [law.step(index) for index in indices], [float(law.log_p[at]) for at in indices])
 
     def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
         """Go on in several ways; ``branch`` is used up.
@@ -294,15 +308,19 @@ class Branches:
             for step, log_p in zip(steps, log_ps, strict=True)
         ]
 
-    def grown(self, branch: Branch, step: Step, log_p: float) -> Branch:
+    def grown(self, branch: Branch, law: Law, token: int, log_p: float) -> Branch:
         """Go on without a cache, for searches that come back to many beginnings; ``branch`` stays as it is.
 
         Args:
-            branch: not finished.
-            step: the next token, or the stop.
+            branch: not finished, without a cache.
+            law: of what may come after it; it may be blank.
+            token: one of the law's.
             log_p: the model's log-probability of it.
         """
+        if law.ends:
+            return self.finish(branch)
         self._sampled += 1
+        step = law.step_of(token, log_p)
         return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
 
     def finish(self, branch: Branch) -> Branch:
@@ -350,10 +368,10 @@ class Branches:
             sampled=len(tokens) - forced,
             drafted=0,
             accepted=0,
-            forwards=self._forwards,
-            time_mask_s=self._time_mask,
-            time_model_s=self._time_model,
-            time_other_s=max(elapsed - self._time_model - self._time_mask, 0.0),
+            forwards=self._passes.count,
+            time_mask_s=self.masks.time_s,
+            time_model_s=self._passes.time_s,
+            time_other_s=max(elapsed - self._passes.time_s - self.masks.time_s, 0.0),
         )
         return Result(
             data=branch.hypothesis.data,
@@ -365,27 +383,12 @@ class Branches:
             vocabulary=self._vocabulary,
         )
 
-    def _run(self, contexts: Sequence[Context]) -> list[Logits]:
-        """Run what each context has not run yet; ``[V]`` after each."""
-        began = perf_counter()
-        rows: list[Logits] = []
-        for pack in _packs(contexts):
-            if self._packed is not None and len(pack) > 1:
-                rows += self._packed.extend_many(pack)
-                self._forwards += 1
-            else:
-                rows += [session.extend(token_ids) for session, token_ids, _ in pack]
-                self._forwards += len(pack)
-        self._time_model += perf_counter() - began
-        for row in rows:
-            self._check_width(row)
-        return rows
-
-    def _goes_on(self, branch: Branch) -> bool:
-        """Whether the grammar, without the budget, allows more."""
-        branch.matcher.fill_mask(self._row)
-        ids = allowed_ids(self._row[0], self._vocabulary.size)
-        return bool((~np.isin(ids, self._eos)).any())
+    def _stop_among(self, ids: NDArray[np.intp]) -> int | None:
+        """The place of the stop."""
+        for at, token in zip(np.searchsorted(ids, self._eos).tolist(), self._eos.tolist(), strict=True):
+            if at < len(ids) and ids[at] == token:
+                return int(at)
+        return None
 
     def _prompted(self) -> tuple[Context, Logits]:
         """A context with the prompt, all of it in front of the model, and what the model says then."""
@@ -393,62 +396,12 @@ class Branches:
             base = self._base or Context(self.problem.model, self.problem.prompt)
             self._base = base
             base.prepare()
-            began = perf_counter()
-            self._base_logits = base.session.extend(base.unseen)
-            self._forwards += 1
-            self._time_model += perf_counter() - began
-            self._check_width(self._base_logits)
+            (self._base_logits,) = self._passes.run([base])
         if self._base is None:
             raise RuntimeError("the prompt was run without a context")
         context = self._base.fork()
         self._open.add(context)
         return context, self._base_logits
-
-    def _check_width(self, row: Logits) -> None:
-        if row.shape != (self._vocabulary.size,):
-            raise GenerationError(
-                f"model {self.problem.model.name!r}",
-                f"it returned {row.shape[-1]} logits",
-                evidence=f"its vocabulary has {self._vocabulary.size} tokens",
-                remedy="give the vocabulary the width of the model's head (size=...)",
-            )
-
-    def _mask(self, branch: Branch) -> NDArray[np.int32]:
-        """The row of the constraint and the budget, which is not spent."""
-        matcher, remaining = branch.matcher, self.remaining(branch)
-        key = self._mask_key(branch)
-        known = self._masks.get(key)
-        if known is not None:
-            return known
-        if key[1] >= 0:
-            matcher.fill_mask_within(self._row, 0, remaining)
-        else:
-            matcher.fill_mask(self._row)
-        if len(self._masks) >= _KEPT_MASKS:
-            self._masks.clear()
-        row: NDArray[np.int32] = self._row[0].copy()
-        self._masks[key] = row
-        return row
-
-    def _mask_key(self, branch: Branch) -> tuple[int, int]:
-        """The state, and the budget where that matters."""
-        matcher, remaining = branch.matcher, self.remaining(branch)
-        return matcher.state_id, remaining if matcher.needs_budget_mask(remaining) else -1
-
-    def _accepts(self, branch: Branch, token: int) -> bool:
-        matcher, remaining = branch.matcher, self.remaining(branch)
-        if token in self._stops:
-            return bool(matcher.is_accepting)
-        if remaining <= 0:
-            return False
-        if not matcher.needs_budget_mask(remaining):
-            count: int = matcher.validate([token])
-            return count == 1
-        if not matcher.accept(token):
-            return False
-        needed: int | None = matcher.min_tokens()
-        matcher.rollback(1)
-        return needed is not None and needed < remaining
 
     def _contexts(self, branch: Branch, count: int) -> list[Context]:
         """As many contexts with what ``branch`` holds, its own last."""
@@ -475,7 +428,8 @@ class Branches:
 
     def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:
         score = self.questions.complete(branch.hypothesis) if self.questions.any else 0.0
-        reason: FinishReason = "length" if self.remaining(branch) <= 0 and self._goes_on(branch) else "stop"
+        is_cut = self.remaining(branch) <= 0 and self.masks.goes_on(branch.matcher)
+        reason: FinishReason = "length" if is_cut else "stop"
         return Branch(
             branch.hypothesis,
             branch.matcher,
@@ -485,18 +439,3 @@ class Branches:
             reason,
             _Path(branch.path, step),
         )
-
-
-def _packs(contexts: Sequence[Context]) -> Iterator[list[Extension]]:
-    """What is to be run, in parts of a bounded number of tokens."""
-    pack: list[Extension] = []
-    tokens = 0
-    for context in contexts:
-        unseen = context.unseen
-        tokens += len(unseen)
-        if pack and tokens > _PASS_TOKENS:
-            yield pack
-            pack, tokens = [], len(unseen)
-        pack.append(Extension(context.session, unseen, all_positions=False))
-    if pack:
-        yield pack

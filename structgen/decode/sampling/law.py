@@ -1,47 +1,155 @@
-"""The law of the next token of a sequence."""
+"""What may come next after a beginning, and how probable that is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.projection import log_mass
+from structgen.decode.result import Step
 
-__all__ = ["Law"]
+__all__ = ["BARE_END", "Law", "descending"]
+
+BARE_END: Final = -1
+"""Stands among the ids for an end that no token marks: where a vocabulary has no EOS and nothing may follow."""
+_NO_IDS: Final = np.zeros(0, dtype=np.int32)
+_NO_LOGS: Final = np.zeros(0)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What may come next, with how probable each token is.
+    """What may come next, as ``Branches.law`` makes it.
+
+    Stopping is one choice, whichever of several EOS ids it is written with.  Where a vocabulary has no EOS, the output
+    ends where nothing may follow: that is the only choice then, with probability 1.
 
     Attributes:
-        ids: tokens, ascending, ``[n]``; EOS among them where the output may stop.
-        log_p: their log-probabilities under the model, float64 ``[n]``: normalised over the whole vocabulary.
-        log_q: what tokens are drawn from, not normalised: ``log_p``, and what potentials add that can tell at once.
-        log_z: log of the sum of ``exp(log_q)``; minus infinity where nothing may come next.
+        ids: tokens, ascending, int32 ``[n]``.
+        log_p: their log-probabilities under the model, normalised over the whole vocabulary, float64 ``[n]``, at most
+            0; that of the stop is the sum over all EOS ids.
+        log_z: log of the probability of all of them together; minus infinity where nothing may come next.
+        stop: the id that stands for the stop, the lowest EOS id or ``BARE_END``; None where the output may not stop.
+        is_forced: whether there is only one.
+        tilt: what ``log_q`` has more than ``log_p``, not normalised, float64 ``[n]``; None for nothing.
+        log_tilted: log of the sum of ``exp(log_p + tilt)``.
     """
 
-    ids: NDArray[np.intp]
+    ids: NDArray[np.int32]
     log_p: NDArray[np.float64]
-    log_q: NDArray[np.float64]
     log_z: float
+    stop: int | None
+    is_forced: bool
+    tilt: NDArray[np.float64] | None
+    log_tilted: float
 
     @classmethod
-    def of(cls, ids: NDArray[np.intp], log_p: NDArray[np.float64], added: NDArray[np.float64] | None = None) -> Law:
-        """Make a law; ``added`` is ``[n]``."""
-        log_q = log_p if added is None else log_p + added
-        return cls(ids, log_p, log_q, log_mass(log_q) if len(ids) else -np.inf)
+    def of(
+        cls,
+        ids: NDArray[np.int32],
+        log_p: NDArray[np.float64],
+        *,
+        stop: int | None = None,
+        tilt: NDArray[np.float64] | None = None,
+    ) -> Self:
+        """Make a law of its attributes; the others follow from them."""
+        log_z = min(log_mass(log_p), 0.0) if len(ids) else -np.inf  # rounding
+        log_tilted = log_mass(log_p + tilt) if tilt is not None and len(ids) else log_z
+        return cls(ids, log_p, log_z, stop, len(ids) == 1, tilt, log_tilted)
+
+    @classmethod
+    def bare_end(cls) -> Self:
+        """The law where the output ends without EOS."""
+        return cls.of(np.array([BARE_END], dtype=np.int32), np.zeros(1), stop=BARE_END)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the output ends here without EOS."""
+        return self.stop == BARE_END
+
+    @property
+    def log_q(self) -> NDArray[np.float64]:
+        """What tokens are drawn from, normalised, ``[n]``; all minus infinity where nothing is possible.
+
+        Complexity: O(n) each time.
+        """
+        log_q = self.log_p if self.tilt is None else self.log_p + self.tilt
+        return log_q - self.log_tilted if self.log_tilted > -np.inf else log_q
+
+    @property
+    def entropy(self) -> float:
+        """Of ``log_q``, in nats; 0 where there is no choice."""
+        log_q = self.log_q
+        possible = log_q[log_q > -np.inf]
+        return max(0.0, float(-(np.exp(possible) * possible).sum()))
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes up."""
+        return self.ids.nbytes + self.log_p.nbytes + (0 if self.tilt is None else self.tilt.nbytes)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is anything to draw."""
+        return self.log_tilted > -np.inf
 
     def weights(self) -> NDArray[np.float64]:
-        """In proportion to ``exp(log_q)``, the largest 1; there must be a token that has any probability."""
-        weights: NDArray[np.float64] = np.exp(self.log_q - self.log_q.max())
+        """In proportion to ``exp(log_q)``, the largest 1; something must be possible."""
+        log_q = self.log_p if self.tilt is None else self.log_p + self.tilt
+        weights: NDArray[np.float64] = np.exp(log_q - log_q.max())
         return weights
 
+    def log_weight(self, index: int) -> float:
+        """``log_p - log_q`` at an index: the weight of what was drawn there."""
+        return self.log_tilted if self.tilt is None else self.log_tilted - float(self.tilt[index])
+
+    def index(self, token: int) -> int:
+        """The place of a token, or where it would stand."""
+        return int(np.searchsorted(self.ids, token))
+
+    def step(self, index: int) -> Step:
+        """The step that takes what is at an index."""
+        return self.step_of(int(self.ids[index]), float(self.log_p[index]))
+
+    def step_of(self, token: int, log_p: float) -> Step:
+        """The step that takes one of the tokens, of this log-probability."""
+        logprob = 0.0 if self.is_forced else min(log_p - self.log_z, 0.0)
+        return Step(None if token == self.stop else token, self.is_forced, logprob, self.log_z)
+
     def only(self, kept: NDArray[np.bool_]) -> Law:
-        """The law of the tokens that are kept, not normalised anew."""
-        log_q = self.log_q[kept]
-        return Law(self.ids[kept], self.log_p[kept], log_q, log_mass(log_q) if len(log_q) else -np.inf)
+        """The law of the tokens that are kept."""
+        stop = self.stop if self.stop is not None and kept[self.index(self.stop)] else None
+        tilt = None if self.tilt is None else self.tilt[kept]
+        return Law.of(self.ids[kept], self.log_p[kept], stop=stop, tilt=tilt)
+
+    def ranked(self, count: int) -> Law:
+        """The ``count`` most probable under the model, the most probable first, of equal ones those with lower ids.
+
+        Only ``ids``, ``log_p`` and ``tilt`` change: steps stay what they are.
+        """
+        order = list(islice(descending(self.log_p, count), count))
+        tilt = None if self.tilt is None else self.tilt[order]
+        return replace(self, ids=self.ids[order], log_p=self.log_p[order], tilt=tilt)
+
+    def blank(self) -> Law:
+        """The same without tokens, for ``step_of``."""
+        return replace(self, ids=_NO_IDS, log_p=_NO_LOGS, tilt=None)
+
+
+def descending(keys: NDArray[np.float64], first: int) -> Iterator[int]:
+    """The indices, those of the largest keys first, of equal ones the lower; ``first`` of them are found at once."""
+    rest = np.arange(len(keys))
+    if 0 < first < len(keys):
+        last = np.partition(keys, len(keys) - first)[len(keys) - first]
+        likely = np.flatnonzero(keys >= last)
+        yield from likely[np.argsort(-keys[likely], kind="stable")].tolist()
+        rest = np.flatnonzero(keys < last)
+    yield from rest[np.argsort(-keys[rest], kind="stable")].tolist()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from structgen.decode.projection import log_mass
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.choices import Choices
+    from structgen.decode.sampling.law import Law
     from structgen.decode.sampling.problem import Problem
 
 __all__ = ["PrefixTrie", "TrieNode", "without"]
@@ -44,7 +44,7 @@ class TrieNode:
         log_success: log of ``s``.
         law: its mask was seen if this is not None: how it was, without what is allowed in particular.
         log_rest: log of the probability of all that is allowed and has no node yet.
-        children: by token, or ``STOP``.
+        children: by token; behind that which stands for the stop there is an output.
     """
 
     __slots__ = ("children", "law", "log_p", "log_rest", "log_success")
@@ -54,14 +54,14 @@ class TrieNode:
         self.log_success = 0.0
         self.log_rest = 0.0
         self.children: dict[int, TrieNode] = {}
-        self.law: Choices | None = None
+        self.law: Law | None = None
 
     @property
     def is_seen(self) -> bool:
         """Whether its mask was seen."""
         return self.law is not None
 
-    def see(self, law: Choices) -> None:
+    def see(self, law: Law) -> None:
         """Note what may follow; the success stays until it is updated."""
         if self.law is None:
             self.law = law.blank()
@@ -107,7 +107,7 @@ class PrefixTrie:
         self._max_nodes = max_nodes
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._laws: OrderedDict[TrieNode, Choices] = OrderedDict()
+        self._laws: OrderedDict[TrieNode, Law] = OrderedDict()
         self._problem: Problem | None = None
         self._bound = 0.0
 
@@ -129,14 +129,14 @@ class PrefixTrie:
                 "use a trie for each problem, with the same potentials (made once, by structgen.potential)"
             )
 
-    def recall(self, node: TrieNode) -> Choices | None:
+    def recall(self, node: TrieNode) -> Law | None:
         """Return what may follow a node, if that is remembered."""
         known = self._laws.get(node)
         if known is not None:
             self._laws.move_to_end(node)
         return known
 
-    def remember(self, node: TrieNode, law: Choices) -> None:
+    def remember(self, node: TrieNode, law: Law) -> None:
         """Keep what may follow a node for as long as there is room."""
         self._laws[node] = law
         self._bytes += law.nbytes
@@ -144,7 +144,7 @@ class PrefixTrie:
             _, forgotten = self._laws.popitem(last=False)
             self._bytes -= forgotten.nbytes
 
-    def child(self, node: TrieNode, token: int, law: Choices) -> TrieNode | None:
+    def child(self, node: TrieNode, token: int, law: Law) -> TrieNode | None:
         """Return the node behind a token that ``law`` allows after ``node``; None where there is no room for it."""
         known = node.children.get(token)
         if known is not None or self.size >= self._max_nodes:
@@ -159,7 +159,7 @@ class PrefixTrie:
         return f"<PrefixTrie of {self.size} nodes, success at most {math.exp(self.root.log_success):.3g}>"
 
 
-def without(law: Choices, tokens: Iterable[int]) -> NDArray[np.float64]:
+def without(law: Law, tokens: Iterable[int]) -> NDArray[np.float64]:
     """The log-probabilities of a law, with minus infinity for some of its tokens."""
     rest = law.log_p.copy()
     rest[[law.index(token) for token in tokens]] = -np.inf

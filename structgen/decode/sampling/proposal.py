@@ -129,16 +129,21 @@ class AWRS:
         if len(found) == count:
             return found
         law = branches.law(branch, logits)
-        rest = count - len(found)
+        return found + self.draw_from(law, branches, branch, count - len(found), generator)
+
+    def draw_from(
+        self, law: Law, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
+    ) -> list[Proposed]:
+        """Draw ``count`` tokens from the law of what the mask allows after ``branch``."""
         if not branches.questions.any:
-            return found + exact_draws(law, rest, generator)
-        return found + self._draws(law, partial(branches.admits, branch), rest, generator)
+            return exact_draws(law, count, generator)
+        return self._draws(law, partial(branches.admits, branch), count, generator)
 
     def _draws(
         self, law: Law, admits: Callable[[int], bool], count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Draw by the estimator that asks less."""
-        if law.log_z == -math.inf:
+        if not law.is_possible:
             return [NOTHING] * count
         ids, weights = law.ids, law.weights()
         likeliest = float(weights.max() / weights.sum())
@@ -155,7 +160,7 @@ class AWRS:
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Ask the automaton too; stop short of ``count`` where it is quicker to fill the mask."""
-        law = branches.law(branch, logits, np.arange(len(logits), dtype=np.intp))
+        law = branches.law(branch, logits, branches.masks.all_ids)
         answers: dict[int, bool] = {}
 
         def admits(token: int) -> bool:
@@ -185,7 +190,7 @@ class _Patient:
     its probability on average, and so does the mask.  Later on, or with the geometric estimator, that would not be so.
     """
 
-    def __init__(self, admits: Callable[[int], bool], ids: NDArray[np.intp], most: int) -> None:
+    def __init__(self, admits: Callable[[int], bool], ids: NDArray[np.int32], most: int) -> None:
         self._admits = admits
         self._ids = ids
         self._left = most
@@ -209,13 +214,13 @@ class _MaskWanted(Exception):
 def _proposed(law: Law, drawn: Weighted[float]) -> Proposed:
     if drawn.token is None or drawn.weight == 0:
         return NOTHING
-    return _at(law, drawn.token, law.log_z + math.log(drawn.weight))
+    return _at(law, drawn.token, math.log(drawn.weight))
 
 
-def _at(law: Law, index: int, log_weight: float) -> Proposed:
-    """The token at an index of a law, with its weight, made one for the model's law."""
-    log_p = float(law.log_p[index])
-    return Proposed(int(law.ids[index]), log_weight + log_p - float(law.log_q[index]), log_p, len(law.ids) == 1)
+def _at(law: Law, index: int, log_admitted: float) -> Proposed:
+    """The token at an index of a law, drawn from ``log_q`` where this much of it is admitted."""
+    log_weight = log_admitted + law.log_weight(index)
+    return Proposed(int(law.ids[index]), log_weight, float(law.log_p[index]), law.is_forced)
 
 
 def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
@@ -244,7 +249,7 @@ def exact_draws(law: Law, count: int, generator: np.random.Generator) -> list[Pr
 
     Each draw by itself has the law; no token comes up more than one time away from its share.
     """
-    if law.log_z == -math.inf:
+    if not law.is_possible:
         return [NOTHING] * count
     indices = resample(law.weights(), count, "stratified", generator)
-    return [_at(law, int(index), law.log_z) for index in indices]
+    return [_at(law, int(index), 0.0) for index in indices]

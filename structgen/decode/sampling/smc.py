@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.projection import log_mass
 from structgen.decode.result import Step
-from structgen.decode.sampling.proposal import AWRS, Proposal, Proposed, as_proposal
+from structgen.decode.sampling.proposal import AWRS, Proposal, as_proposal
 from structgen.decode.sampling.resampling import RESAMPLING, Resampling, resample
 from structgen.decode.sampling.samples import Round, Sample, Samples
 
@@ -41,7 +41,8 @@ class SMC:
     Attributes:
         particles: how many.
         ess_threshold: particles are drawn anew by their weights where the effective sample size falls below this
-            share of them; 0 never (importance sampling), 1 after every token.
+            share of them; 0 never (importance sampling), 1 after every token.  But for 0, those that are still written
+            are also drawn anew, by themselves, where all of them together weigh less than one.
         resampling: how: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
         proposal: how a particle takes its next token: ``AWRS(...)``, or ``Multinomial()``, which asks potentials about
             every token that the mask allows.
@@ -156,16 +157,15 @@ class _Run:
         if branches.ends_here(branch) and not len(branches.allowed(branch)):
             return self._weighed([_Group(branches.finish(branch), group.log_weight, group.eves)])
         drawn = self._proposal.propose(branches, branch, logits, group.count, self._generator)
-        by_token: dict[int | None, list[int]] = {}
+        by_token: dict[int, list[int]] = {}
         for index, each in enumerate(drawn):
             if each.token is not None:
-                token = None if branches.is_stop(each.token) else each.token
-                by_token.setdefault(token, []).append(index)
+                by_token.setdefault(each.token, []).append(index)
         steps, log_ps = [], []
         for token, indices in by_token.items():
             log_z = log_mass(np.array([drawn[index].log_weight for index in indices])) - math.log(len(indices))
-            log_p = self._log_p(token, drawn[indices[0]], logits)
-            steps.append(Step(token, drawn[indices[0]].is_only, log_p - log_z, log_z))
+            log_p, is_only = drawn[indices[0]].log_p, drawn[indices[0]].is_only
+            steps.append(Step(None if branches.is_stop(token) else token, is_only, log_p - log_z, log_z))
             log_ps.append(log_p)
         children = branches.split(branch, steps, log_ps)
         return self._weighed(
@@ -175,12 +175,6 @@ class _Run:
                 if step.log_z is not None
             ]
         )
-
-    def _log_p(self, token: int | None, drawn: Proposed, logits: NDArray[np.float32]) -> float:
-        """The model's log-probability: stopping is one event, whichever of several EOS ids was drawn."""
-        if token is not None:
-            return drawn.log_p
-        return log_mass(logits[list(self._branches.stops)]) - log_mass(logits)
 
     def _weighed(self, groups: list[_Group]) -> list[_Group]:
         """Drop those of weight zero, and ask what is expected of the others."""
@@ -214,6 +208,31 @@ class _Run:
         )
         if resampled:
             self._resample()
+        elif self._sampler.ess_threshold:
+            self._thin(live)
+
+    def _thin(self, live: Sequence[_Group]) -> None:
+        """Where all that is still written weighs less than one particle, keep one of these or none.
+
+        Each is kept with the probability that leaves its weight as it is on average.  No forward passes are spent on
+        what hardly counts then, as a particle of weight e^-8 that writes blanks while all others are finished.
+        """
+        if not live or len(live) == len(self._groups):
+            return
+        totals = np.array([group.log_total for group in live])
+        log_mean = self._log_evidence()
+        expected = math.exp(log_mass(totals) - log_mean)  # how many particles weigh as much
+        if expected >= 1:
+            return
+        kept: _Group | None = None
+        if self._generator.random() < expected:
+            kept = live[int(resample(np.exp(totals - totals.max()), 1, "multinomial", self._generator)[0])]
+            kept.eves = self._generator.choice(kept.eves, 1)
+            kept.log_weight += log_mean - kept.log_total
+        for group in live:
+            if group is not kept:
+                self._branches.drop(group.branch)
+        self._groups = [group for group in self._groups if group.is_finished or group is kept]
 
     def _resample(self) -> None:
         """Draw the particles anew; their weights are all the same then, and their sum stays."""

@@ -24,12 +24,12 @@ import numpy as np
 from structgen.decode.projection import log_mass
 from structgen.decode.sampler import inverse_cdf
 from structgen.decode.sampling.best_first import check_score
-from structgen.decode.sampling.choices import Choices
 from structgen.decode.sampling.prefix_trie import PrefixTrie, TrieNode, without
 from structgen.decode.sampling.samples import Sample
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
 
 __all__ = ["TrieWalks", "check_trie_sampler", "merged"]
 
@@ -54,7 +54,7 @@ class _Walk:
     branch: Branch
     node: TrieNode
     path: list[TrieNode]
-    law: Choices | None = None
+    law: Law | None = None
     passed: frozenset[int] | None = None
     excluded: set[int] = field(default_factory=set)
     is_apart: bool = False
@@ -134,7 +134,7 @@ class TrieWalks:
         firsts = [same[0] for same in waiting.values()]
         rows = self._branches.logits_at([walk.branch for walk in firsts])
         for first, logits, same in zip(firsts, rows, waiting.values(), strict=True):
-            law = Choices.after(self._branches, first.branch, logits)
+            law = self._branches.law(first.branch, logits, tilted=False)
             for walk in same:
                 walk.law = law
             if not first.is_apart:
@@ -177,13 +177,13 @@ class TrieWalks:
             return None
         return tokens[index - 1] if index else None
 
-    def _new(self, law: Choices, passed: Set[int]) -> int:
+    def _new(self, law: Law, passed: Set[int]) -> int:
         """Draw what follows among that which had no node yet."""
         rest = without(law, passed)
         return int(law.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
 
     def _take(self, walk: _Walk, token: int) -> None:
-        """Go on with a token, or stop."""
+        """Go on with a token."""
         node, blank = walk.node, walk.node.law
         if blank is None:
             raise RuntimeError("a walk went on from where no mask was seen")
@@ -194,7 +194,7 @@ class TrieWalks:
                 known, walk.is_apart = TrieNode(float(walk.law.log_p[walk.law.index(token)])), True
         if known is None:
             raise RuntimeError("a walk went on with what nobody knows")
-        branch = blank.taken(self._branches, walk.branch, token, known.log_p)
+        branch = self._branches.grown(walk.branch, blank, token, known.log_p)
         if branch.finish_reason is not None:
             check_score(self._branches, branch, self._bound)
         if branch.score == -math.inf:

@@ -23,6 +23,7 @@ from structgen.decode.strategies.labels import Decide, LabelLaw, label_law
 from structgen.decode.strategies.quality import QualityBeam, TransferQ
 from structgen.decode.strategies.repetition import LookBack, Momentum
 from structgen.decode.strategies.schedule import Scheduled, Situation
+from structgen.decode.strategies.superposed import Superposed
 from structgen.decode.strategies.switching import Switching, SwitchingReport
 from structgen.decode.strategies.thinking import Thinking
 from structgen.decode.strategies.top_k import BregmanTopK
@@ -53,6 +54,7 @@ __all__ = [
     "Rule",
     "Scheduled",
     "Situation",
+    "Superposed",
     "Switching",
     "SwitchingReport",
     "Thinking",

@@ -18,13 +18,14 @@ from structgen.decode.sampler import Greedy
 from structgen.decode.sampling.branches import Branch, Branches
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.start import check_start, constraint_of
-from structgen.decode.strategies.options import Options, best, look, take
+from structgen.decode.strategies.moves import best, look, take
 from structgen.decode.strategies.outcome import at_least, outcome
 from structgen.decode.strategies.rollout import Rollout, roll, total
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from structgen.decode.sampling.law import Law
     from structgen.decode.sampling.samples import Samples
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
@@ -72,9 +73,9 @@ class AdaDec:
         """See ``SequenceSampler``; draws no random number."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (options,) = look(branches, [branch])
-            count = self.candidates if options.entropy > self.threshold else 1
-            children = take(branches, branch, options, best(branches, branch, options, count))
+            (law,) = look(branches, [branch])
+            count = self.candidates if law.entropy > self.threshold else 1
+            children = take(branches, branch, law, best(branches, branch, law, count))
             branch = self._best(branches, branch, children, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
@@ -158,15 +159,16 @@ def trace(
     with Branches(Problem(model, ids, constraint, (), max_tokens)) as branches:
         branch = branches.root()
         for token in [*tokens, None]:
-            (options,) = look(branches, [branch])
-            if token is None and options.stop < 0:
+            (law,) = look(branches, [branch])
+            wanted = law.stop if token is None else token
+            if wanted is None:
                 if not branch.matcher.is_accepting:
                     raise ValueError(f"trace: the reference is only the beginning of a member: {reference!r}")
                 break
-            index = options.stop if token is None else int(np.searchsorted(options.ids, token))
-            if len(options) > 1:
-                found.append(Trace(options.entropy, _top(options) != index))
-            (branch,) = take(branches, branch, options, [index])
+            index = law.index(wanted)
+            if len(law) > 1:
+                found.append(Trace(law.entropy, _top(law) != index))
+            (branch,) = take(branches, branch, law, [index])
     return found
 
 
@@ -228,5 +230,5 @@ def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, fl
     return float(at[0]), float(at[1])
 
 
-def _top(options: Options) -> int:
-    return int(options.log_q.argmax())
+def _top(law: Law) -> int:
+    return int(law.log_q.argmax())

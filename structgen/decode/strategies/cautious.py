@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from structgen.decode.sampler import Multinomial, Sampler
 from structgen.decode.strategies.boundary import Boundary
-from structgen.decode.strategies.options import look
+from structgen.decode.strategies.moves import look
 from structgen.decode.strategies.outcome import at_least, outcome
 from structgen.decode.strategies.rollout import Rollout, chosen, next_token, roll
 
@@ -72,10 +72,10 @@ class Cautious:
         """See ``SequenceSampler``."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (options,) = look(branches, [branch])
-            count = self.trials_at(options.entropy)
+            (law,) = look(branches, [branch])
+            count = self.trials_at(law.entropy)
             if count == 1:
-                branch = next_token(branches, branch, options, self.sampler, generator)
+                branch = next_token(branches, branch, law, self.sampler, generator)
             else:
                 branch = self._best_trial(branches, branch, count, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 from structgen.decode.sampler import Multinomial, Sampler
-from structgen.decode.strategies.options import look
+from structgen.decode.strategies.moves import look
 from structgen.decode.strategies.outcome import at_least, judged, outcome
 from structgen.decode.strategies.rollout import Rollout, roll, total
 
@@ -69,8 +69,8 @@ class FirstFinish:
         arrived: list[Rollout] = []
         while live and not arrived:
             grown: list[Rollout] = []
-            for rollout, options in zip(live, look(branches, [each.branch for each in live]), strict=True):
-                grown += rollout.grown(branches, options, self.sampler, generator)
+            for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
+                grown += rollout.grown(branches, law, self.sampler, generator)
             arrived = [rollout for rollout in grown if self._has_arrived(rollout)]
             live = grown
         arrived.sort(key=lambda each: (-total(each.branch), each.branch.hypothesis.tokens))

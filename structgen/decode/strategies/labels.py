@@ -14,7 +14,6 @@ import numpy as np
 from structgen.decode.potentials import as_potential
 from structgen.decode.sampling.best_first import check_score
 from structgen.decode.sampling.branches import Branch, Branches
-from structgen.decode.sampling.choices import Choices
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.start import check_start, constraint_of
 from structgen.decode.strategies.decisions import MostProbable, Rule
@@ -199,10 +198,9 @@ class _Found:
             if self._followed > limit:
                 raise self._too_many(limit, len(taken))
             for branch, logits in zip(taken, self._branches.logits_at(taken), strict=True):
-                choices = Choices.after(self._branches, branch, logits)
-                for index in np.flatnonzero(choices.log_p > -np.inf).tolist():
-                    token, log_p = int(choices.ids[index]), float(choices.log_p[index])
-                    self._note(choices.taken(self._branches, branch, token, log_p))
+                law = self._branches.law(branch, logits, tilted=False)
+                for index in np.flatnonzero(law.log_p > -np.inf).tolist():
+                    self._note(self._branches.grown(branch, law, int(law.ids[index]), float(law.log_p[index])))
 
     def law(self) -> LabelLaw:
         """The law of the labels."""

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from structgen.decode.projection import log_mass
 from structgen.decode.sampler import Greedy, Sampler
-from structgen.decode.strategies.options import Options, best, look, take
+from structgen.decode.strategies.moves import best, look, take
 from structgen.decode.strategies.outcome import Judge, at_least, judged, outcome
 from structgen.decode.strategies.rollout import Rollout, next_token, roll
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
     from structgen.decode.sampling.samples import Samples
 
 __all__ = ["QualityBeam", "TransferQ"]
@@ -70,9 +71,9 @@ class QualityBeam:
         while any(not rollout.is_finished for rollout, _ in held):
             grown = [each for each in held if each[0].is_finished]
             live = [rollout for rollout, _ in held if not rollout.is_finished]
-            for rollout, options in zip(live, look(branches, [each.branch for each in live]), strict=True):
+            for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
                 before = rollout.branch
-                for child in take(branches, before, options, best(branches, before, options, width)):
+                for child in take(branches, before, law, best(branches, before, law, width)):
                     after = rollout.after(child, 1)
                     grown.append((after, self._worth(after)))
             held = self._kept(branches, grown)
@@ -134,20 +135,18 @@ class TransferQ:
         """See ``SequenceSampler``."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (options,) = look(branches, [branch])
-            if len(options) <= 1:
-                branch = next_token(branches, branch, options, self.policy, generator)
+            (law,) = look(branches, [branch])
+            if len(law) <= 1:
+                branch = next_token(branches, branch, law, self.policy, generator)
             else:
-                branch = self._best(branches, branch, options, generator)
+                branch = self._best(branches, branch, law, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
-    def _best(
-        self, branches: Branches, branch: Branch, options: Options, generator: np.random.Generator
-    ) -> Branch | None:
+    def _best(self, branches: Branches, branch: Branch, law: Law, generator: np.random.Generator) -> Branch | None:
         # In the order of ids, which is what samplers expect.
-        indices = sorted(best(branches, branch, options, self.candidates))
-        children = take(branches, branch, options, indices)
-        log_q = options.log_q[indices] + self._values(branches, children, generator)
+        indices = sorted(best(branches, branch, law, self.candidates))
+        children = take(branches, branch, law, indices)
+        log_q = law.log_q[indices] + self._values(branches, children, generator)
         mass = log_mass(log_q) if len(log_q) else -math.inf
         chosen = -1
         if mass > -math.inf:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, final
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.projection import log_mass
 from structgen.decode.sampler import inverse_cdf
+from structgen.decode.sampling.law import descending
 from structgen.decode.strategies.outcome import at_least
 from structgen.decode.strategies.walk import FreeText, Place, walk
 from structgen.models.protocol import Extension, PackedModel
@@ -116,7 +118,7 @@ class _MomentumWalker:
             else:
                 self._write(token)
         candidates = _most_probable(log_p, self._momentum.top_k)
-        resistance = [self._resistance(int(place.options.ids[index])) for index in candidates]
+        resistance = [self._resistance(int(place.law.ids[index])) for index in candidates]
         scores = np.exp(log_p[candidates]) - self._momentum.alpha * np.array(resistance)
         return int(candidates[scores.argmax()])
 
@@ -222,10 +224,10 @@ class _LookBackWalker:
             return int(log_p.argmax())
         candidates = _most_probable(log_p, self._look_back.top_k)
         return int(
-            candidates[inverse_cdf(self._coherence(place.branch, place.options.ids[candidates]), generator.random())]
+            candidates[inverse_cdf(self._coherence(place.branch, place.law.ids[candidates]), generator.random())]
         )
 
-    def _coherence(self, branch: Branch, tokens: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _coherence(self, branch: Branch, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """The weights of candidates."""
         if branch.context is None:
             raise ValueError("a finished branch has no candidates")
@@ -251,7 +253,7 @@ class _LookBackWalker:
             self.forwards += 1
         return laws
 
-    def _laws_after(self, context: Context, tokens: NDArray[np.intp]) -> list[Logits]:
+    def _laws_after(self, context: Context, tokens: NDArray[np.int32]) -> list[Logits]:
         """What the model says after each of some tokens; the context stays as it is."""
         session, length = context.session, context.session.length
         if self._packed is not None:
@@ -317,7 +319,7 @@ class _FreeTokens:
         if not self.is_at(place):
             self._tokens = place.branch.hypothesis.tokens
             self._at = len(self._tokens)
-            self._is_free = self._free.holds(place.options, self._size)
+            self._is_free = self._free.holds(place.law, self._size)
             if self._is_free:
                 self._places.append(self._at)
         return self._is_free
@@ -335,7 +337,7 @@ class _FreeTokens:
 
 def _most_probable(log_p: NDArray[np.float64], count: int) -> NDArray[np.intp]:
     """The indices of the most probable that are possible, of equal ones the first."""
-    best: NDArray[np.intp] = np.argsort(-log_p, kind="stable")[:count]
+    best = np.fromiter(islice(descending(log_p, count), count), dtype=np.intp)
     return best[log_p[best] > -np.inf]
 
 

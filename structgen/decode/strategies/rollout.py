@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
-from structgen.decode.strategies.options import Options, draw, look, take
+from structgen.decode.strategies.moves import draw, look, take
 
 if TYPE_CHECKING:
     import numpy as np
 
     from structgen.decode.sampler import Sampler
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
 
 __all__ = ["Rollout", "chosen", "next_token", "roll", "total"]
 
@@ -57,17 +58,13 @@ class Rollout:
         """
         return (total(self.branch) - self.start) / self.steps if self.steps else 0.0
 
-    def grown(
-        self, branches: Branches, options: Options, sampler: Sampler, generator: np.random.Generator
-    ) -> list[Rollout]:
+    def grown(self, branches: Branches, law: Law, sampler: Sampler, generator: np.random.Generator) -> list[Rollout]:
         """Draw the next token of each; their branch is used up.  Those that cannot go on are left out."""
-        drawn = [draw(branches, self.branch, options, sampler, generator) for _ in range(self.count)]
+        drawn = [draw(branches, self.branch, law, sampler, generator) for _ in range(self.count)]
         counts = Counter(index for index in drawn if index is not None)
-        if not len(options):
-            return [self.after(child, self.count) for child in take(branches, self.branch, options, [])]
-        steps = {options.step(index).token: count for index, count in counts.items()}
+        steps = {law.step(index).token: count for index, count in counts.items()}
         grown = []
-        for child in take(branches, self.branch, options, list(counts)):
+        for child in take(branches, self.branch, law, list(counts)):
             token = None if child.finish_reason is not None else child.hypothesis.tokens[-1]
             grown.append(self.after(child, steps[token]))
         return grown
@@ -107,8 +104,8 @@ def roll(
     live = [rollout for rollout in rollouts if not rollout.is_finished]
     while live:
         grown: list[Rollout] = []
-        for rollout, options in zip(live, look(branches, [each.branch for each in live]), strict=True):
-            grown += rollout.grown(branches, options, sampler, generator)
+        for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
+            grown += rollout.grown(branches, law, sampler, generator)
         live = []
         for rollout in grown:
             (done if rollout.is_finished or ended(rollout) else live).append(rollout)
@@ -124,9 +121,9 @@ def chosen(branches: Branches, rollouts: Sequence[Rollout]) -> Rollout | None:
 
 
 def next_token(
-    branches: Branches, branch: Branch, options: Options, sampler: Sampler, generator: np.random.Generator
+    branches: Branches, branch: Branch, law: Law, sampler: Sampler, generator: np.random.Generator
 ) -> Branch | None:
     """Add one token to a branch, which is used up; None where potentials forbid everything."""
-    index = draw(branches, branch, options, sampler, generator)
-    children = take(branches, branch, options, [] if index is None else [index])
+    index = draw(branches, branch, law, sampler, generator)
+    children = take(branches, branch, law, [] if index is None else [index])
     return children[0] if children else None

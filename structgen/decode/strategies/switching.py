@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, final
 from structgen.decode.context import Context
 from structgen.decode.sampler import Greedy, Sampler
 from structgen.decode.start import check_start
-from structgen.decode.strategies.options import Options
 from structgen.decode.strategies.outcome import at_least
 from structgen.decode.strategies.walk import Place, walk
 
@@ -151,7 +150,7 @@ class _Walker:
     def logits(self, branch: Branch) -> Logits:
         """Ask the small model, and the large one if its turn has come."""
         (small,) = self._branches.logits([branch])
-        entropy = Options.after(self._branches, branch, small).entropy
+        entropy = self._branches.law(branch, small).entropy
         self._recent.append(entropy)
         self._entropies.append(entropy)
         self._decide()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from structgen.decode.sampler import Multinomial, Sampler
 from structgen.decode.strategies.boundary import Boundary
-from structgen.decode.strategies.options import Options, look, take
+from structgen.decode.strategies.moves import look, take
 from structgen.decode.strategies.outcome import at_least, judged, outcome
 from structgen.decode.strategies.rollout import next_token
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from structgen.decode.potentials import Hypothesis
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
     from structgen.decode.sampling.samples import Samples
 
 __all__ = ["Thinking"]
@@ -70,12 +71,12 @@ class Thinking:
         thought = _Thought(self, branches)
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (options,) = look(branches, [branch])
-            index = thought.forced(branch, options)
+            (law,) = look(branches, [branch])
+            index = thought.forced(branch, law)
             if index is None:
-                branch = next_token(branches, branch, options, self.sampler, generator)
+                branch = next_token(branches, branch, law, self.sampler, generator)
             else:
-                (branch,) = take(branches, branch, options, [index]) or (None,)
+                (branch,) = take(branches, branch, law, [index]) or (None,)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
 
@@ -96,8 +97,8 @@ class _Thought:
         self._is_cut = False
         self._is_over = False
 
-    def forced(self, branch: Branch, options: Options) -> int | None:
-        """The option that ends the thought; None where the model goes on by itself."""
+    def forced(self, branch: Branch, law: Law) -> int | None:
+        """The index of what ends the thought; None where the model goes on by itself."""
         if self._is_over or self._has_ended(branch.hypothesis):
             self._is_over = True
             return None
@@ -106,8 +107,8 @@ class _Thought:
         if not self._is_cut:
             return None
         if not self._planned:
-            self._planned = self._plan(branch, options)
-        return self._option(branch, options, self._planned.pop(0)) if self._planned else None
+            self._planned = self._plan(branch, law)
+        return self._index(branch, law, self._planned.pop(0)) if self._planned else None
 
     def _has_ended(self, hypothesis: Hypothesis) -> bool:
         if self._special is not None:
@@ -127,7 +128,7 @@ class _Thought:
         redundant = settings.redundant
         return bool(judged(lambda hypothesis: redundant(hypothesis.text), branch.hypothesis, what="redundant"))
 
-    def _plan(self, branch: Branch, options: Options) -> list[int]:
+    def _plan(self, branch: Branch, law: Law) -> list[int]:
         """What to write: the end of the thought if it may stand here, else one token of the shortest way on."""
         for begun in range(len(self._end) - 1, -1, -1):  # a part of it may be written already
             if begun and (self._special is not None or not branch.hypothesis.data.endswith(self._end[:begun])):
@@ -135,9 +136,9 @@ class _Thought:
             ending = self._rest(begun)
             if self._fits(branch, ending):
                 return ending
-        return self._shortest(branch, options)
+        return self._shortest(branch, law)
 
-    def _shortest(self, branch: Branch, options: Options) -> list[int]:
+    def _shortest(self, branch: Branch, law: Law) -> list[int]:
         """The longest token of the shortest text that completes the output; none where the budget allows no such."""
         symbols = branch.matcher.shortest_completion()  # bytes, and special tokens as -1 - id
         plain = next((at for at, symbol in enumerate(symbols) if symbol < 0), len(symbols))
@@ -145,7 +146,7 @@ class _Thought:
             return [-1 - symbols[0]] if symbols else []
         text = bytes(symbols[:plain])
         tokens = self._vocabulary.tokens
-        fitting = [token for token in options.ids.tolist() if tokens[token] and text.startswith(tokens[token])]
+        fitting = [token for token in law.ids.tolist() if tokens[token] and text.startswith(tokens[token])]
         return [max(fitting, key=lambda token: len(tokens[token]))] if fitting else []
 
     def _rest(self, begun: int) -> list[int]:
@@ -159,9 +160,9 @@ class _Thought:
         needed = matcher.min_tokens()
         return needed is not None and needed + len(ending) <= self._branches.remaining(branch)
 
-    def _option(self, branch: Branch, options: Options, token: int) -> int | None:
-        at = int(options.ids.searchsorted(token))
-        if at == len(options) or options.ids[at] != token or not self._branches.admits(branch, token):
+    def _index(self, branch: Branch, law: Law, token: int) -> int | None:
+        at = law.index(token)
+        if at == len(law) or law.ids[at] != token or not self._branches.admits(branch, token):
             self._planned = []
             return None
         return at

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.result import Step
-from structgen.decode.strategies.options import Options, draw, take
+from structgen.decode.strategies.moves import draw, take
 from structgen.decode.strategies.outcome import outcome
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.law import Law
     from structgen.decode.sampling.samples import Samples
     from structgen.models.protocol import Logits
 
@@ -48,11 +49,11 @@ class FreeText:
             if not 0 <= value <= 1:
                 raise ValueError(f"FreeText: {name} must be in [0, 1]; found {value!r}")
 
-    def holds(self, options: Options, size: int) -> bool:
-        """Whether these options, among ``size`` tokens, are free text."""
+    def holds(self, law: Law, size: int) -> bool:
+        """Whether this law, over ``size`` tokens, is one of free text."""
         least = math.log(self.mass) if self.mass else -math.inf
         # The sum over a whole vocabulary is 1 up to rounding.
-        return len(options) >= self.share * size and options.log_z >= least - 1e-9
+        return len(law) >= self.share * size and law.log_z >= least - 1e-9
 
 
 @final
@@ -63,12 +64,12 @@ class Place:
     Attributes:
         branch: the output so far, and the session of the model.
         logits: what the chosen model says of every token, ``[V]``.
-        options: what the mask allows, two options or more.
+        law: of what the mask allows, two tokens or more.
     """
 
     branch: Branch
     logits: Logits
-    options: Options
+    law: Law
 
 
 class Walker(Protocol):
@@ -82,11 +83,11 @@ class Walker(Protocol):
         """What is said after a branch where the mask allows a choice; asked once for each choice."""
 
     def choose(self, place: Place, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
-        """Return the index of one of the options, of which two or more have a positive probability.
+        """Return an index into the law, in which two tokens or more have a positive probability.
 
         Args:
             place: where.
-            log_p: of the options, normalised, ``[n]``; minus infinity where a potential has refused one just now.
+            log_p: what tokens are drawn from, normalised, ``[n]``; minus infinity where a potential has refused one.
             generator: the randomness.
         """
 
@@ -98,10 +99,10 @@ def walk(branches: Branches, generator: np.random.Generator, walker: Walker) -> 
         branch = _forced(branches, branch)
         if branch is not None and branch.finish_reason is None:
             logits = walker.logits(branch)
-            options = Options.after(branches, branch, logits)
-            sampler = _Asking(walker, Place(branch, logits, options))
-            index = draw(branches, branch, options, sampler, generator)
-            children = take(branches, branch, options, [] if index is None else [index])
+            law = branches.law(branch, logits)
+            sampler = _Asking(walker, Place(branch, logits, law))
+            index = draw(branches, branch, law, sampler, generator)
+            children = take(branches, branch, law, [] if index is None else [index])
             branch = children[0] if children else None
     samples = outcome(branches, [] if branch is None else [(branch, 0.0)])
     return _with_forwards(samples, walker.forwards)
@@ -137,12 +138,10 @@ def _forced(branches: Branches, branch: Branch) -> Branch | None:
         ids = branches.allowed(current)
         if not len(ids):
             return _admitted(branches, branches.finish(current)) if branches.ends_here(current) else None
-        if np.isin(ids, list(branches.stops)).all():
-            current = _added(branches, current, None)
-        elif len(ids) == 1:
-            current = _added(branches, current, int(ids[0]))
-        else:
+        if len(ids) > 1:
             return current
+        token = int(ids[0])
+        current = _added(branches, current, None if branches.is_stop(token) else token)
     return current
 
 

@@ -21,15 +21,21 @@ from structgen.decode.monitors import ordered, refers, unique
 from structgen.decode.monitors.json_values import digest_of, moment_of, moments_from, number_of, numbers_from
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import AWRS, SMC, sample
-from structgen.engine import Vocabulary
+from structgen.engine import Vocabulary, compile
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.nodes import literal
 from structgen.models import HashModel
+from structgen.testing import check_potential
 
 GRAMMAR = literal("x")
 BYTES = Vocabulary([*(bytes([byte]) for byte in range(256)), b""], eos=[256])
 
 Judge = Callable[[Any], bool]
+
+
+def written(text: str) -> Hypothesis:
+    data = text.encode()
+    return Hypothesis(GRAMMAR, BYTES, tuple(data), data)
 
 
 def scores(rule: Potential, text: str) -> list[float]:
@@ -154,7 +160,7 @@ def numbers_by_beginning(most: int) -> dict[str, list[tuple[str, Fraction]]]:
     """All numbers over a few characters, by what they begin with."""
     found: dict[str, list[tuple[str, Fraction]]] = {}
     for count in range(1, most + 1):
-        for each in itertools.product("019.e-", repeat=count):
+        for each in itertools.product("09.e-", repeat=count):
             text = "".join(each)
             if NUMBER.fullmatch(text):
                 value = Fraction(text)
@@ -164,13 +170,13 @@ def numbers_by_beginning(most: int) -> dict[str, list[tuple[str, Fraction]]]:
 
 
 def test_numbers_are_withheld_as_soon_as_digits_tell() -> None:
-    """The hull of what numbers may become, against all numbers of up to six characters that begin so."""
-    numbers = numbers_by_beginning(6)
-    edges = [Fraction(text) for text in ("0", "1", "-1", "11", "0.5", "100", "-10", "9.5", "-0.1")]
-    assert len(numbers) > 60
+    """The hull of what numbers may become, against all numbers of up to seven characters that begin so."""
+    numbers = numbers_by_beginning(7)
+    edges = [Fraction(text) for text in ("0", "9", "-9", "90", "0.5", "900", "-90", "9.5", "-0.1")]
+    assert len(numbers) > 30
     for text, spelled in numbers.items():
         for exponents in (True, False):
-            reached = [v for t, v in spelled if exponents or "e" not in t]
+            reached = {v for t, v in spelled if exponents or "e" not in t}
             span = numbers_from(text.encode(), exponents=exponents)
             if not exponents and "e" in text:
                 continue
@@ -179,11 +185,11 @@ def test_numbers_are_withheld_as_soon_as_digits_tell() -> None:
                 assert key is not None
                 above = span.high is None or span.high > key
                 below = span.low is None or span.low < key
-                assert above == any(value > edge for value in reached), (text, edge, exponents)
-                assert below == any(value < edge for value in reached), (text, edge, exponents)
+                assert above == (max(reached) > edge), (text, edge, exponents)
+                assert below == (min(reached) < edge), (text, edge, exponents)
                 if key in (span.low, span.high):
                     touches = span.has_low if key == span.low else span.has_high
-                    assert touches == any(value == edge for value in reached), (text, edge, exponents)
+                    assert touches == (edge in reached), (text, edge, exponents)
 
 
 @given(st.from_regex(NUMBER, fullmatch=True), st.from_regex(NUMBER, fullmatch=True))
@@ -222,7 +228,7 @@ def test_dates_are_withheld_as_soon_as_digits_tell() -> None:
                 rule = ordered("/a", name, "/b")  # type: ignore[arg-type]
                 document = f'{{"b": "{bound}", "a": "{begun}'
                 if begun[:4] == "2024":
-                    assert (scores(rule, document)[-1] == 0) == bool(is_right), (document, name)
+                    assert (rule.prefix(written(document)) == 0) == bool(is_right), (document, name)
                     wrong += not is_right
     assert wrong > 30
 
@@ -498,7 +504,7 @@ def test_sampled_documents_keep_the_rules(
     grammar = json_schema(GRAPH)
     for name, potentials in (("free", []), ("ruled", rules())):
         right = total = 0
-        for seed in range(6):
+        for seed in range(4):
             model = HashModel(json_vocabulary, seed=seed)
             found = sample(model, "graph", grammar, sampler=sampler, potentials=potentials, max_tokens=200, seed=seed)
             for each in found.samples:
@@ -506,8 +512,13 @@ def test_sampled_documents_keep_the_rules(
                 right += graph_is_right(json.loads(each.result.text))
         counts[name] = right, total
         record_property(name, f"{right} of {total} documents keep the rules")
-    assert counts["ruled"][0] == counts["ruled"][1] >= 3, counts
+    assert counts["ruled"][0] == counts["ruled"][1] >= 2, counts
     assert counts["free"][0] == 0 < counts["free"][1], counts
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
+def test_the_laws_of_potentials_hold(rule: Potential, json_vocabulary: Vocabulary) -> None:
+    check_potential(rule, compile(json_schema(GRAPH), json_vocabulary), random.Random(7), walks=8, length=80)
 
 
 def test_rows_leave_out_only_what_is_forbidden(json_vocabulary: Vocabulary) -> None:

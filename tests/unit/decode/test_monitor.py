@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import structgen
 from structgen.decode.monitors import monitor
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import AWRS, SMC, sample
 from structgen.engine import Vocabulary
+from structgen.engine import compile as compile_grammar
 from structgen.errors import GenerationError, GrammarError
 from structgen.grammar.nodes import literal
 from structgen.grammar.regex import regex
 from structgen.models import HashModel
+from structgen.testing import check_potential
 
 GRAMMAR = literal("x")  # potentials of bytes do not look at it
 
@@ -371,6 +377,11 @@ def test_every_attribute_that_is_written_exists(sampler: SMC, record_property: C
     assert counts["free"][0] < counts["free"][1] / 2
 
 
+def test_the_laws_of_potentials_hold() -> None:
+    found = monitor(r"\.", attributes)
+    check_potential(found, compile_grammar(PATHS, code_vocabulary()), random.Random(7))
+
+
 def test_rows_over_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
     """Every token of 128k: what a row leaves out is forbidden, judged by the text alone."""
     options = ["name", "names", "été", "email", "print", "x"]
@@ -408,3 +419,25 @@ def _may_be_boundary(first: bytes) -> bool:
 @lru_cache
 def boundary_leads() -> frozenset[bytes]:
     return frozenset(character.encode()[:1] for character in re.findall(r"\W", characters()))
+
+
+def test_the_examples_of_the_page_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block of docs/monitors.md, in order, on a model that is a hash; what they give is judged here."""
+    page = Path(__file__).resolve().parents[3] / "docs" / "monitors.md"
+    if not page.is_file():
+        pytest.skip(f"the documents are not beside the tests: no {page}")
+    for library in ("jedi", "sqlalchemy"):
+        pytest.importorskip(library, reason="the extra 'monitors' is not installed")
+    monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=4), raising=False)
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    counts = []
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+        counts.append(len(names["found"].samples))
+    assert min(counts) > 0, counts
+    assert len(blocks) == 4
+    for graph in names["graphs"]:
+        ids = [node["id"] for node in graph["nodes"]]
+        assert len(set(ids)) == len(ids)
+        assert {edge[side] for edge in graph["edges"] for side in ("from", "to")} <= set(ids)

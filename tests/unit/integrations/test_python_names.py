@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +14,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jedi", reason="the extra 'monitors' is not installed")
-
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import AWRS, SMC, sample
-from structgen.engine import Vocabulary
+from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.grammar.nodes import literal
 from structgen.grammar.regex import regex
 from structgen.integrations.python_names import python_attributes, python_names
 from structgen.models import HashModel
+from structgen.testing import check_potential
+
+pytest.importorskip("jedi", reason="the extra 'monitors' is not installed")
 
 PROJECT = Path(__file__).resolve().parents[2] / "fixtures" / "python_project"
 BEFORE = "from shop.orders import sample_order\nfrom shop.people import sample_customer\n\n\ndef main(other):\n"
@@ -122,7 +124,7 @@ def test_every_attribute_exists(
     counts = {}
     for name, potentials in (("free", []), ("monitored", [python_attributes(PROJECT, before=BEFORE)])):
         total = right = outputs = 0
-        for seed in range(5):
+        for seed in range(8):
             model = HashModel(tokens, seed=seed)
             found = sample(model, "code", STATEMENTS, sampler=sampler, potentials=potentials, max_tokens=30, seed=seed)
             for each in found.samples:
@@ -130,7 +132,7 @@ def test_every_attribute_exists(
                 total, right, outputs = total + taken, right + known, outputs + 1
         counts[name] = right, total
         record_property(name, f"{right} of {total} attributes in {outputs} outputs exist")
-    assert counts["monitored"][0] == counts["monitored"][1] >= 10, counts
+    assert counts["monitored"][0] == counts["monitored"][1] >= 5, counts
     assert counts["free"][0] < counts["free"][1] / 2, counts
 
 
@@ -241,6 +243,11 @@ def test_names_are_in_scope() -> None:
         assert score(rule, text) == 0, text
 
 
+def test_the_laws_of_potentials_hold() -> None:
+    rule = python_attributes(PROJECT, before=BEFORE)
+    check_potential(rule, compile(STATEMENTS, vocabulary()), random.Random(7), walks=6, length=16)
+
+
 def test_without_jedi_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jedi", None)
     with pytest.raises(GenerationError, match=r"jedi cannot be imported.*install 'jedi'.*extra 'monitors'"):
@@ -255,10 +262,10 @@ def test_the_embedded_model_writes_attributes_that_exist(
 
     model = load_model()
     prompt = "Complete the Python code:\n" + BEFORE
-    grammar = regex(r"    a = order\.[a-z_]{2,12}\.[a-z_]{2,12}\n")
+    grammar = regex(r"    a = order\.[a-z_]{2,20}\.[a-z_]{2,20}\n")
     counts = {}
     for name, potentials in (("free", []), ("monitored", [python_attributes(PROJECT, before=BEFORE)])):
-        found = sample(model, prompt, grammar, sampler=SMC(4), potentials=potentials, max_tokens=16, chat=False)
+        found = sample(model, prompt, grammar, sampler=SMC(4), potentials=potentials, max_tokens=24, chat=False)
         pairs = [dereferences(_dedented(each.result.text), shop) for each in found.samples]
         counts[name] = sum(known for _, known in pairs), sum(taken for taken, _ in pairs)
         record_property(name, f"{counts[name][0]} of {counts[name][1]} attributes exist")

@@ -45,7 +45,7 @@ def test_success_is_a_bound_that_only_falls(name: str) -> None:
     gaps = []
     for seed in range(60):
         toy.samples(ASAp(5, trie=trie), seed=seed)
-        now = {tokens: node.log_success for tokens, node in nodes(trie)}
+        now = {tokens: node.log_success for tokens, node in nodes(toy, trie)}
         assert set(before) <= set(now)
         for tokens, log_success in now.items():
             assert math.exp(log_success) >= success(toy, tokens, 0.0) * (1 - 1e-9)
@@ -159,7 +159,7 @@ def test_a_score_above_the_bound_is_an_error() -> None:
         toy.samples(ASAp(1))
     trie = PrefixTrie()
     toy.samples(ASAp(20, score_bound=2.0, trie=trie))
-    for tokens, node in nodes(trie):
+    for tokens, node in nodes(toy, trie):
         assert math.exp(node.log_success) >= success(toy, tokens, 2.0) * (1 - 1e-9)
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_outputs import Output, Toy
+from toy_outputs import STOP, Output, Toy
 
 from structgen.decode import Context
 from structgen.decode.sampling import Branch, SequenceSampler
 from structgen.decode.sampling.asap import ASAp
 from structgen.decode.sampling.beam import Beam
 from structgen.decode.sampling.best_of import BestOf
-from structgen.decode.sampling.choices import STOP, Choices
 from structgen.decode.sampling.context_pool import ContextPool
 from structgen.decode.sampling.exact_best import ExactBest
 from structgen.decode.sampling.rejection_trie import RejectionTrie
@@ -58,12 +57,13 @@ def test_branches_without_caches_are_run() -> None:
         for _ in range(40):
             branch = rng.choice(known)
             (logits,) = branches.logits_at([branch])
-            law = Choices.after(branches, branch, logits)
+            law = branches.law(branch, logits)
             tokens = branch.hypothesis.tokens
-            assert dict(zip(law.ids.tolist(), law.log_p, strict=True)) == pytest.approx(toy.choices(tokens), abs=1e-6)
-            child_token = rng.choice(law.ids.tolist())
+            ids = [STOP if token == law.stop else token for token in law.ids.tolist()]
+            assert dict(zip(ids, law.log_p, strict=True)) == pytest.approx(toy.choices(tokens), abs=1e-6)
+            child_token = rng.choice(ids)
             if child_token != STOP:
-                known.append(law.taken(branches, branch, child_token, float(law.log_p[law.index(child_token)])))
+                known.append(branches.grown(branch, law, child_token, float(law.log_p[law.index(child_token)])))
         rows = branches.logits_at(known[:9])
         for branch, logits in zip(known, rows, strict=False):
             wanted = toy.law(branch.hypothesis.tokens)

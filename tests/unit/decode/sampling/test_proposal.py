@@ -99,7 +99,7 @@ def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial
                 if drawn.token is not None:
                     sums[index, drawn.token] += math.exp(drawn.log_weight) / 3
                     assert drawn.log_p == pytest.approx(math.log(law[drawn.token]), abs=1e-5)
-            branches._masks.clear()  # each time as if the state were new
+            branches.masks.clear()  # each time as if the state were new
     right = [law[token] if token in (1, 5) else 0.0 for token in range(VOCABULARY.size)]
     for token, expected in enumerate(right):
         assert abs(z_score(sums[:, token], float(expected))) < LIMIT

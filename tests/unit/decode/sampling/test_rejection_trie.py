@@ -210,7 +210,7 @@ def test_what_the_trie_says_is_a_bound(name: str) -> None:
     before: dict[Output, float] = {}
     for seed in range(12):
         toy.samples(RejectionTrie(5, trie=trie, max_tries=10_000), seed=seed)
-        now = {tokens: node.log_success for tokens, node in nodes(trie)}
+        now = {tokens: node.log_success for tokens, node in nodes(toy, trie)}
         for tokens, log_success in now.items():
             assert math.exp(log_success) >= success(toy, tokens, 0.0) * (1 - 1e-9)
             assert log_success <= before.get(tokens, 0.0)
@@ -237,7 +237,7 @@ def test_a_bounded_trie_is_as_exact(max_nodes: int, max_bytes: int) -> None:
     trie = PrefixTrie(max_nodes=max_nodes, max_bytes=max_bytes)
     found = toy.samples(RejectionTrie(500, trie=trie, max_tries=20_000), seed=4)
     assert trie.size <= max_nodes
-    assert sum(1 for _ in nodes(trie)) == trie.size
+    assert sum(1 for _ in nodes(toy, trie)) == trie.size
     counts = Counter({each.result.tokens: each.particles for each in found.samples})
     assert chi_square(counts, toy.normalised) < 0
 

@@ -187,8 +187,8 @@ def test_potentials_that_tell_of_all_tokens_are_unbiased_too() -> None:
 
 def test_several_eos_ids_are_one_stop() -> None:
     """600 runs, four z-scores."""
-    target = exact_target(HashModel(TWO_STOPS, seed=4), "ab", MYOPIC, 4)
-    found = runs(SMC(6), "none", 600, vocabulary=TWO_STOPS, model=4)
+    target = exact_target(HashModel(TWO_STOPS, seed=10), "ab", MYOPIC, 4)
+    found = runs(SMC(6), "none", 600, vocabulary=TWO_STOPS, model=10)
     for key, right in expected(target).items():
         assert abs(z_score(estimates(found, log_total(target))[key], right)) < LIMIT
 
@@ -216,6 +216,23 @@ def test_the_evidence_of_one_run_comes_with_an_error_that_is_not_too_small() -> 
         errors = [(each.log_evidence or 0.0) - log_z for each in found]
         claimed = math.sqrt(np.mean([(each.standard_error or 0.0) ** 2 for each in found]))
         assert 0.8 * np.std(errors) < claimed < 4 * np.std(errors)
+
+
+def test_particles_that_hardly_count_are_not_written_to_their_end() -> None:
+    """Those that are left weigh less than one: one of them goes on, or none; importance sampling writes all of them.
+
+    200 runs each, one z-score: the evidence stays as it is on average.
+    """
+    model, pattern = HashModel(VOCABULARY, seed=5), "a?|(ca){2}(a|b|c)"
+    constraint = compile(regex(pattern), VOCABULARY)
+    log_z = log_total(exact_target(model, "ab", pattern, 5))
+    spent = {}
+    for name, sampler in (("thinned", SMC(32, ess_threshold=0.01)), ("all", SMC(32, ess_threshold=0))):
+        found = [sample(model, "ab", constraint, sampler=sampler, max_tokens=5, seed=seed) for seed in range(200)]
+        spent[name] = sum(each.forwards for each in found)
+        values = [math.exp((each.log_evidence or 0.0) - log_z) for each in found]
+        assert abs(z_score(values, 1.0)) < LIMIT
+    assert spent["thinned"] < 0.75 * spent["all"]
 
 
 def test_particles_with_the_same_tokens_are_run_once() -> None:

@@ -122,7 +122,7 @@ def test_a_trial_ends_at_marks_forced_text_and_its_most() -> None:
     vocabulary = Vocabulary([b"", b"a", b"b", b"\xc3", b"\xa9", b"\xa9b"], eos=[0])
     model = HashModel(vocabulary)
     from structgen.decode.sampling import Branches, Problem
-    from structgen.decode.strategies.options import look, take
+    from structgen.decode.strategies.moves import look, take
 
     constraint = compile(regex("[ab]{2}(é|a)b?aa"), vocabulary)
     with Branches(Problem(model, (1,), constraint, (), 9)) as branches:
@@ -130,8 +130,8 @@ def test_a_trial_ends_at_marks_forced_text_and_its_most() -> None:
 
         def add(token: int) -> None:
             nonlocal branch
-            (options,) = look(branches, [branch])
-            (branch,) = take(branches, branch, options, [options.ids.tolist().index(token)])
+            (law,) = look(branches, [branch])
+            (branch,) = take(branches, branch, law, [law.ids.tolist().index(token)])
 
         marked, forced = Boundary(marks="bé", forced=False, most=9), Boundary(marks="", forced=True, most=9)
         add(1)

@@ -19,6 +19,7 @@ from structgen.decode.strategies import (
     FirstFinish,
     Foresight,
     QualityBeam,
+    Superposed,
     Thinking,
     TransferQ,
 )
@@ -45,6 +46,9 @@ STRATEGIES: list[Any] = [
     Foresight(beams=2, rollouts=2, ahead=2),
     QualityBeam(length, beams=2),
     Thinking(1, end="b"),
+    Superposed(),
+    Superposed(1),
+    Superposed(4, candidates=2),
     TransferQ(length, candidates=2),
     TransferQ(length, candidates=3, completions=3, policy=Multinomial(), sampler=Multinomial()),
 ]

@@ -276,13 +276,12 @@ def test_look_back_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
 
 def test_free_text_is_a_share_of_tokens_and_of_probability(json_vocabulary: Vocabulary) -> None:
     """Both conditions, at their edges; and what is free is decided by the mask, not by the position."""
-    from structgen.decode.strategies.options import Options
+    from structgen.decode.sampling.law import Law
 
-    ids = np.arange(30, dtype=np.intp)
-    log_p = np.log(np.full(30, 0.02))
-    options = Options(ids, log_p, log_p - math.log(0.6), math.log(0.6), -1)
+    law = Law.of(np.arange(30, dtype=np.int32), np.log(np.full(30, 0.02)))
+    assert law.log_z == pytest.approx(math.log(0.6))
     for share, mass, holds in ((0.1, 0.0, True), (0.1, 0.6, True), (0.1, 0.61, False), (0.101, 0.0, False)):
-        assert FreeText(share, mass).holds(options, 300) is holds
+        assert FreeText(share, mass).holds(law, 300) is holds
     for arguments in ({"share": -0.1}, {"share": math.nan}, {"mass": 1.1}):
         with pytest.raises(ValueError, match=f"FreeText: {next(iter(arguments))}"):
             FreeText(**arguments)

@@ -1,0 +1,137 @@
+"""What a constraint and a budget allow next; the masks of states that come again are kept."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.projection import allowed_ids
+
+if TYPE_CHECKING:
+    from structgen.engine import Matcher, Vocabulary
+
+__all__ = ["Masks"]
+
+_KEPT: Final = 1024
+
+
+@final
+class Masks:
+    """The masks of one run.
+
+    Stopping is one choice: of several EOS ids the lowest that is allowed stands for it.
+
+    Attributes:
+        asked: how often a matcher was asked about one token.
+        time_s: seconds that was spent on masks and answers.
+
+    Args:
+        vocabulary: of the constraint.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.asked = 0
+        self.time_s = 0.0
+        self._size = vocabulary.size
+        self._eos = np.array(sorted(vocabulary.eos), dtype=np.intp)
+        self._stops = frozenset(vocabulary.eos)
+        self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        self._rows: dict[tuple[int, int], NDArray[np.int32]] = {}
+
+    def allowed(
+        self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
+    ) -> NDArray[np.intp]:
+        """The tokens that are allowed where a matcher stands, ascending, one EOS id for the stop.
+
+        Args:
+            matcher: stays as it is.
+            remaining: of the budget.
+            forbidding: a row without other tokens that are forbidden; None for none.
+        """
+        began = perf_counter()
+        if remaining <= 0:
+            ids = self._eos[: int(matcher.is_accepting)]
+        else:
+            row = self._filled(matcher, remaining)
+            ids = allowed_ids(self._with_one_stop(row if forbidding is None else row & forbidding), self._size)
+        self.time_s += perf_counter() - began
+        return ids
+
+    @cached_property
+    def all_ids(self) -> NDArray[np.intp]:
+        """Every token, one EOS id for the stop."""
+        return np.setdiff1d(np.arange(self._size, dtype=np.intp), self._eos[1:], assume_unique=True)
+
+    def knows(self, matcher: Matcher, remaining: int) -> bool:
+        """Whether ``allowed`` need not fill a mask."""
+        return remaining <= 0 or _key(matcher, remaining) in self._rows
+
+    def accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
+        """Whether a token is allowed: as ``allowed``, without a mask."""
+        began = perf_counter()
+        self.asked += 1
+        answer = self._accepts(matcher, remaining, token)
+        self.time_s += perf_counter() - began
+        return answer
+
+    def goes_on(self, matcher: Matcher) -> bool:
+        """Whether the grammar, without the budget, allows anything but the stop."""
+        matcher.fill_mask(self._row)
+        ids = allowed_ids(self._row[0], self._size)
+        return bool((~np.isin(ids, self._eos)).any())
+
+    def clear(self) -> None:
+        """Forget all masks."""
+        self._rows.clear()
+
+    def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        """The row of the constraint and the budget, which is not spent."""
+        key = _key(matcher, remaining)
+        known = self._rows.get(key)
+        if known is not None:
+            return known
+        if key[1] >= 0:
+            matcher.fill_mask_within(self._row, 0, remaining)
+        else:
+            matcher.fill_mask(self._row)
+        if len(self._rows) >= _KEPT:
+            self._rows.clear()
+        row: NDArray[np.int32] = self._row[0].copy()
+        self._rows[key] = row
+        return row
+
+    def _with_one_stop(self, row: NDArray[np.int32]) -> NDArray[np.int32]:
+        """A row in which at most one EOS id is allowed."""
+        if len(self._eos) < 2:
+            return row
+        words = row.view(np.uint32)
+        held = [token for token in self._eos.tolist() if int(words[token // 32]) >> token % 32 & 1]
+        if len(held) < 2:
+            return row
+        words = words.copy()
+        for token in held[1:]:
+            words[token // 32] ^= np.uint32(1 << token % 32)
+        return words.view(np.int32)
+
+    def _accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
+        if token in self._stops:
+            return bool(matcher.is_accepting)
+        if remaining <= 0:
+            return False
+        if not matcher.needs_budget_mask(remaining):
+            count: int = matcher.validate([token])
+            return count == 1
+        if not matcher.accept(token):
+            return False
+        needed: int | None = matcher.min_tokens()
+        matcher.rollback(1)
+        return needed is not None and needed < remaining
+
+
+def _key(matcher: Matcher, remaining: int) -> tuple[int, int]:
+    """The state, and the budget where that matters."""
+    return matcher.state_id, remaining if matcher.needs_budget_mask(remaining) else -1
