@@ -64,6 +64,9 @@ class NGram:
         """
         return cls(((token, 1 / (index + 1)) for index, token in enumerate(vocabulary.tokens) if token), order=order)
 
+    def __repr__(self) -> str:
+        return f"<NGram of order {self.order}, {len(self._counts)} contexts>"
+
     def context(self, data: bytes) -> bytes:
         """What of ``data`` the next byte depends on."""
         return data[len(data) - min(len(data), self.order - 1) :]

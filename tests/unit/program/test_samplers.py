@@ -37,7 +37,7 @@ def find(text: str) -> Span:
 SAMPLERS: list[Any] = [SMC(8), AWRS(), BestOf(3), Beam(3), ExactBest(limit=100_000)]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS[:4], ids=repr)
+@pytest.mark.parametrize("sampler", SAMPLERS[:4], ids=lambda sampler: type(sampler).__name__)
 def test_samplers_write_valid_answers(json_vocabulary: Vocabulary, sampler: Any) -> None:
     model = HashModel(json_vocabulary, writes='{"start": 7, "end": 3}')
     span = find("now", model=model, sampler=sampler)
