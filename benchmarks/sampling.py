@@ -115,18 +115,20 @@ def part_asked(settings: Settings) -> str:
             for label, mask_after in (("never a mask", None), ("a mask after 8", 8)):
                 sampler = SMC(4, proposal=AWRS(mask_after=mask_after))
                 runs = [run(sampler, context, constraint, task.max_tokens, seed) for seed in range(settings.repeats)]
-                asked, tokens = sum(each.asked for each in runs), sum(each.tokens for each in runs)
-                total = totals.setdefault(label, [0, 0])
-                total[0], total[1] = total[0] + asked, total[1] + tokens
-                rows.append([task.name, label, f"{tokens}", f"{asked}", f"{asked / tokens:.1f}"])
+                counts = [sum(getattr(each, name) for each in runs) for name in ("tokens", "asked", "masks")]
+                totals[label] = [old + new for old, new in zip(totals.get(label, [0, 0, 0]), counts, strict=True)]
+                tokens, asked, masks = counts
+                rows.append([task.name, label, *map(str, counts), f"{asked / tokens:.1f}", f"{masks / tokens:.2f}"])
                 progress(f"asked: {rows[-1]}")
-    for label, (asked, tokens) in totals.items():
-        rows.append(["**all**", label, f"{tokens}", f"{asked}", f"**{asked / tokens:.1f}**"])
+    for label, counts in totals.items():
+        tokens, asked, masks = counts
+        rows.append(["**all**", label, *map(str, counts), f"**{asked / tokens:.1f}**", f"{masks / tokens:.2f}"])
     return (
         f"`SMC(4, proposal=AWRS(mask_after=...))`, {settings.repeats} runs of each task. Masking by predicate asks "
         f"about {size:,} tokens each time. `mask_after=None` never fills a mask, as a parser would that has none; with "
         "8 the mask is filled after eight rejected tokens. Tokens are those of all different sequences, stops "
-        "included.\n\n" + table(["task", "AWRS", "tokens", "questions", "questions a token"], rows)
+        "included.\n\n"
+        + table(["task", "AWRS", "tokens", "questions", "masks", "questions a token", "masks a token"], rows)
     )
 
 

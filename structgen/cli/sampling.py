@@ -195,6 +195,7 @@ def _summary(samples: Samples) -> dict[str, Any]:
         "forwards": samples.forwards,
         "sampled_tokens": samples.tokens,
         "asked": samples.asked,
+        "masks": samples.masks,
     }
 
 

@@ -27,6 +27,7 @@ class Masks:
 
     Attributes:
         asked: how often a matcher was asked about one token.
+        filled: how many rows were filled.
         time_s: seconds that was spent on masks and answers.
 
     Args:
@@ -35,6 +36,7 @@ class Masks:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.asked = 0
+        self.filled = 0
         self.time_s = 0.0
         self._size = vocabulary.size
         self._eos = np.array(sorted(vocabulary.eos), dtype=np.intp)
@@ -94,6 +96,7 @@ class Masks:
         known = self._rows.get(key)
         if known is not None:
             return known
+        self.filled += 1
         if key[1] >= 0:
             matcher.fill_mask_within(self._row, 0, remaining)
         else:

@@ -76,6 +76,7 @@ class Samples:
         tokens: tokens that were written, on all branches, stops included.
         asked: how often potentials were asked, and the matcher about single tokens.
         verdict: who forbade what, in words; for messages.
+        masks: how many masks were filled; particles in the same state share one.
         history: the rounds of a run, for samplers that have them.
     """
 
@@ -88,6 +89,7 @@ class Samples:
     tokens: int
     asked: int
     verdict: str = field(repr=False)
+    masks: int = 0
     history: tuple[Round, ...] = field(default=(), repr=False)
 
     @property

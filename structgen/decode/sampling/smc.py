@@ -143,6 +143,7 @@ class _Run:
             tokens=self._branches.sampled,
             asked=self._branches.asked,
             verdict=self._branches.verdict,
+            masks=self._branches.masks.filled,
             history=tuple(self._rounds),
         )
 

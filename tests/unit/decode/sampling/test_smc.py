@@ -244,6 +244,17 @@ def test_particles_with_the_same_tokens_are_run_once() -> None:
     assert sum(one.particles for one in found.samples) <= 64
 
 
+def test_what_is_asked_is_counted() -> None:
+    """Masks are filled once a state, or never; then the automaton is asked about single tokens."""
+    masked, asked = runs(SMC(16), "none", 1)[0], runs(SMC(16, proposal=AWRS(mask_after=None)), "none", 1)[0]
+    assert 0 < masked.masks <= masked.tokens
+    assert masked.asked == 0
+    assert asked.masks == 0
+    assert asked.asked > 0
+    late = runs(SMC(16, proposal=AWRS(mask_after=1)), "none", 1)[0]
+    assert 0 < late.masks <= masked.tokens
+
+
 def test_runs_are_the_same_with_the_same_seed() -> None:
     first, second = (runs(SAMPLERS["awrs"], "none", 3) for _ in range(2))
     assert [each.samples[0].result.tokens for each in first] == [each.samples[0].result.tokens for each in second]
