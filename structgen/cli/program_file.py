@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
+from structgen.cli.module_file import run_file
 from structgen.cli.progress import ProgressLine
 from structgen.cli.source import read_text
 from structgen.cli.vocabulary import model_of
@@ -150,17 +149,7 @@ def _load(path: str) -> Program[..., Any]:
     from structgen.program.definition import Program
 
     file, name = (path, "") if path.endswith(_SUFFIX) else path.rsplit(":", 1)
-    read_text(file)  # says what is wrong with the file in the words of the other commands
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None:
-        raise Failure(f"{file}: it is no module of Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # annotations are resolved through it
-    sys.path.insert(0, str(Path(file).resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise Failure(f"{file}: it cannot be run; {type(error).__name__}: {error}") from error
+    module = run_file(file)
     programs = {key: value for key, value in vars(module).items() if isinstance(value, Program)}
     if not name and len(programs) == 1:
         return next(iter(programs.values()))

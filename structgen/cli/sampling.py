@@ -7,16 +7,14 @@ import importlib
 import importlib.util
 import json
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from structgen.cli.failure import Failure
-from structgen.cli.source import read_text
+from structgen.cli.module_file import run_file
 
 if TYPE_CHECKING:
     from structgen.decode import AnyPotential, AnySampler
@@ -114,17 +112,7 @@ def _potential(path: str) -> AnyPotential:
     file, _, name = path.rpartition(":")
     if not file.endswith(".py") or not name.isidentifier():
         raise Failure(f"--potential {path}: expected FILE.py:NAME")
-    read_text(file)  # says what is wrong with the file in the words of the other commands
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None:
-        raise Failure(f"{file}: it is no module of Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(Path(file).resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise Failure(f"{file}: it cannot be run; {type(error).__name__}: {error}") from error
+    module = run_file(file)
     if not hasattr(module, name):
         raise Failure(f"--potential {path}: {file} holds no {name!r}")
     try:

@@ -79,17 +79,7 @@ class ASAp:
             drawn = [each for each in tried if each is not None]
             in_vain = 0 if drawn else in_vain + len(tried)
             found += drawn
-        return Samples(
-            samples=merged(branches, found[self.discard :]),
-            lossless=False,
-            log_evidence=None,
-            standard_error=None,
-            particles=self.samples,
-            forwards=branches.forwards,
-            tokens=branches.sampled,
-            asked=branches.asked,
-            verdict=branches.verdict,
-        )
+        return branches.samples(merged(branches, found[self.discard :]), particles=self.samples)
 
 
 def _all_forbidden(branches: Branches, count: int) -> GenerationError:

@@ -137,16 +137,9 @@ class _Search:
             for rank, branch in group.finished:
                 found.setdefault(branch.hypothesis.tokens, (rank, branch))
         best_first = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-        return Samples(
-            samples=tuple(Sample(self._branches.result(branch), rank, 1, rank) for _, (rank, branch) in best_first),
-            lossless=False,
-            log_evidence=None,
-            standard_error=None,
+        return self._branches.samples(
+            (Sample(self._branches.result(branch), rank, 1, rank) for _, (rank, branch) in best_first),
             particles=self._sampler.n,
-            forwards=self._branches.forwards,
-            tokens=self._branches.sampled,
-            asked=self._branches.asked,
-            verdict=self._branches.verdict,
         )
 
     def _live(self) -> list[Branch]:

@@ -91,17 +91,7 @@ class BestOf:
         samples.sort(key=lambda sample: (-sample.score, sample.result.tokens))
         if self.vote is not None:
             samples = self._voted(samples, self.vote)
-        return Samples(
-            samples=tuple(samples),
-            lossless=False,
-            log_evidence=None,
-            standard_error=None,
-            particles=self.n,
-            forwards=branches.forwards,
-            tokens=branches.sampled,
-            asked=branches.asked,
-            verdict=branches.verdict,
-        )
+        return branches.samples(samples, particles=self.n)
 
     def _scored(self, branches: Branches, written: _Written) -> Sample:
         result = branches.result(written.branch)

@@ -6,7 +6,7 @@ ways splits: one of them takes over its cache and the others copy it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Self, final
@@ -22,6 +22,7 @@ from structgen.decode.sampling.context_pool import ContextPool
 from structgen.decode.sampling.law import BARE_END, Law
 from structgen.decode.sampling.masks import Masks
 from structgen.decode.sampling.passes import Passes
+from structgen.decode.sampling.samples import Round, Sample, Samples
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -139,6 +140,42 @@ class Branches:
     def verdict(self) -> str:
         """Who forbade what, for messages."""
         return self.questions.culprits()
+
+    def samples(
+        self,
+        found: Iterable[Sample],
+        *,
+        particles: int,
+        lossless: bool = False,
+        log_evidence: float | None = None,
+        standard_error: float | None = None,
+        remark: str = "",
+        history: Sequence[Round] = (),
+    ) -> Samples:
+        """What a run came to, with what it cost so far.
+
+        Args:
+            found: see ``Samples``, as the others.
+            particles: how many were drawn.
+            lossless: whether the weights are those of the target.
+            log_evidence: where it is estimated.
+            standard_error: of it.
+            remark: said before who forbade what.
+            history: the rounds.
+        """
+        return Samples(
+            samples=tuple(found),
+            lossless=lossless,
+            log_evidence=log_evidence,
+            standard_error=standard_error,
+            particles=particles,
+            forwards=self.forwards,
+            tokens=self.sampled,
+            asked=self.asked,
+            verdict=f"{remark}; {self.verdict}" if remark else self.verdict,
+            masks=self.masks.filled,
+            history=tuple(history),
+        )
 
     @property
     def has_eos(self) -> bool:

@@ -69,14 +69,4 @@ class ExactBest:
         found = tuple(
             Sample(branches.result(each.branch), each.total, 1, each.total) for each in islice(search, self.n)
         )
-        return Samples(
-            samples=found,
-            lossless=False,
-            log_evidence=None,
-            standard_error=None,
-            particles=len(found),
-            forwards=branches.forwards,
-            tokens=branches.sampled,
-            asked=branches.asked,
-            verdict=branches.verdict,
-        )
+        return branches.samples(found, particles=len(found))

@@ -90,16 +90,13 @@ class RejectionTrie:
                     if len(found) == self.samples:
                         break
         log_evidence, error = self._evidence(len(found), log_successes)
-        return Samples(
-            samples=merged(branches, found),
+        return branches.samples(
+            merged(branches, found),
+            particles=len(log_successes),
             lossless=True,
             log_evidence=log_evidence,
             standard_error=error,
-            particles=len(log_successes),
-            forwards=branches.forwards,
-            tokens=branches.sampled,
-            asked=branches.asked,
-            verdict=f"{len(found)} of {len(log_successes)} tries were accepted; {branches.verdict}",
+            remark=f"{len(found)} of {len(log_successes)} tries were accepted",
         )
 
     def _next(self, accepted: int, tries: int) -> int:

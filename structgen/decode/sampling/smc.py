@@ -130,21 +130,16 @@ class _Run:
             self._groups = [group for group in self._groups if group.is_finished] + self._grown(live)
             self._end_round()
         heaviest_first = sorted(self._groups, key=lambda group: (-group.log_total, group.branch.hypothesis.tokens))
-        return Samples(
-            samples=tuple(
+        return self._branches.samples(
+            (
                 Sample(self._branches.result(group.branch), group.log_total, group.count, group.branch.score)
                 for group in heaviest_first
             ),
+            particles=self._sampler.particles,
             lossless=True,
             log_evidence=self._log_evidence(),
             standard_error=self._standard_error(),
-            particles=self._sampler.particles,
-            forwards=self._branches.forwards,
-            tokens=self._branches.sampled,
-            asked=self._branches.asked,
-            verdict=self._branches.verdict,
-            masks=self._branches.masks.filled,
-            history=tuple(self._rounds),
+            history=self._rounds,
         )
 
     def _grown(self, live: Sequence[_Group]) -> list[_Group]:

@@ -27,16 +27,8 @@ def outcome(branches: Branches, ranked: Iterable[tuple[Branch, float]], *, drawn
         ranked: each with the logarithm of its weight, the heaviest first.
         drawn: how many outputs were begun.
     """
-    return Samples(
-        samples=tuple(Sample(branches.result(branch), weight, 1, branch.score) for branch, weight in ranked),
-        lossless=False,
-        log_evidence=None,
-        standard_error=None,
-        particles=drawn,
-        forwards=branches.forwards,
-        tokens=branches.sampled,
-        asked=branches.asked,
-        verdict=branches.verdict,
+    return branches.samples(
+        (Sample(branches.result(branch), weight, 1, branch.score) for branch, weight in ranked), particles=drawn
     )
 
 

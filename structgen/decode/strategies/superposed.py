@@ -284,17 +284,8 @@ def _outcome(branches: Branches, drafts: Sequence[_Draft], cost: _Cost, *, drawn
         result = branches.result(branch)
         result = replace(result, steps=tuple(reading.steps), stats=cost.added(result.stats))
         samples.append(Sample(result, weight, 1, branch.score))
-    return Samples(
-        samples=tuple(samples),
-        lossless=False,
-        log_evidence=None,
-        standard_error=None,
-        particles=drawn,
-        forwards=branches.forwards + cost.forwards,
-        tokens=branches.sampled,
-        asked=branches.asked,
-        verdict=branches.verdict,
-    )
+    found = branches.samples(samples, particles=drawn)
+    return replace(found, forwards=found.forwards + cost.forwards)
 
 
 def _read(branches: Branches, readings: Sequence[_Reading], cost: _Cost) -> None:

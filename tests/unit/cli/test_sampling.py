@@ -78,6 +78,12 @@ def test_weights_are_those_of_the_target(run: Any) -> None:
     assert "4000 particles" in err
 
 
+@pytest.mark.parametrize("name", ["smc", "bestof", "beam", "asap", "rejection", "exact", "firstfinish"])
+def test_costs_are_told_of_every_sampler(run: Any, name: str) -> None:
+    found = json.loads(run("--sampler", name, "--weights", "--json")[1])
+    assert all(found[cost] > 0 for cost in ("forwards", "sampled_tokens", "masks", "particles"))
+
+
 def test_weights_as_text(run: Any) -> None:
     status, out, _ = run("--weights", "-n", "8")
     *lines, last = out.splitlines()
