@@ -17,6 +17,7 @@
 #include "matcher.h"
 #include "plain_schema.h"
 #include "python_json.h"
+#include "unfolding_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -262,6 +263,7 @@ NB_MODULE(_native, m) {
            },
            "limits"_a)
       .def_prop_ro("is_searched", &Constraint::is_searched)
+      .def_prop_ro("has_scope", &Constraint::has_scope)
       .def_prop_ro("states_used", &Constraint::states_used);
 
   nb::class_<Matcher>(m, "Matcher")
@@ -353,4 +355,6 @@ NB_MODULE(_native, m) {
           fill_masks(matchers, rows);
         },
         "matchers"_a, "bitmask"_a.noconvert());
+
+  bind_unfolding(m);
 }

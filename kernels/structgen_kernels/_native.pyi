@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 # An int32 array of numpy or a CPU tensor of torch, contiguous, [rows, ceil(V / 32)].
 Bitmask = Any
 
@@ -123,6 +126,8 @@ class Constraint:
     @property
     def is_searched(self) -> bool: ...
     @property
+    def has_scope(self) -> bool: ...
+    @property
     def states_used(self) -> int: ...
 
 class Matcher:
@@ -168,3 +173,65 @@ def fill_masks(
     matchers: Sequence[Matcher],
     bitmask: Bitmask,
 ) -> None: ...
+
+_Int32 = NDArray[np.int32]
+_UInt8 = NDArray[np.uint8]
+
+def unfold(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32] | None:
+    """Return transitions ``[states, 256]``, accepting states, and special edges ``[n, 3]``; None beyond the limit."""
+
+def unfold_calls(constraint: Constraint, most_states: int) -> tuple[_Int32, _UInt8, _Int32, _Int32] | None:
+    """Return transitions, final states, calls ``[n, 3]``, and special edges of the network; None beyond the limit."""
+
+def token_classes(
+    tokens: TokenTrie, vocabulary_size: int, next: _Int32, most_moves: int
+) -> tuple[_Int32, NDArray[np.uint32], _Int32, _Int32] | None:
+    """Return the class of each token, and the moves of the classes: begin, sources, targets; None beyond the limit."""
+
+def equal_futures(next: _Int32, accepting: _UInt8, specials: _Int32) -> _Int32:
+    """Return a number for each state of a byte automaton, equal for states of equal futures."""
+
+def row_maxima(logits: NDArray[np.float32]) -> NDArray[np.float32]: ...
+
+class ClassLayout:
+    def __init__(self, classes_of: _Int32, classes: int) -> None: ...
+    def maxima(self, logits: NDArray[np.float32]) -> NDArray[np.float32]: ...
+    def find(
+        self, logits: NDArray[np.float32], rows: NDArray[np.int64], classes: _Int32, values: NDArray[np.float32]
+    ) -> _Int32: ...
+    def sums(
+        self,
+        logits: NDArray[np.float32],
+        scale: float,
+        largest: NDArray[np.float32],
+        with_moments: bool = ...,
+        with_maxima: bool = ...,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.float32] | None]: ...
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        scale: float,
+        largest: NDArray[np.float32],
+        sums: NDArray[np.float64],
+        by_chunk: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        classes: _Int32,
+        uniform: NDArray[np.float64],
+    ) -> _Int32: ...
+
+class EdgeGroups:
+    def __init__(
+        self, begin: NDArray[np.int64], source: _Int32, target: _Int32, label: _Int32, states: int, labels: int
+    ) -> None: ...
+    def backward(
+        self, weights: NDArray[np.float64], last: NDArray[np.float64], is_max: bool
+    ) -> NDArray[np.float64]: ...
+    def forward(
+        self, weights: NDArray[np.float64], first: NDArray[np.float64], is_max: bool
+    ) -> NDArray[np.float64]: ...
+    def label_masses(
+        self, forward: NDArray[np.float64], backward: NDArray[np.float64], is_max: bool
+    ) -> NDArray[np.float64]: ...
+    def run(
+        self, weights: NDArray[np.float64], backward: NDArray[np.float64], uniform: NDArray[np.float64]
+    ) -> NDArray[np.int64]: ...

@@ -36,6 +36,7 @@ class Constraint:
     """
 
     __slots__ = (
+        "__weakref__",
         "_engine",
         "_grammar",
         "_limits",

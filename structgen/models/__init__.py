@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
 from structgen.models.batching import Batch
+from structgen.models.diffusion.loading import load_diffusion_model
 from structgen.models.embedded import embedded_folder, load_embedded
 from structgen.models.hash_model import HashModel
 from structgen.models.placement import require
@@ -40,6 +41,7 @@ __all__ = [
     "SuperposableSession",
     "embedded_folder",
     "from_transformers",
+    "load_diffusion_model",
     "load_model",
 ]
 

@@ -1,0 +1,92 @@
+// Charts of recursive transition networks over the slots of a canvas: masses of all ways to read it, from the inside,
+// and the share of them that takes each label, from the outside.
+//
+// Masses are kept as logarithms, so that nothing is lost whatever the probabilities: minus infinity is what cannot be.
+// From boundary j between slots a way leads to a boundary k >= j; what belongs to j and an entry of a table of the plan
+// is a row over k, and all rows of one j lie together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace structgen {
+
+// Lists of pairs, one after the other.
+struct PairLists {
+  std::vector<int32_t> begin, first, second;
+  size_t size() const { return begin.size() - 1; }
+};
+
+// The tables of `structgen.decode.diffusion.context_free.plan.Plan`, which says what they are.
+struct ChartPlan {
+  size_t states = 0, shared = 0, labels = 0;
+  std::vector<int32_t> cell_begin, ending_cells, leaving_cells, outlet_of_cell, composition_of, row_of_call, arrival_begin,
+      part_begin, outlet_begin;
+  PairLists moves, contractions, parts, outlets;
+
+  size_t rows() const { return cell_begin.size() - 1; }
+  size_t cells() const { return static_cast<size_t>(cell_begin.back()); }
+  size_t arrivals() const { return contractions.size(); }
+  // Throws std::invalid_argument where an index is out of range.
+  void check() const;
+};
+
+// For every boundary j, `entries` rows over the boundaries from j on.
+class ChartTable {
+ public:
+  ChartTable(size_t entries, size_t slots);
+  double* row(size_t boundary, size_t entry) { return data_.get() + offsets_[boundary] + entry * (slots_ + 1 - boundary); }
+  const double* row(size_t boundary, size_t entry) const { return const_cast<ChartTable*>(this)->row(boundary, entry); }
+  size_t size() const { return offsets_.back(); }
+  double* data() { return data_.get(); }
+  void fill(double value);
+
+ private:
+  size_t slots_;
+  std::vector<size_t> offsets_;
+  std::unique_ptr<double[]> data_;
+};
+
+class Chart {
+ public:
+  // `weights`: log weight of every label in every slot; they are copied, the plan is kept.
+  Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max);
+
+  const ChartTable& masses() const { return masses_; }
+  const ChartTable& arrivals() const { return arrivals_; }
+  size_t slots() const { return slots_; }
+  const ChartPlan& plan() const { return *plan_; }
+
+  // How many times a way takes each label in each slot, [slots, labels], where `ends` are the shares of the ways by the
+  // boundary where they end; with maxima, 1 for what some way takes, if all weights are 0 or minus infinity.
+  std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell) const;
+
+ private:
+  struct Term {  // weight + row[k - begin], for k from `begin` on
+    double weight;
+    const double* row;
+    size_t begin;
+  };
+  void read_on(size_t boundary);
+  void compose(size_t composition, size_t boundary, const ChartTable& parts, size_t part_boundary, ChartTable& out, size_t out_boundary);
+  void combine(size_t boundary, double* out);
+  double weight(size_t slot, int32_t label) const { return weights_[slot * plan_->labels + static_cast<size_t>(label)]; }
+  // Weights of a label in the slot before each boundary, from boundary `begin` on.
+  const double* leaving(int32_t label, size_t begin) const { return leaving_.data() + static_cast<size_t>(label) * (slots_ + 1) + begin; }
+
+  std::shared_ptr<const ChartPlan> plan_;
+  size_t slots_;
+  bool is_max_;
+  std::vector<double> weights_, leaving_;
+  ChartTable masses_, arrivals_;
+  ChartTable parts_, outlets_;  // of shared compositions: boundary j is that of the slot before the call
+  std::vector<Term> terms_;
+  std::vector<double> scratch_, largest_, sums_;
+  friend class ChartShares;
+};
+
+}  // namespace structgen

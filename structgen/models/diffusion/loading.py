@@ -1,0 +1,111 @@
+"""From what a user names to a diffusion model; nothing heavy is imported before it is known what is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from structgen.errors import ModelError
+from structgen.models.location import find_local
+from structgen.models.placement import require
+from structgen.models.protocol import silent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from structgen.models.diffusion.protocol import DiffusionModel
+    from structgen.models.protocol import Progress
+
+__all__ = ["load_diffusion_model"]
+
+
+def load_diffusion_model(
+    source: str | Path | tuple[Any, Any] | None = None,
+    *,
+    trust_remote_code: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    mask_token: int | str | None = None,
+    shift: int | None = None,
+    progress: Progress | None = None,
+) -> DiffusionModel:
+    """Load a masked diffusion language model.
+
+    Args:
+        source: None for the embedded model, which is small and comes with the package; else the id of a model on the
+            Hugging Face hub (``"GSAI-ML/LLaDA-8B-Instruct"``, ``"Dream-org/Dream-v0-Instruct-7B"``), a folder of its
+            files, or a loaded pair ``(model, tokenizer)``.  A local path wins over an id of the same spelling.
+        trust_remote_code: whether to run the code that comes with the model's files, as published diffusion models
+            need; it can do whatever this process can.
+        device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: float32 on a CPU, the checkpoint's own
+            elsewhere.  Logits are float32 whatever the dtype.
+        mask_token: MASK, an id or the text of a special token; None for what the model's files say.
+        shift: 0 where the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 where they are about
+            ``i + 1`` (Dream, DiffuCoder); None for what the family of the model does.
+        progress: told of the stages of loading; by default nothing is reported.
+
+    Returns:
+        The model; a new one at each call.
+
+    Raises:
+        ModelError: it cannot be found, fetched or loaded, its code is not trusted, or it is not said which token is
+            MASK or which position the logits are about; the message says what to do.
+        VocabularyError: the bytes of its tokens are not well defined.
+    """
+    if source is None:
+        if mask_token is not None or shift is not None or dtype not in ("auto", "float32"):
+            raise ModelError(
+                "the embedded diffusion model",
+                "it knows its MASK and its positions, and computes in float32",
+                evidence=f"found mask_token={mask_token!r}, shift={shift!r}, dtype={dtype!r}",
+                remedy="leave them out",
+            )
+        return _embedded(device)
+    if isinstance(source, tuple):
+        if len(source) != 2:
+            raise ModelError("model", f"a pair (model, tokenizer) is expected, found {len(source)} things")
+        require("torch")
+        from structgen.models.diffusion.transformers_diffusion import TransformersDiffusion
+
+        return TransformersDiffusion(*source, mask_token=mask_token, shift=shift)
+    return _named(
+        source,
+        trust_remote_code=trust_remote_code,
+        device=device,
+        dtype=dtype,
+        mask_token=mask_token,
+        shift=shift,
+        progress=progress or silent,
+    )
+
+
+def _embedded(device: str) -> DiffusionModel:
+    from structgen.models.diffusion.embedded.model import load_embedded_diffusion
+
+    return load_embedded_diffusion(device=device)
+
+
+def _named(source: str | Path, *, progress: Progress, **options: Any) -> DiffusionModel:
+    """Find out what ``source`` names before anything heavy is imported."""
+    from structgen.models import hub
+
+    local = find_local(source)
+    if local is not None and local.is_file():
+        raise ModelError(
+            f"file {str(local)!r}",
+            "diffusion models are not read from GGUF files",
+            remedy="pass a folder of Hugging Face files, or (model, tokenizer)",
+        )
+    reach = None if local is not None else hub.reach(str(source))
+    require("torch", "transformers")
+    from structgen.models.diffusion.transformers_diffusion_loader import check_trust, load_transformers_diffusion
+
+    if reach is hub.Reach.ONLINE:
+        check_trust(str(source), trust_remote_code=options["trust_remote_code"])  # before many gigabytes are fetched
+        hub.fetch_weights(str(source), progress)
+    return load_transformers_diffusion(
+        local if local is not None else str(source),
+        progress=progress,
+        local_files_only=reach is hub.Reach.CACHED,
+        **options,
+    )
