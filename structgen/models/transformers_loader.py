@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from structgen.models.protocol import Progress
 
-__all__ = ["load_transformers"]
+__all__ = ["first_line", "load_transformers", "quiet"]
 
 # Byte-level tokenizers that cut every digit off before GPT-2's expressions split the rest (llama.cpp, BPE
 # pre-tokenizers).  transformers 5.23 builds them without that; ``structgen.models.gguf_conversion`` shows the
@@ -53,13 +53,13 @@ def load_transformers(
         location, options = str(gguf.parent), {"gguf_file": gguf.name}
     try:
         progress("load the tokenizer", 0, None)
-        with _quiet():
+        with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(location, **options)
             if gguf is not None:
                 _cut_digits(tokenizer, gguf)
         progress("load the model", 0, None)
         # The bar for dequantising a GGUF file heeds no setting.
-        with _quiet(), redirect_stderr(io.StringIO()) if gguf is not None else nullcontext():
+        with quiet(), redirect_stderr(io.StringIO()) if gguf is not None else nullcontext():
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 location, dtype=placement.dtype or "auto", **options
             )
@@ -71,7 +71,7 @@ def load_transformers(
         raise ModelError(
             f"model {str(source)!r}",
             "transformers cannot load it",
-            evidence=f"{type(error).__name__}: {_first_line(error)}",
+            evidence=f"{type(error).__name__}: {first_line(error)}",
             remedy=_remedy(error),
         ) from error
 
@@ -87,7 +87,7 @@ def _cut_digits(tokenizer: Any, gguf: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the progress bars and warnings of transformers off the terminal; errors still raise."""
     logs: Any = transformers_logging  # its functions carry no types
     verbosity, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
@@ -101,7 +101,7 @@ def _quiet() -> Iterator[None]:
             logs.enable_progress_bar()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 

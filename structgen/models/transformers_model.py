@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.chat import messages_of_prompt
+from structgen.models.chat import chat_prompt
 from structgen.models.extension import check_extension, check_truncation
 
 if TYPE_CHECKING:
@@ -78,34 +78,7 @@ class TransformersModel:
 
     def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
         """See ``LanguageModel.encode_prompt``."""
-        templated = getattr(self.tokenizer, "chat_template", None) is not None
-        if isinstance(prompt, str) and not (chat and templated):
-            ids = self.tokenizer.encode(prompt)
-        elif templated:
-            ids = self.tokenizer.encode(self._render(prompt), add_special_tokens=False)
-        else:
-            raise ModelError(
-                f"model {self.name!r}",
-                "it has no chat template, so messages cannot be spelled out",
-                remedy="pass the prompt as one text",
-            )
-        return [int(token) for token in ids] or [self._first_id()]
-
-    def _render(self, prompt: Prompt) -> str:
-        import jinja2
-
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages_of_prompt(prompt), tokenize=False, add_generation_prompt=True
-            )
-        except (jinja2.TemplateError, ValueError, TypeError) as error:
-            raise ModelError(
-                f"model {self.name!r}",
-                "the chat template refuses the messages",
-                evidence=str(error),
-                remedy="change the messages, or pass a text with chat=False",
-            ) from error
-        return str(text)
+        return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name) or [self._first_id()]
 
     def _first_id(self) -> int:
         """Return what stands before an empty prompt: the beginning-of-text token, else an end token."""

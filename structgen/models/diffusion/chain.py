@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.errors import GenerationError
+from structgen.models.chat import plain_prompt
 from structgen.models.diffusion.canvas import CanvasLimits
-from structgen.models.diffusion.prompts import plain_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

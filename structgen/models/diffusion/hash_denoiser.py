@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from structgen.models.chat import plain_prompt
 from structgen.models.diffusion.canvas import CanvasLimits, find_mask
-from structgen.models.diffusion.prompts import plain_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

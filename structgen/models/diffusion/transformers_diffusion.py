@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from structgen.errors import GenerationError, ModelError
+from structgen.models.chat import chat_prompt
 from structgen.models.diffusion.canvas import CanvasLimits
-from structgen.models.diffusion.prompts import chat_prompt
 from structgen.models.diffusion.slow_tokenizer import load_vocabulary
 
 if TYPE_CHECKING:

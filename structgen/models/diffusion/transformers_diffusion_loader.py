@@ -17,7 +17,7 @@ from structgen.errors import ModelError, StructgenError
 from structgen.models.diffusion.remote_code import load_by_hand
 from structgen.models.diffusion.transformers_diffusion import TransformersDiffusion
 from structgen.models.placement import place
-from structgen.models.transformers_loader import _first_line, _quiet
+from structgen.models.transformers_loader import first_line, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, opti
     except Exception as error:
         if name not in offered or not options["trust_remote_code"] or _lacks_memory(error):
             raise
-        failure = f"{type(error).__name__}: {_first_line(error)}"
+        failure = f"{type(error).__name__}: {first_line(error)}"
     # Outside of the handler, whose traceback would hold on to the network that was half made.
     try:
         return load_by_hand(location, config, offered[name], dtype=dtype, local_files_only=options["local_files_only"])
@@ -103,7 +103,7 @@ def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, opti
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Keep the terminal free of bars, and of warnings about settings that older code spells as they were."""
-    with _quiet(), warnings.catch_warnings():
+    with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
 
@@ -119,7 +119,7 @@ def _explained(source: str | Path, *, trusted: bool) -> Iterator[None]:
         raise ModelError(
             f"model {str(source)!r}",
             "transformers cannot load it as a masked diffusion model",
-            evidence=f"{type(error).__name__}: {_first_line(error)}",
+            evidence=f"{type(error).__name__}: {first_line(error)}",
             remedy=_remedy(error, trusted=trusted),
         ) from error
 
