@@ -12,6 +12,7 @@
 #include <optional>
 #include <shared_mutex>
 
+#include "chart_bindings.h"
 #include "flatten.h"
 #include "label.h"
 #include "matcher.h"
@@ -356,5 +357,6 @@ NB_MODULE(_native, m) {
         },
         "matchers"_a, "bitmask"_a.noconvert());
 
+  bind_charts(m);
   bind_unfolding(m);
 }

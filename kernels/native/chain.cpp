@@ -7,31 +7,62 @@
 #include <string>
 #include <vector>
 
+#include "thread_pool.h"
+#include "wide.h"
+
 namespace structgen {
 
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-// What is so much smaller than the largest of a sum is not seen beside it, not even a million times over.
-constexpr double kUnseen = -51;
+constexpr double kLeast = -700;  // nothing that small is seen beside the largest of a sum, which counts as 0
+
+// values[i] = exp(values[i]), to about 2e-16 of itself, of numbers from kLeast to 0; what is less, or NaN, counts as kLeast.
+STRUCTGEN_WIDE void exponentials(double* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const double x = values[i] > kLeast ? values[i] : kLeast;
+    const double magic = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to an integer, held in the low bits
+    const double n = magic - 6755399441055744.0;
+    const double r = (x - n * 6.93147180369123816490e-1) - n * 1.90821492927058770002e-10;
+    double p = 1.0 / 479001600;
+    p = p * r + 1.0 / 39916800;
+    p = p * r + 1.0 / 3628800;
+    p = p * r + 1.0 / 362880;
+    p = p * r + 1.0 / 40320;
+    p = p * r + 1.0 / 5040;
+    p = p * r + 1.0 / 720;
+    p = p * r + 1.0 / 120;
+    p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6;
+    p = p * r + 0.5;
+    const double e = p * r * r + r + 1.0;
+    values[i] = __builtin_bit_cast(double, __builtin_bit_cast(int64_t, e) + static_cast<int64_t>(__builtin_bit_cast(uint64_t, magic) << 52));
+  }
+}
 
 // Reduces through(edge) over the edges of each group, to out[group].
 template <class Through>
 void reduce(const Grouped& edges, bool is_max, std::vector<double>& held, Through through, double* out) {
+  held.resize(edges.source.size());
+  double* values = held.data();
   for (size_t group = 0; group < edges.groups(); ++group) {
     const auto begin = static_cast<size_t>(edges.begin[group]), end = static_cast<size_t>(edges.begin[group + 1]);
     double largest = kNone;
-    held.clear();
     for (size_t edge = begin; edge < end; ++edge) {
-      held.push_back(through(edge));
-      largest = std::max(largest, held.back());
+      values[edge] = through(edge);
+      largest = values[edge] > largest ? values[edge] : largest;
     }
     out[group] = largest;
-    if (is_max || held.size() < 2 || largest == kNone) continue;
+    for (size_t edge = begin; edge < end; ++edge) values[edge] -= largest;
+  }
+  if (is_max) return;
+  exponentials(values, held.size());  // of all edges together, however few a group has
+  for (size_t group = 0; group < edges.groups(); ++group) {
+    const auto begin = static_cast<size_t>(edges.begin[group]), end = static_cast<size_t>(edges.begin[group + 1]);
+    if (out[group] == kNone || end - begin < 2) continue;
     double sum = 0;
-    for (double each : held)
-      if (each - largest > kUnseen) sum += std::exp(each - largest);
-    out[group] = largest + std::log(sum);
+    for (size_t edge = begin; edge < end; ++edge) sum += values[edge];
+    out[group] += std::log(sum);
   }
 }
 
@@ -39,31 +70,33 @@ void reduce(const Grouped& edges, bool is_max, std::vector<double>& held, Throug
 
 void backward_messages(const Weights& weights, const Grouped& by_source, bool is_max, double* out) {
   const size_t states = by_source.groups();
+  const int32_t *label = by_source.label.data(), *target = by_source.target.data();
   std::vector<double> held;
   for (size_t slot = weights.slots; slot-- > 0;) {
     const double *weight = weights.slot(slot), *after = out + (slot + 1) * states;
-    reduce(by_source, is_max, held, [&](size_t edge) { return weight[by_source.label[edge]] + after[by_source.target[edge]]; }, out + slot * states);
+    reduce(by_source, is_max, held, [=](size_t edge) { return weight[label[edge]] + after[target[edge]]; }, out + slot * states);
   }
 }
 
 void forward_messages(const Weights& weights, const Grouped& by_target, bool is_max, double* out) {
   const size_t states = by_target.groups();
+  const int32_t *label = by_target.label.data(), *source = by_target.source.data();
   std::vector<double> held;
   for (size_t slot = 0; slot < weights.slots; ++slot) {
     const double *weight = weights.slot(slot), *before = out + slot * states;
-    reduce(by_target, is_max, held, [&](size_t edge) { return weight[by_target.label[edge]] + before[by_target.source[edge]]; },
-           out + (slot + 1) * states);
+    reduce(by_target, is_max, held, [=](size_t edge) { return weight[label[edge]] + before[source[edge]]; }, out + (slot + 1) * states);
   }
 }
 
 void label_masses(size_t slots, size_t states, const Grouped& by_label, std::span<const double> forward,
                   std::span<const double> backward, bool is_max, double* out) {
-  std::vector<double> held;
-  for (size_t slot = 0; slot < slots; ++slot) {
+  const int32_t *source = by_label.source.data(), *target = by_label.target.data();
+  parallel_for(slots, [&](size_t slot) {
+    std::vector<double> held;
     const double *before = forward.data() + slot * states, *after = backward.data() + (slot + 1) * states;
-    reduce(by_label, is_max, held, [&](size_t edge) { return before[by_label.source[edge]] + after[by_label.target[edge]]; },
+    reduce(by_label, is_max, held, [=](size_t edge) { return before[source[edge]] + after[target[edge]]; },
            out + slot * by_label.groups());
-  }
+  });
 }
 
 void run_chain(const Weights& weights, size_t states, const Grouped& by_source, std::span<const double> backward,

@@ -35,12 +35,17 @@ struct ChartPlan {
   void check() const;
 };
 
+// Rows begin and end with whole blocks of boundaries, so that loops over them need not look where they begin: what is
+// before j or after the last boundary is minus infinity.
+constexpr size_t kBlock = 8;
+
 // For every boundary j, `entries` rows over the boundaries from j on.
 class ChartTable {
  public:
   ChartTable(size_t entries, size_t slots);
-  double* row(size_t boundary, size_t entry) { return data_.get() + offsets_[boundary] + entry * (slots_ + 1 - boundary); }
+  double* row(size_t boundary, size_t entry) { return data_.get() + offsets_[boundary] + entry * width(boundary); }
   const double* row(size_t boundary, size_t entry) const { return const_cast<ChartTable*>(this)->row(boundary, entry); }
+  size_t width(size_t boundary) const { return ((slots_ + kBlock) / kBlock - boundary / kBlock) * kBlock; }
   size_t size() const { return offsets_.back(); }
   double* data() { return data_.get(); }
   void fill(double value);
@@ -51,9 +56,15 @@ class ChartTable {
   std::unique_ptr<double[]> data_;
 };
 
+struct ChartTerm {  // weight + row, the first block of which is that of the sum with the number `skipped`
+  double weight;
+  const double* row;
+  size_t skipped;
+};
+
 class Chart {
  public:
-  // `weights`: log weight of every label in every slot; they are copied, the plan is kept.
+  // `weights`: log weight of every label in every slot.
   Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weights, size_t slots, bool is_max);
 
   const ChartTable& masses() const { return masses_; }
@@ -62,30 +73,31 @@ class Chart {
   const ChartPlan& plan() const { return *plan_; }
 
   // How many times a way takes each label in each slot, [slots, labels], where `ends` are the shares of the ways by the
-  // boundary where they end; with maxima, 1 for what some way takes, if all weights are 0 or minus infinity.
+  // boundary where they end.  Of a chart of maxima, whose weights must be 0 or minus infinity: 1 for what some way takes.
   std::vector<double> label_shares(std::span<const double> ends, size_t ending_cell) const;
 
  private:
-  struct Term {  // weight + row[k - begin], for k from `begin` on
-    double weight;
-    const double* row;
-    size_t begin;
-  };
   void read_on(size_t boundary);
-  void compose(size_t composition, size_t boundary, const ChartTable& parts, size_t part_boundary, ChartTable& out, size_t out_boundary);
+  void read_tokens(size_t boundary);
+  void add_term(double weight, const double* row, size_t begin, size_t boundary);
+  void compose(size_t composition, size_t boundary, bool is_shared, double* out);
+  const double* part(size_t index, size_t boundary, bool is_shared) const;
   void combine(size_t boundary, double* out);
   double weight(size_t slot, int32_t label) const { return weights_[slot * plan_->labels + static_cast<size_t>(label)]; }
-  // Weights of a label in the slot before each boundary, from boundary `begin` on.
-  const double* leaving(int32_t label, size_t begin) const { return leaving_.data() + static_cast<size_t>(label) * (slots_ + 1) + begin; }
+  // Weights of a label in the slot before each boundary, from the block of `boundary` on.
+  const double* leaving(int32_t label, size_t boundary) const {
+    return leaving_.row(0, static_cast<size_t>(label)) + boundary / kBlock * kBlock;
+  }
 
   std::shared_ptr<const ChartPlan> plan_;
   size_t slots_;
   bool is_max_;
-  std::vector<double> weights_, leaving_;
-  ChartTable masses_, arrivals_;
-  ChartTable parts_, outlets_;  // of shared compositions: boundary j is that of the slot before the call
-  std::vector<Term> terms_;
+  std::vector<double> weights_;
+  ChartTable leaving_, masses_, arrivals_;
+  ChartTable parts_, outlets_;  // of shared compositions, by the boundary after the token that leads to them
+  std::vector<ChartTerm> terms_;
   std::vector<double> scratch_, largest_, sums_;
+  std::vector<uint8_t> is_leaving_;
   friend class ChartShares;
 };
 

@@ -3,13 +3,7 @@
 #include <limits>
 
 #include "thread_pool.h"
-
-// A version for wider registers, chosen when the program is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
-#define STRUCTGEN_WIDE __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define STRUCTGEN_WIDE
-#endif
+#include "wide.h"
 
 namespace structgen {
 

@@ -235,3 +235,25 @@ class EdgeGroups:
     def run(
         self, weights: NDArray[np.float64], backward: NDArray[np.float64], uniform: NDArray[np.float64]
     ) -> NDArray[np.int64]: ...
+
+_Float64 = NDArray[np.float64]
+
+class ChartPlan:
+    @staticmethod
+    def of(plan: Any) -> ChartPlan:
+        """Take the tables of a plan, after checking them."""
+
+class Chart:
+    @staticmethod
+    def of(plan: ChartPlan, weights: _Float64, is_max: bool) -> Chart:
+        """Compute all masses, for log weights ``[slots, labels]``."""
+
+    @property
+    def masses(self) -> _Float64:
+        """For each boundary and cell, a row over the boundaries from there on."""
+
+    @property
+    def arrivals(self) -> _Float64:
+        """Likewise, for each boundary and arrival."""
+
+    def label_shares(self, ends: _Float64, ending_cell: int) -> _Float64: ...

@@ -1,0 +1,324 @@
+"""Canvases of a regular language: the exact posterior by messages along the slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from structgen.decode.diffusion.chain import Chain, Edges
+from structgen.decode.diffusion.class_scores import ClassScores, class_layout
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.diffusion.posterior import Completion
+from structgen.decode.diffusion.token_automaton import FAR
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.posterior import Canvas, Tail
+    from structgen.decode.diffusion.token_automaton import TokenAutomaton
+    from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["RegularLanguage", "RegularPosterior"]
+
+
+@final
+class RegularLanguage:
+    """The canvases that an automaton over tokens accepts, EOS tail included; immutable.
+
+    Args:
+        automaton: its tokens are those of the slots.
+        vocabulary: of the slots.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, vocabulary: Vocabulary) -> None:
+        self.automaton = automaton
+        self.vocabulary = vocabulary
+        self.shortest = int(automaton.distance[0])
+        labels = len(automaton.label_begin) - 1
+        self.eos_label, self.tail_label = labels, labels + 1
+        ending = np.flatnonzero(automaton.accepting).astype(np.int32)
+        end = automaton.states  # the state after EOS
+        self.edges = Edges(
+            end + 1,
+            labels + 2,
+            np.append(automaton.accepting, True),
+            np.concatenate([automaton.source, ending, [end]]).astype(np.int32),
+            np.concatenate([automaton.target, np.full(len(ending) + 1, end)]).astype(np.int32),
+            np.concatenate([automaton.label, np.full(len(ending), self.eos_label), [self.tail_label]]).astype(np.int32),
+        )
+        self.label_begin = automaton.label_begin
+        # Which labels hold a class, EOS last; the tail holds EOS, too.
+        self.holds = np.zeros((labels + 2, automaton.classes), dtype=bool)
+        self.holds[np.repeat(np.arange(labels), np.diff(automaton.label_begin)), automaton.label_class] = True
+        self.holds[labels:, automaton.eos_class] = True
+        self.sizes = np.bincount(automaton.class_of, minlength=automaton.classes)
+        self.holds[:, self.sizes == 0] = False
+        self.layout = class_layout(automaton.class_of, automaton.classes)
+
+    def posterior(self, law: MeanField, /, *, tail: Tail = "free") -> RegularPosterior:
+        """See ``CanvasLanguage.posterior``."""
+        return RegularPosterior(self, law, tail)
+
+    def completable(self, canvas: Canvas, /) -> bool:
+        """See ``CanvasLanguage.completable``."""
+        return bool(np.isfinite(self._anything(canvas).total))
+
+    def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
+        """See ``CanvasLanguage.masks``."""
+        chain = self._anything(canvas)
+        words = np.zeros((len(canvas), (self.vocabulary.size + 31) // 32), dtype=np.int32)
+        if not np.isfinite(chain.total):
+            return words
+        allowed = (np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)) @ self.holds
+        for slot, classes in enumerate(allowed):
+            bits = np.zeros(words.shape[1] * 32, dtype=np.uint8)
+            if canvas[slot] == FREE:
+                bits[: self.vocabulary.size] = classes[self.automaton.class_of]
+            else:
+                bits[canvas[slot]] = 1
+            words[slot] = np.packbits(bits, bitorder="little").view(np.int32)
+        return words
+
+    def forced(self, canvas: Canvas, /) -> Canvas:
+        """See ``CanvasLanguage.forced``."""
+        chain = self._anything(canvas)
+        filled = canvas.copy()
+        if not np.isfinite(chain.total):
+            return filled
+        alive = np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)
+        allowed = alive @ self.holds
+        single = (allowed @ self.sizes == 1) & (canvas == FREE)
+        for slot in np.flatnonzero(single).tolist():
+            filled[slot] = self.automaton.members(int(allowed[slot].argmax()))[0]
+        ended = alive[:, self.tail_label] & (alive.sum(axis=1) == 1) & (canvas == FREE)
+        if ended.any():  # there is an EOS, for it ended before
+            filled[ended] = self.vocabulary.eos[0]
+        return filled
+
+    def fixed_weights(self, token: int) -> NDArray[np.float64]:
+        """Log weights of all labels in a slot that holds ``token``: 0 or minus infinity, which all are for no token."""
+        if not 0 <= token < len(self.automaton.class_of):
+            return np.full(len(self.holds), -np.inf)
+        return np.where(self.holds[:, self.automaton.class_of[token]], 0.0, -np.inf)
+
+    def _anything(self, canvas: Canvas) -> Chain:
+        """The runs over a canvas whose free slots may hold anything, each with weight 1."""
+        weights = np.tile(np.where(self.holds.any(axis=1), 0.0, -np.inf), (len(canvas), 1))
+        for slot in np.flatnonzero(canvas != FREE).tolist():
+            weights[slot] = self.fixed_weights(int(canvas[slot]))
+        return Chain(self.edges, weights, is_max=True)
+
+
+@final
+class RegularPosterior:
+    """The mean-field law of one canvas, restricted to a regular language.  See ``CanvasPosterior``."""
+
+    def __init__(self, language: RegularLanguage, law: MeanField, tail: Tail) -> None:
+        self.language = language
+        self.law = law
+        self.tail = tail
+        automaton = language.automaton
+        if len(law.free) and law.logits.shape[1] != len(automaton.class_of):
+            raise GenerationError(
+                "diffusion decoding",
+                f"there must be one logit for each of {len(automaton.class_of)} tokens",
+                evidence=f"found {law.logits.shape[1]} in a slot",
+                remedy="compile the grammar for the vocabulary of this model, padding of its head included",
+            )
+        self.scores = ClassScores(law, automaton.class_of, automaton.classes, language.layout)
+        self._sum: Chain | None = None
+        self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    @property
+    def log_z(self) -> float:
+        """See ``CanvasPosterior.log_z``."""
+        return self._sums().total
+
+    def best(self) -> Completion:
+        """See ``CanvasPosterior.best``."""
+        maxima = self.scores.maxima()
+        chain = Chain(self.language.edges, self._weights(maxima, is_max=True), is_max=True)
+        self._check(chain.total)
+        labels = self.language.edges.label[chain.run()]
+        tokens = self._fixed_and_tail(labels)
+        rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
+        tokens[tokens == FREE] = self.scores.best(rows, classes)
+        return Completion(tokens, chain.total)
+
+    def draw(self, generator: np.random.Generator, /) -> Completion:
+        """See ``CanvasPosterior.draw``."""
+        chain = self._sums()
+        self._check(chain.total)
+        labels = self.language.edges.label[chain.run(generator.random(self.law.slots))]
+        log_sums = self.scores.log_sums()
+        tokens = self._fixed_and_tail(labels)
+        rows, classes = self._choose(tokens, labels, lambda row, of: _drawn(log_sums[row, of], generator.random()))
+        tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
+        return Completion(tokens, self._log_prob(tokens, labels))
+
+    def shares(self, tokens: NDArray[np.int32], /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.shares``."""
+        around, tail = self._factors()
+        of = self.language.automaton.class_of[tokens]
+        slots = np.arange(len(tokens))
+        found: NDArray[np.float64] = np.exp(self.law.log_prob_of(tokens) + around[slots, of])
+        found += np.where(np.isin(tokens, self._filler), tail, 0.0)
+        found[self.law.canvas != FREE] = 1.0
+        return np.minimum(found, 1.0, out=found)
+
+    def marginals(self, slot: int, /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.marginals``."""
+        law = self.law
+        found = np.zeros(self.language.vocabulary.size)
+        if law.canvas[slot] != FREE:
+            found[law.canvas[slot]] = 1.0
+            return found
+        around, tail = self._factors()
+        np.exp(law.log_probs(slot) + around[slot][self.language.automaton.class_of], out=found)
+        found[list(self._filler)] += tail[slot]
+        return found
+
+    def entropies(self) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.entropies``."""
+        law, language = self.law, self.language
+        factors, tail = self._factors()
+        found = np.zeros(law.slots)
+        log_factors, log_shares = factors[law.free], self.scores.log_sums()
+        with np.errstate(invalid="ignore"):  # 0 times infinity
+            surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
+        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
+        for token in self._filler:  # its share in the tail is added to the one of the law
+            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, language.automaton.class_of[token]])
+            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
+        return np.maximum(found, 0.0)
+
+    def clamped(self, canvas: Canvas, /) -> float:
+        """See ``CanvasPosterior.clamped``."""
+        law = self.law
+        weights = self._sums().weights.copy()
+        for slot in np.flatnonzero((canvas != FREE) & (canvas != law.canvas)).tolist():
+            is_free = law.canvas[slot] == FREE
+            weights[slot] = self.language.fixed_weights(int(canvas[slot])) if is_free else -np.inf
+        return Chain(self.language.edges, weights, is_max=False).total
+
+    @property
+    def _filler(self) -> tuple[int, ...]:
+        """What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail."""
+        return self.language.vocabulary.eos[:1]
+
+    def _sums(self) -> Chain:
+        if self._sum is None:
+            self._sum = Chain(self.language.edges, self._weights(self.scores.log_sums(), is_max=False), is_max=False)
+        return self._sum
+
+    def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
+        """Log weight of every label in every slot, from those of the classes in every free slot."""
+        language, law = self.language, self.law
+        made = np.empty((law.slots, len(language.holds)))
+        if len(law.free):
+            spread = scores[:, language.automaton.label_class]
+            starts = language.label_begin[:-1]
+            if len(starts):  # an automaton of the empty text alone has no labels
+                made[law.free, : language.eos_label] = (
+                    np.maximum.reduceat(spread, starts, axis=1) if is_max else _logsumexp_columns(spread, starts)
+                )
+            made[law.free, language.eos_label] = scores[:, language.automaton.eos_class]
+            made[law.free, language.tail_label] = (
+                0.0 if self.tail == "free" else scores[:, language.automaton.eos_class]
+            )
+        for slot in np.flatnonzero(law.canvas != FREE).tolist():
+            made[slot] = language.fixed_weights(int(law.canvas[slot]))
+        return made
+
+    def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What makes marginals of probabilities.
+
+        Returns:
+            float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
+            probability that the slot lies in a tail that costs nothing.
+        """
+        if self._around is None:
+            chain = self._sums()
+            self._check(chain.total)
+            language = self.language
+            labels = np.exp(chain.label_masses() - chain.total)
+            tail = np.zeros(self.law.slots)
+            if self.tail == "free":
+                tail = np.where(self.law.canvas == FREE, labels[:, language.tail_label], 0.0)
+                labels[:, language.tail_label] = 0.0
+            with np.errstate(divide="ignore"):
+                self._around = np.log(labels @ language.holds), tail
+        return self._around
+
+    def _choose(
+        self,
+        tokens: NDArray[np.int32],
+        labels: NDArray[np.int32],
+        choose: Callable[[int, NDArray[np.int32]], int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Choose a class of the label of each slot that is still free, and return their rows and classes."""
+        free = np.flatnonzero(tokens == FREE)
+        rows = self.law.row_of[free]
+        chosen = np.empty(len(free), dtype=np.int32)
+        for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
+            of = self._classes_of(label)
+            chosen[index] = of[choose(row, of) if len(of) > 1 else 0]
+        return rows, chosen
+
+    def _fixed_and_tail(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The canvas with its tail filled; other free slots stay free."""
+        tokens = self.law.canvas.copy()
+        if self.tail == "free":
+            tokens[(tokens == FREE) & (labels == self.language.tail_label)] = (self._filler or (FREE,))[0]
+        return tokens
+
+    def _classes_of(self, label: int) -> NDArray[np.int32]:
+        language = self.language
+        if label >= language.eos_label:
+            return np.array([language.automaton.eos_class], dtype=np.int32)
+        return language.automaton.label_class[language.label_begin[label] : language.label_begin[label + 1]]
+
+    def _log_prob(self, tokens: NDArray[np.int32], labels: NDArray[np.int32]) -> float:
+        each = self.law.log_prob_of(tokens)
+        if self.tail == "free":
+            each[labels == self.language.tail_label] = 0.0
+        return float(each.sum())
+
+    def _check(self, total: float) -> None:
+        if not np.isfinite(total):
+            shortest = self.language.shortest
+            needed = f"the shortest member takes {shortest}" if shortest < FAR else "no tokens spell any member"
+            raise GenerationError(
+                "diffusion decoding",
+                "no completion of the canvas spells a member of the grammar",
+                evidence=f"{self.law.slots} slots, of which {len(self.law.free)} are free; {needed}",
+                remedy="give the canvas more slots, or check the tokens that are fixed in it",
+            )
+
+
+def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Log of the sum of exponentials over each stretch of the columns, for each row.
+
+    Shares of one law are at least exp(-80) over the size of the vocabulary of its largest, so that none is lost.
+    """
+    largest = values.max(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        made: NDArray[np.float64] = np.log(np.add.reduceat(np.exp(values - largest), starts, axis=1)) + largest
+    return made
+
+
+def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    made: NDArray[np.float64] = shares * np.log(np.where(shares > 0, shares, 1.0))
+    return made
+
+
+def _drawn(log_weights: NDArray[np.float64], uniform: float) -> int:
+    """An index drawn by its weight; never one of weight 0."""
+    weights = np.exp(log_weights - log_weights.max())
+    running = weights.cumsum()
+    at = int(running.searchsorted(uniform * running[-1], side="right"))
+    return at if at < len(weights) and weights[at] > 0 else int(np.flatnonzero(weights)[-1])

@@ -1,0 +1,165 @@
+"""Messages along the slots, against numpy and against going through all runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from canvas_enumeration import chi_square, chi_square_bound
+
+from structgen.decode.diffusion.chain import Chain, Edges
+
+STATES, LABELS = 4, 3
+
+
+def a_chain(seed: int, *, is_max: bool, slots: int = 4) -> Chain:
+    """Random edges, some of them parallel, and random weights, some of them minus infinity."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, 14))
+    edges = Edges(
+        STATES,
+        LABELS,
+        rng.random(STATES) < 0.6,
+        *(rng.integers(0, most, count).astype(np.int32) for most in (STATES, STATES, LABELS)),
+    )
+    weights = np.log(rng.integers(1, 10, (slots, LABELS)) / 16.0)
+    weights[rng.random((slots, LABELS)) < 0.15] = -np.inf
+    return Chain(edges, weights, is_max=is_max)
+
+
+def runs(chain: Chain) -> dict[tuple[int, ...], float]:
+    """The log weight of every run of edges from the start to acceptance."""
+    edges, found = chain.edges, {}
+    for run in product(range(len(edges.source)), repeat=len(chain.weights)):
+        states = [0, *(int(edges.target[edge]) for edge in run)]
+        if all(edges.source[edge] == state for edge, state in zip(run, states, strict=False)):
+            weight = sum(chain.weights[slot, edges.label[edge]] for slot, edge in enumerate(run))
+            if edges.final[states[-1]] and weight > -math.inf:
+                found[run] = weight
+    return found
+
+
+def total(weights: list[float], *, is_max: bool) -> float:
+    if not weights:
+        return -math.inf
+    return max(weights) if is_max else math.log(sum(map(math.exp, weights)))
+
+
+@pytest.mark.parametrize("is_max", [True, False])
+@pytest.mark.parametrize("seed", range(25))
+def test_messages_are_what_all_runs_weigh(seed: int, is_max: bool) -> None:
+    """In total, through every state, and around every label."""
+    chain = a_chain(seed, is_max=is_max, slots=3)
+    found = runs(chain)
+    edges = chain.edges
+    assert chain.total == pytest.approx(total(list(found.values()), is_max=is_max), abs=1e-12)
+    through = chain.forward() + chain.backward
+    around = chain.label_masses() + chain.weights
+    for slot in range(3):
+        for state in range(STATES):
+            of = [weight for run, weight in found.items() if edges.source[run[slot]] == state]
+            assert through[slot, state] == pytest.approx(total(of, is_max=is_max), abs=1e-12)
+        for label in range(LABELS):
+            of = [weight for run, weight in found.items() if edges.label[run[slot]] == label]
+            assert around[slot, label] == pytest.approx(total(of, is_max=is_max), abs=1e-12)
+    if found and is_max:
+        assert found[tuple(chain.run().tolist())] == pytest.approx(max(found.values()), abs=1e-12)
+
+
+def reference(chain: Chain) -> np.ndarray:
+    """Backward messages by numpy."""
+    edges, made = chain.edges, np.full((len(chain.weights) + 1, chain.edges.states), -np.inf)
+    made[-1, edges.final] = 0.0
+    for slot in reversed(range(len(chain.weights))):
+        through = chain.weights[slot][edges.label] + made[slot + 1][edges.target]
+        (np.maximum if chain.is_max else np.logaddexp).at(made[slot], edges.source, through)
+    return made
+
+
+@pytest.mark.parametrize("is_max", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_long_chains_equal_numpy(seed: int, is_max: bool) -> None:
+    chain = a_chain(seed, is_max=is_max, slots=200)
+    assert chain.backward == pytest.approx(reference(chain), rel=1e-12, abs=1e-12)
+
+
+def is_uneven(chain: Chain) -> bool:
+    """Whether it has some runs, none of them rare, of which some weigh several times as much as others."""
+    weights = list(runs(chain).values())
+    return 5 <= len(weights) <= 40 and 1 < max(weights) - min(weights) < 3
+
+
+def test_runs_are_drawn_by_their_weight() -> None:
+    """Chi-square with alpha 1e-6 over 6,000 draws; the uniform law over runs is refuted by the same draws."""
+    chain = next(chain for seed in range(200) if is_uneven(chain := a_chain(seed, is_max=False, slots=3)))
+    generator = np.random.default_rng(0)
+    counts = Counter(tuple(chain.run(generator.random(3)).tolist()) for _ in range(6_000))
+    weights = {run: Fraction(math.exp(weight)) for run, weight in runs(chain).items()}
+    law = {run: weight / sum(weights.values()) for run, weight in weights.items()}
+    assert chi_square(counts, law) < chi_square_bound(len(law))
+    assert chi_square(counts, dict.fromkeys(law, Fraction(1, len(law)))) > chi_square_bound(len(law))
+
+
+def test_a_run_of_no_weight_is_never_drawn() -> None:
+    """Whatever the uniform number: at 0 and at the largest number below 1."""
+    none, some = -np.inf, 0.0
+    edges = Edges(3, 2, np.array([False, True, False]), *np.array([[0, 0, 0], [2, 1, 2], [0, 0, 1]], dtype=np.int32))
+    chain = Chain(edges, np.array([[some, none]]), is_max=False)
+    for uniform in (0.0, 0.5, np.nextafter(1.0, 0.0)):
+        assert edges.target[chain.run(np.array([uniform]))].tolist() == [1]
+
+
+def test_a_chain_without_runs_is_an_error_and_not_a_run() -> None:
+    edges = Edges(2, 1, np.array([False, True]), *np.zeros((3, 1), dtype=np.int32))
+    chain = Chain(edges, np.zeros((2, 1)), is_max=False)
+    assert chain.total == -math.inf
+    for uniform in (None, np.zeros(2)):
+        with pytest.raises(ValueError, match="no run leads on from state 0"):
+            chain.run(uniform)
+
+
+def test_sums_keep_a_range_beyond_all_numbers() -> None:
+    """One way weighs 1 and another exp(-4000), and the other is asked for."""
+    edges = Edges(
+        3,
+        3,
+        np.array([False, True, True]),
+        *np.array([[0, 0, 1, 2, 2], [1, 2, 1, 2, 2], [0, 1, 0, 1, 1]], dtype=np.int32),
+    )
+    slots = 400
+    chain = Chain(edges, np.tile([0.0, -10.0, 0.0], (slots, 1)), is_max=False)
+    rare = slots * -10.0 + (slots - 1) * math.log(2)
+    assert chain.total == 0.0
+    assert chain.label_masses()[slots - 1, 1] + chain.weights[slots - 1, 1] == pytest.approx(rare, rel=1e-12)
+
+
+def test_a_million_small_terms_are_not_lost() -> None:
+    """Terms far below the largest are left out only where they are not seen beside it all together."""
+    terms = 20_000
+    for depth in (-30.0, -36.0):
+        edges = Edges(
+            1,
+            2,
+            np.array([True]),
+            np.zeros(terms + 1, dtype=np.int32),
+            np.zeros(terms + 1, dtype=np.int32),
+            np.append(np.ones(terms, dtype=np.int32), np.int32(0)),
+        )
+        chain = Chain(edges, np.array([[0.0, depth]]), is_max=False)
+        assert chain.total == pytest.approx(math.log1p(terms * math.exp(depth)), rel=1e-4, abs=1e-16)
+
+
+def test_edges_that_point_outside_are_refused() -> None:
+    one = np.zeros(1, dtype=np.int32)
+    for source, target, label in ((one + 2, one, one), (one, one - 1, one), (one, one, one + 1)):
+        with pytest.raises(ValueError, match=r"EdgeGroups: (a state|a label|the groups)"):
+            Edges(2, 1, np.array([True, True]), source, target, label)
+    edges = Edges(2, 1, np.array([True, True]), one, one, one)
+    with pytest.raises(ValueError, match="a weight for each label"):
+        Chain(edges, np.zeros((3, 2)), is_max=True)
+    with pytest.raises(ValueError, match="a number for each slot"):
+        Chain(edges, np.zeros((3, 1)), is_max=True).run(np.zeros(2))
