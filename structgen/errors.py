@@ -143,21 +143,21 @@ class GenerationError(StructgenError, RuntimeError):
 
 
 class BudgetError(GenerationError):
-    """``max_tokens`` is smaller than the shortest member of the language.
+    """``max_tokens``, or the slots of a canvas, are fewer than the shortest member of the language takes.
 
     Attributes:
         budget: the tokens that were allowed.
         needed: the tokens that the shortest known member takes.
     """
 
-    def __init__(self, *, budget: int, needed: int, evidence: str = "") -> None:
+    def __init__(self, *, budget: int, needed: int, evidence: str = "", name: str = "max_tokens") -> None:
         self.budget = budget
         self.needed = needed
         super().__init__(
-            f"max_tokens={budget}",
+            f"{name}={budget}",
             f"the shortest output that satisfies the grammar takes {needed} tokens",
             evidence=evidence,
-            remedy=f"allow at least max_tokens={needed}",
+            remedy=f"allow at least {name}={needed}",
         )
 
 

@@ -11,6 +11,7 @@ from structgen.decode.linked import SPECIAL_BASE
 from structgen.decode.value import value_of
 
 if TYPE_CHECKING:
+    from structgen.decode.diffusion.filling import Filling
     from structgen.engine import Vocabulary
     from structgen.grammar.nodes import Grammar
 
@@ -89,6 +90,7 @@ class Result:
         finish_reason: why it ended.
         grammar: what it is a member of.
         vocabulary: what its tokens belong to.
+        canvas: how its canvas was filled, where a diffusion model wrote it.
     """
 
     data: bytes
@@ -98,6 +100,7 @@ class Result:
     finish_reason: FinishReason
     grammar: Grammar = field(repr=False)
     vocabulary: Vocabulary = field(repr=False)
+    canvas: Filling | None = field(default=None, repr=False)
 
     @cached_property
     def text(self) -> str:

@@ -1,0 +1,325 @@
+"""The state of one canvas that is being filled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, final
+
+import numpy as np
+
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.errors import GenerationError
+from structgen.models.diffusion.protocol import CachingDenoiser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.canvas_sampler import CanvasSampler
+    from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior, Completion
+    from structgen.decode.diffusion.reuse import Reuse
+    from structgen.models.diffusion.protocol import Denoiser
+    from structgen.models.protocol import Logits
+
+__all__ = ["CanvasRun", "Denoised", "Snapshot"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Denoised:
+    """What one forward pass said of a canvas, and what the language made of it.
+
+    Attributes:
+        law: the mean-field law.
+        posterior: the law, restricted to the language.
+        completion: one completion, from which all that is committed is taken.
+        confidence: float64 ``[slots]``: the probability of the completion's token in the CONSTRAINED marginal of each
+            slot; 1 for fixed slots.
+    """
+
+    law: MeanField
+    posterior: CanvasPosterior
+    completion: Completion
+    confidence: NDArray[np.float64]
+
+
+class Snapshot(NamedTuple):
+    """A canvas after a commit.
+
+    Attributes:
+        canvas: int32 ``[slots]``, ``FREE`` in free slots.
+        committed: the slots that were filled since the last snapshot, forced ones included.
+        forwards: forward passes so far.
+        forced: those of ``committed`` for which the language left one token.
+    """
+
+    canvas: NDArray[np.int32]
+    committed: NDArray[np.intp]
+    forwards: int
+    forced: NDArray[np.intp]
+
+
+@final
+class CanvasRun:
+    """One canvas on its way, with what is asked and what is committed.
+
+    Invariant: the canvas is completable at every moment; ``commit`` takes tokens of one completion only.
+
+    Args:
+        denoiser: the model after the prompt.
+        mask_token: what the model calls a free slot.
+        language: which canvases are complete.
+        canvas: the first one; it must be completable.
+        sampler: takes one completion at each step.
+        temperature: of the mean-field law.
+        generator: of random numbers.
+        block: slots that are filled before those right of them; None is the whole canvas.
+        reuse: which slots a pass over the canvas as it is runs anew; None for all of them.
+        on_commit: called after each commit, and once at the start.
+
+    Attributes:
+        canvas: int32 ``[slots]``, ``FREE`` in free slots.
+        was_forced: bool ``[slots]``: the language left one token for the slot, so that it cost no forward pass.
+        log_confidence: float64 ``[slots]``: log of the confidence with which a slot was committed; NaN where it was
+            fixed, forced, or committed from a completion that no pass of this run had found.
+        log_prob: float64 ``[slots]``: likewise, log-probability of the token under the mean-field law of that pass.
+        drafted: slots that a policy guessed ahead, for it to count.
+        accepted: those of them that were committed as they were guessed.
+        model_seconds: spent in the denoiser.
+        language_seconds: spent in posteriors, completions and forced slots.
+        told_seconds: spent in ``on_commit``.
+
+    Raises:
+        GenerationError: the canvas cannot be completed, or the denoiser cannot reuse.
+        ValueError: ``block`` is below 1.
+    """
+
+    def __init__(  # noqa: PLR0913  all that a canvas is filled with
+        self,
+        denoiser: Denoiser,
+        mask_token: int,
+        language: CanvasLanguage,
+        canvas: Canvas,
+        *,
+        sampler: CanvasSampler,
+        temperature: float = 1.0,
+        generator: np.random.Generator,
+        block: int | None = None,
+        reuse: Reuse | None = None,
+        on_commit: Callable[[Snapshot], object] | None = None,
+    ) -> None:
+        if block is not None and block < 1:
+            raise ValueError(f"block must be at least 1, or None for the whole canvas; found {block!r}")
+        self.denoiser = denoiser
+        self.mask_token = mask_token
+        self.language = language
+        self.sampler = sampler
+        self.temperature = temperature
+        self.generator = generator
+        self.block_size = block
+        self.canvas = np.array(canvas, dtype=np.int32)
+        self.was_forced = np.zeros(len(self.canvas), dtype=bool)
+        self.log_confidence = np.full(len(self.canvas), np.nan)
+        self.log_prob = np.full(len(self.canvas), np.nan)
+        self.drafted = 0
+        self.accepted = 0
+        self.model_seconds = 0.0
+        self.language_seconds = 0.0
+        self.told_seconds = 0.0
+        self._on_commit = on_commit
+        self._found: list[Denoised] = []
+        self._passes = None if reuse is None else _ReusingPasses(reuse, _caching(denoiser))
+        began = perf_counter()
+        if not language.completable(self.canvas):
+            raise _incompletable(language, self.canvas)
+        filled = language.forced(self.canvas)
+        self.language_seconds += perf_counter() - began
+        self._show(filled, np.flatnonzero((filled != FREE) & (self.canvas == FREE)))
+
+    @property
+    def free(self) -> NDArray[np.intp]:
+        """The free slots, from left to right."""
+        return np.flatnonzero(self.canvas == FREE)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """The first slot of the block that is being filled, and the slot after its last."""
+        if self.block_size is None or not len(self.free):
+            return 0, len(self.canvas)
+        start = int(self.free[0]) // self.block_size * self.block_size
+        return start, min(start + self.block_size, len(self.canvas))
+
+    @property
+    def candidates(self) -> NDArray[np.intp]:
+        """The free slots of the block that is being filled."""
+        start, stop = self.block
+        return self.free[(self.free >= start) & (self.free < stop)]
+
+    def laws(self, canvases: Sequence[Canvas]) -> list[MeanField]:
+        """Ask the model about several canvases in one forward pass.
+
+        Raises:
+            GenerationError: the model fails, or what it returns are no logits.
+        """
+        asked = np.stack([self._masked(canvas) for canvas in canvases])
+        began = perf_counter()
+        logits = self.denoiser.denoise(asked)
+        self.model_seconds += perf_counter() - began
+        self._check(logits, asked.shape)
+        return [self._law(canvas, rows) for canvas, rows in zip(canvases, logits, strict=True)]
+
+    def law(self) -> MeanField:
+        """Ask the model about the canvas as it is, in one forward pass; slots that ``reuse`` leaves out do not run.
+
+        Raises:
+            GenerationError: as ``laws``.
+        """
+        if self._passes is None:
+            return self.laws([self.canvas])[0]
+        began = perf_counter()
+        logits = self._passes.denoise(self._masked(self.canvas), self.canvas, self.block)
+        self.model_seconds += perf_counter() - began
+        self._check(logits[None], (1, len(self.canvas)))
+        return self._law(self.canvas, logits)
+
+    def restrict(self, law: MeanField) -> Denoised:
+        """Take a completion of a law.
+
+        Raises:
+            GenerationError: there is none.
+        """
+        began = perf_counter()
+        posterior = self.language.posterior(law, tail=self.sampler.tail)
+        completion = self.sampler.complete(posterior, self.generator)
+        found = Denoised(law, posterior, completion, posterior.shares(completion.tokens))
+        self.language_seconds += perf_counter() - began
+        self._found.append(found)
+        return found
+
+    def denoise(self) -> Denoised:
+        """Ask the model about the canvas as it is, and take a completion."""
+        return self.restrict(self.law())
+
+    def commit(self, slots: NDArray[np.intp], completion: Completion) -> None:
+        """Fill some free slots with what ONE completion of the canvas holds, and what is forced then.
+
+        Raises:
+            GenerationError: the grammar asks for MASK.
+            ValueError: a slot is not free, or it is no completion of the canvas as it is.
+        """
+        slots = np.asarray(slots, dtype=np.intp)
+        tokens = completion.tokens
+        if len(tokens) != len(self.canvas) or ((self.canvas != FREE) & (tokens != self.canvas)).any():
+            raise ValueError("commit: the completion must hold what is fixed on the canvas; take one of this canvas")
+        if not len(slots) or (self.canvas[slots] != FREE).any():
+            raise ValueError(f"commit: there must be slots, and free ones; found {slots.tolist()}")
+        canvas = self.canvas.copy()
+        canvas[slots] = tokens[slots]
+        for found in self._found:
+            if found.completion is completion:
+                self.log_confidence[slots] = np.log(np.maximum(found.confidence[slots], np.finfo(np.float64).tiny))
+                self.log_prob[slots] = found.law.log_prob_of(tokens)[slots]
+        self._found.clear()
+        began = perf_counter()
+        filled = self.language.forced(canvas)
+        self.language_seconds += perf_counter() - began
+        self._show(filled, np.flatnonzero((filled != FREE) & (canvas == FREE)))
+
+    def _masked(self, canvas: Canvas) -> NDArray[np.int32]:
+        return np.where(canvas == FREE, self.mask_token, canvas).astype(np.int32)
+
+    def _law(self, canvas: Canvas, logits: Logits) -> MeanField:
+        return MeanField(canvas, logits[canvas == FREE], temperature=self.temperature)
+
+    def _check(self, logits: Logits, asked: tuple[int, ...]) -> None:
+        wanted = (*asked, self.language.vocabulary.size)
+        if logits.shape != wanted:
+            raise GenerationError(
+                "denoising",
+                f"there must be logits of the shape {wanted}: canvases, slots, tokens",
+                evidence=f"found {logits.shape}",
+                remedy="the model's vocabulary must be as wide as its logits",
+            )
+
+    def _show(self, canvas: NDArray[np.int32], forced: NDArray[np.intp]) -> None:
+        if (canvas == self.mask_token).any():
+            raise GenerationError(
+                f"slot {int(np.flatnonzero(canvas == self.mask_token)[0])}",
+                "the grammar asks for MASK, which is what the model calls a free slot",
+                evidence=f"MASK is token {self.mask_token}",
+                remedy="name another special token in the grammar",
+            )
+        committed = np.flatnonzero((canvas != FREE) & (self.canvas == FREE))
+        self.canvas = canvas
+        self.was_forced[forced] = True
+        if self._on_commit is not None:
+            began = perf_counter()
+            self._on_commit(Snapshot(canvas.copy(), committed, self.denoiser.forwards, forced))
+            self.told_seconds += perf_counter() - began
+
+
+@final
+class _ReusingPasses:
+    """Passes over the live slots of one canvas; see ``structgen.decode.diffusion.reuse``."""
+
+    def __init__(self, reuse: Reuse, denoiser: CachingDenoiser) -> None:
+        self._reuse = reuse
+        self._denoiser = denoiser
+        self._block: tuple[int, int] | None = None
+        self._before: Canvas | None = None
+        self._step = 0
+
+    def denoise(self, masked: NDArray[np.int32], canvas: Canvas, block: tuple[int, int]) -> Logits:
+        """Run what is live of ``masked``, the canvas as the model knows it; return logits of all slots."""
+        if block != self._block or self._before is None:
+            self._block, self._before, self._step = block, canvas, 0
+        live = self._reuse.live_slots(block, self._before, canvas, step=self._step)
+        self._before = canvas.copy()
+        self._step += 1
+        return self._denoiser.denoise_live(masked, live)
+
+
+def _caching(denoiser: Denoiser) -> CachingDenoiser:
+    if not isinstance(denoiser, CachingDenoiser):
+        raise GenerationError(
+            "reuse",
+            "the model keeps no keys and values of slots",
+            evidence=f"{type(denoiser).__name__} has no denoise_live",
+            remedy="pass reuse=None",
+        )
+    denoiser.forget()
+    return denoiser
+
+
+def _incompletable(language: CanvasLanguage, canvas: Canvas) -> GenerationError:
+    """Say which fixed slot, from the left, is the first with which the canvas cannot be completed."""
+    fixed = np.flatnonzero(canvas != FREE)
+    evidence = (
+        f"{len(canvas)} slots, {len(canvas) - len(fixed)} of them free; the shortest member takes {language.shortest}"
+    )
+    fine, wrong = 0, len(fixed)  # with so many fixed slots it can be completed, and cannot
+    first = canvas.copy()
+    first[fixed] = FREE
+    if not len(fixed) or not language.completable(first):
+        return GenerationError(
+            "canvas",
+            "no member of the grammar fits into it",
+            evidence=evidence,
+            remedy="give the canvas more slots",
+        )
+    while wrong - fine > 1:
+        middle = (fine + wrong) // 2
+        tried = canvas.copy()
+        tried[fixed[middle:]] = FREE
+        fine, wrong = (middle, wrong) if language.completable(tried) else (fine, middle)
+    slot = int(fixed[wrong - 1])
+    token = int(canvas[slot])
+    spelled = language.vocabulary.tokens[token] if 0 <= token < language.vocabulary.size else b""
+    return GenerationError(
+        f"slot {slot}",
+        "what is fixed up to here cannot be completed to a member of the grammar",
+        evidence=f"the slot holds token {token}, {spelled!r}; {evidence}",
+        remedy="give the canvas more slots, or check what is fixed in it",
+    )

@@ -1,0 +1,379 @@
+"""Grammars as recursive transition networks over bytes, with as few calls as can be.
+
+Rules that no recursion needs are read in place of their calls, so that a token crosses few frames: of recursive JSON
+one rule remains that is called, the value, and its automaton holds arrays, objects, strings and numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import numpy as np
+from structgen_kernels import _native
+
+from structgen.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from structgen.engine.constraint import Constraint
+
+__all__ = ["MOST_STATES", "Network", "network_of"]
+
+MOST_STATES: Final = 20_000
+"""States of a network, before and after rules are read in place of their calls."""
+
+_MOST_CHOICES: Final = 5_000
+"""Sets of rules among which the one is looked for whose calls remain."""
+
+Local: TypeAlias = "tuple[int, ...]"
+"""States of the rules that are read in place of their calls, from the outermost to the one that reads."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A recursive transition network; state 0 is the start.  From a state a byte is read, or a rule is called.
+
+    What a called rule may leave unread is also read without the call, so that every call reads something.
+
+    Attributes:
+        next: int32 ``[states, 256]``; -1 where the byte may not come.
+        final: bool ``[states]``: the rule may end here.
+        calls: (state, start of the rule, state after its return).
+        specials: (state, id of a special token, state after it).
+        is_deterministic: every text has at most one run, which the next byte alone decides.  Runs are then texts.
+    """
+
+    next: NDArray[np.int32]
+    final: NDArray[np.bool_]
+    calls: tuple[tuple[int, int, int], ...]
+    specials: tuple[tuple[int, int, int], ...]
+    is_deterministic: bool
+
+    @property
+    def states(self) -> int:
+        """How many states there are."""
+        return len(self.next)
+
+
+def network_of(constraint: Constraint, *, most_states: int = MOST_STATES) -> Network:
+    """Return the network of a constraint with few calls, minimised.
+
+    Raises:
+        LimitExceeded: it has more than ``most_states`` states.
+
+    Complexity: O(states x distinct bytes) a round of minimising; the states are those of all rules that remain, each
+        with the rules that are read in place.
+    """
+    made = _native.unfold_calls(constraint.native, most_states)
+    if made is None:
+        raise _too_many(most_states)
+    next_, final_, calls, specials = made
+    raw = _Rules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
+    for frames in raw.choices_of_frames():
+        try:
+            return _minimal(raw.with_frames(frames, most_states))
+        except LimitExceeded:  # with more calls there are fewer states
+            if frames == raw.starts:
+                raise
+    raise RuntimeError("no set of frames was tried")
+
+
+def _too_many(most_states: int) -> LimitExceeded:
+    return LimitExceeded(
+        "network of a grammar",
+        limit="most_states",
+        maximum=most_states,
+        remedy="bound what repeats, or raise most_states",
+    )
+
+
+class _Rules:
+    """The network as the engine has it: a rule for each that is called."""
+
+    def __init__(
+        self,
+        next_: NDArray[np.int32],
+        final_: NDArray[np.bool_],
+        calls: list[list[int]],
+        specials: list[list[int]],
+    ) -> None:
+        columns, kind_of_byte = np.unique(next_, axis=1, return_inverse=True)
+        self.kind_of_byte = kind_of_byte.reshape(-1)
+        self.targets = [[(kind, target) for kind, target in enumerate(row) if target >= 0] for row in columns.tolist()]
+        self.kinds = columns.shape[1]
+        self.final = final_.tolist()
+        self.calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for state, start, after in calls:
+            self.calls[state].append((start, after))
+        self.specials: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for state, token, after in specials:
+            self.specials[state].append((token, after))
+        self.starts = frozenset(start for _, start, _ in calls)
+        size = len(next_)
+        self.only_final = [
+            self.final[state] and not self.targets[state] and not self.calls[state] and not self.specials[state]
+            for state in range(size)
+        ]
+        self.nullable = list(self.final)
+        grown = True
+        while grown:
+            grown = False
+            for state in range(size):
+                if not self.nullable[state] and any(
+                    self.nullable[start] and self.nullable[after] for start, after in self.calls[state]
+                ):
+                    self.nullable[state] = grown = True
+
+    def choices_of_frames(self) -> Iterable[frozenset[int]]:
+        """Sets of rules whose calls may remain, the best first: without the others' calls nothing recurs."""
+        callees = {start: self._callees(start) for start in {0, *self.starts}}
+        tried = 0
+        recursive = [start for start in sorted(self.starts) if start in _reached(callees, start, frozenset())]
+        for count in range(4):
+            found = []
+            for chosen in combinations(recursive, count):
+                tried += 1
+                if tried > _MOST_CHOICES:
+                    break
+                if not _recurs(callees, frozenset(chosen)):
+                    found.append(frozenset(chosen))
+            if found:
+                # A rule that others call in many places is read once; of equal ones, the first.
+                sites: dict[int, int] = defaultdict(int)
+                for inner in callees.values():
+                    for start, _ in inner:
+                        sites[start] += 1
+                found.sort(key=lambda chosen: (-sum(sites[start] for start in chosen), sorted(chosen)))
+                yield from found[:3]
+                break
+        if recursive:
+            yield frozenset(recursive)
+        yield self.starts
+
+    def _callees(self, start: int) -> set[tuple[int, bool]]:
+        """The rules that a rule calls, and whether it does nothing after the return."""
+        seen, agenda = {start}, [start]
+        found = set()
+        while agenda:
+            state = agenda.pop()
+            after = {target for _, target in self.targets[state]} | {target for _, target in self.specials[state]}
+            for callee, target in self.calls[state]:
+                found.add((callee, self.only_final[target]))
+                after.add(target)
+            agenda.extend(after - seen)
+            seen |= after
+        return found
+
+    def with_frames(self, frames: frozenset[int], most_states: int) -> _Table:
+        """Read all rules in place of their calls but ``frames``, and make each automaton deterministic."""
+        table = _Table(self.kind_of_byte)
+        number: dict[frozenset[Local], int] = {}
+        agenda: list[tuple[frozenset[Local], bool, dict[int, frozenset[Local]]]] = []
+
+        def known(items: Iterable[Local]) -> int:
+            closed = self._closed(frozenset(items), frames)
+            if closed[0] not in number:
+                number[closed[0]] = len(agenda)
+                agenda.append(closed)
+                if len(agenda) > most_states:
+                    raise _too_many(most_states)
+            return number[closed[0]]
+
+        known([(0,)])
+        start_of = {frame: known([(frame,)]) for frame in sorted(frames)}
+        state = 0
+        while state < len(agenda):
+            items, is_final, calls = agenda[state]
+            by_kind: dict[int, set[Local]] = defaultdict(set)
+            by_token: dict[int, set[Local]] = defaultdict(set)
+            for item in items:
+                below = item[:-1]
+                for kind, target in self.targets[item[-1]]:
+                    by_kind[kind].add(below if below and self.only_final[target] else (*below, target))
+                for token, target in self.specials[item[-1]]:
+                    by_token[token].add((*below, target))
+            row = np.full(self.kinds, -1, dtype=np.int32)
+            for kind, reached in sorted(by_kind.items()):
+                row[kind] = known(reached)
+            table.rows.append(row)
+            table.final.append(is_final)
+            table.calls.extend((state, start_of[frame], known(after)) for frame, after in sorted(calls.items()))
+            table.specials.extend((state, token, known(reached)) for token, reached in sorted(by_token.items()))
+            state += 1
+        return table
+
+    def _closed(
+        self, items: frozenset[Local], frames: frozenset[int]
+    ) -> tuple[frozenset[Local], bool, dict[int, frozenset[Local]]]:
+        """Add what is reached without reading: returns, rules that are read in place, and last calls of frames."""
+        while True:
+            seen, agenda = set(items), list(items)
+            calls: dict[int, set[Local]] = defaultdict(set)
+            is_final = False
+            while agenda:
+                item = agenda.pop()
+                below = item[:-1]
+                new = []
+                if self.final[item[-1]]:
+                    if below:
+                        new.append(below)
+                    else:
+                        is_final = True
+                for start, after in self.calls[item[-1]]:
+                    rest = below if below and self.only_final[after] else (*below, after)
+                    if start in frames:
+                        calls[start].add(rest)
+                        if self.nullable[start]:
+                            new.append(rest)
+                    else:
+                        new.append((start,) if self.only_final[after] and not below else (*rest, start))
+                for one in new:
+                    if one not in seen:
+                        seen.add(one)
+                        agenda.append(one)
+            last = {start for start, after in calls.items() if self._ends(after)}
+            jumps = {(start,) for start in last} - items
+            if not jumps:
+                kept = {start: frozenset(after) for start, after in calls.items() if start not in last}
+                return frozenset(seen), is_final, kept
+            items |= jumps
+
+    def _ends(self, after: set[Local]) -> bool:
+        return all(len(item) == 1 and self.only_final[item[0]] for item in after)
+
+
+class _Table:
+    """A network that is being written."""
+
+    def __init__(self, kind_of_byte: NDArray[np.intp]) -> None:
+        self.kind_of_byte = kind_of_byte
+        self.rows: list[NDArray[np.int32]] = []
+        self.final: list[bool] = []
+        self.calls: list[tuple[int, int, int]] = []
+        self.specials: list[tuple[int, int, int]] = []
+
+
+def _reached(callees: dict[int, set[tuple[int, bool]]], start: int, without: frozenset[int]) -> set[int]:
+    seen: set[int] = set()
+    agenda = [start]
+    while agenda:
+        for callee, _ in callees[agenda.pop()]:
+            if callee not in seen and callee not in without:
+                seen.add(callee)
+                agenda.append(callee)
+    return seen
+
+
+def _recurs(callees: dict[int, set[tuple[int, bool]]], frames: frozenset[int]) -> bool:
+    """Whether a rule that is no frame may be called within itself, other than as the last thing it does."""
+    for start, inner in callees.items():
+        if start in frames:
+            continue
+        for callee, is_last in inner:
+            if not is_last and callee not in frames and (callee == start or start in _reached(callees, callee, frames)):
+                return True
+    return False
+
+
+def _minimal(table: _Table) -> Network:
+    """Merge states of equal futures, by refining a partition until it is stable (E. F. Moore, 1956)."""
+    targets = np.array(table.rows, dtype=np.int64).reshape(len(table.rows), -1)
+    block = np.array(table.final, dtype=np.int64)
+    count = len(np.unique(block))
+    others: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for state, start, after in table.calls:
+        others[state].append((-1, start, after))
+    for state, token, after in table.specials:
+        others[state].append((token, -1, after))
+    while True:
+        seen = np.where(targets >= 0, block[targets], -1)
+        extra = np.zeros(len(block), dtype=np.int64)
+        sets: dict[frozenset[tuple[int, int, int]], int] = {frozenset(): 0}
+        for state, edges in others.items():
+            blocks = frozenset(
+                (token, int(block[start]) if token < 0 else -1, int(block[after])) for token, start, after in edges
+            )
+            extra[state] = sets.setdefault(blocks, len(sets))
+        keys = np.concatenate([block[:, None], extra[:, None], seen], axis=1)
+        _, first, block = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        block = block.reshape(-1)
+        if len(first) == count:
+            break
+        count = len(first)
+    rank = np.empty(count, dtype=np.int64)
+    order = np.argsort(first, kind="stable")
+    rank[order] = np.arange(count)
+    block, members = rank[block], first[order]
+    kept = targets[members]
+    next_ = np.where(kept >= 0, block[np.maximum(kept, 0)], -1).astype(np.int32)[:, table.kind_of_byte]
+    final_ = np.array(table.final, dtype=bool)[members]
+    renamed = block.tolist()
+    calls = tuple(sorted({(renamed[state], renamed[start], renamed[after]) for state, start, after in table.calls}))
+    specials = tuple(sorted({(renamed[state], token, renamed[after]) for state, token, after in table.specials}))
+    return Network(
+        np.ascontiguousarray(next_), final_, calls, specials, _is_deterministic(next_, final_, calls, specials)
+    )
+
+
+def _is_deterministic(
+    next_: NDArray[np.int32],
+    final_: NDArray[np.bool_],
+    calls: tuple[tuple[int, int, int], ...],
+    specials: tuple[tuple[int, int, int], ...],
+) -> bool:
+    """Whether the next symbol decides between reading it here, each call, and the return."""
+    states = len(next_)
+    tokens = sorted({token for _, token, _ in specials})
+    reads = np.zeros((states, 256 + len(tokens)), dtype=bool)
+    reads[:, :256] = next_ >= 0
+    for state, token, _ in specials:
+        reads[state, 256 + tokens.index(token)] = True
+    starts = reads.copy()  # what may come first from a state, through calls
+    changed = True
+    while changed:
+        changed = False
+        for state, start, _ in calls:  # a call reads something
+            more = starts[state] | starts[start]
+            if not np.array_equal(more, starts[state]):
+                starts[state], changed = more, True
+    bodies = {start: _body(next_, calls, specials, start) for start in {start for _, start, _ in calls}}
+    follows = np.zeros_like(starts)
+    changed = True
+    while changed:
+        changed = False
+        for _, start, after in calls:
+            more = starts[after] | follows[after] if final_[after] else starts[after]
+            inside = bodies[start]
+            if np.any(more & ~follows[inside]):
+                follows[inside] |= more
+                changed = True
+    ways = reads.astype(np.int64)
+    for state, start, _ in calls:
+        ways[state] += starts[start]
+    ways[final_] += follows[final_]
+    return bool((ways <= 1).all())
+
+
+def _body(
+    next_: NDArray[np.int32],
+    calls: tuple[tuple[int, int, int], ...],
+    specials: tuple[tuple[int, int, int], ...],
+    start: int,
+) -> NDArray[np.intp]:
+    after: dict[int, set[int]] = defaultdict(set)
+    for state, _, target in (*calls, *specials):
+        after[state].add(target)
+    seen, agenda = {start}, [start]
+    while agenda:
+        state = agenda.pop()
+        new = ({*np.unique(next_[state]).tolist(), *after[state]} - {-1}) - seen
+        seen |= new
+        agenda.extend(new)
+    return np.array(sorted(seen), dtype=np.intp)

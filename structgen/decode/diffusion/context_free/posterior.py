@@ -1,0 +1,313 @@
+"""The mean-field law of one canvas, restricted to the canvases of a grammar that may recur."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from structgen.decode.diffusion.class_scores import ClassScores
+from structgen.decode.diffusion.context_free.chart import reduced
+from structgen.decode.diffusion.context_free.plan import ALWAYS
+from structgen.decode.diffusion.context_free.walk import NO_LABEL, walk
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.diffusion.posterior import Completion
+from structgen.errors import GenerationError, LimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.context_free.chart import Chart
+    from structgen.decode.diffusion.context_free.language import ContextFreeLanguage
+    from structgen.decode.diffusion.posterior import Canvas, Tail
+
+__all__ = ["ContextFreePosterior"]
+
+
+@final
+class ContextFreePosterior:
+    """See ``CanvasPosterior``, and ``ContextFreeLanguage`` for what is exact of an ambiguous grammar.
+
+    Attributes:
+        counts_ways: masses and marginals count a canvas as often as the grammar reads it, which may be more than once.
+    """
+
+    def __init__(self, language: ContextFreeLanguage, law: MeanField, tail: Tail) -> None:
+        self.language = language
+        self.law = law
+        self.tail = tail
+        if len(law.free) and law.logits.shape[1] != len(language.class_of):
+            raise GenerationError(
+                "diffusion decoding",
+                f"there must be one logit for each of {len(language.class_of)} tokens",
+                evidence=f"found {law.logits.shape[1]} in a slot",
+                remedy="compile the grammar for the vocabulary of this model, padding of its head included",
+            )
+        self.scores = ClassScores(law, language.class_of, language.classes, language.layout)
+        self.counts_ways = not language.is_unambiguous
+        self._sum: Chart | None = None
+        self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    @property
+    def log_z(self) -> float:
+        """See ``CanvasPosterior.log_z``.
+
+        Raises:
+            GenerationError: the grammar may be ambiguous, and nobody asked for ways to be counted.
+        """
+        self._check_ambiguity()
+        return self._total(self._sums(), self._tail_scores(self.law.canvas, self._eos_sums()))
+
+    def best(self) -> Completion:
+        """See ``CanvasPosterior.best``."""
+        maxima = self.scores.maxima()
+        chart = self.language.chart(self._weights(maxima, is_max=True), is_max=True)
+        ends = chart.ends + self._tail_scores(self.law.canvas, maxima[:, self.language.eos_class])
+        end = int(ends.argmax())
+        self._check(float(ends[end]))
+        labels = walk(chart, end, lambda through: int(through.argmax()))
+        tokens = self._fixed_and_tail(end)
+        rows, classes = self._choose(tokens, labels, lambda row, of: int(maxima[row, of].argmax()))
+        tokens[tokens == FREE] = self.scores.best(rows, classes)
+        return Completion(tokens, float(ends[end]))
+
+    def draw(self, generator: np.random.Generator, /) -> Completion:
+        """See ``CanvasPosterior.draw``.
+
+        Of a grammar that may be ambiguous a way is drawn, and kept with a chance of one over the ways of its canvas.
+
+        Raises:
+            LimitExceeded: more than ``most_draws`` ways were not kept.
+        """
+        chart = self._sums()
+        ends = chart.ends + self._tail_scores(self.law.canvas, self._eos_sums())
+        self._check(float(ends.max()))
+        log_sums = self.scores.log_sums()
+        most = self.language.most_draws
+        for _ in range(most):
+            end = _drawn(ends, generator.random())
+            labels = walk(chart, end, lambda through: _drawn(through, generator.random()))
+            tokens = self._fixed_and_tail(end)
+            rows, classes = self._choose(tokens, labels, lambda row, of: _drawn(log_sums[row, of], generator.random()))
+            tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
+            if self.language.is_unambiguous or generator.random() * self._ways(tokens[:end]) < 1.0:
+                return Completion(tokens, self._log_prob(tokens, end))
+        raise LimitExceeded(
+            "diffusion decoding: draw from an ambiguous grammar",
+            limit="most_draws",
+            maximum=most,
+            evidence="canvases are read in so many ways that none was kept",
+            remedy="make the grammar less ambiguous, or take the most probable canvas",
+        )
+
+    def shares(self, tokens: NDArray[np.int32], /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.shares``; raises as ``log_z``."""
+        around, tail = self._factors()
+        slots = np.arange(len(tokens))
+        found = np.exp(self.law.log_prob_of(tokens) + around[slots, self.language.class_of[tokens]])
+        found += np.where(np.isin(tokens, self._filler), tail, 0.0)
+        found[self.law.canvas != FREE] = 1.0
+        shares: NDArray[np.float64] = np.minimum(found, 1.0)
+        return shares
+
+    def marginals(self, slot: int, /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.marginals``; raises as ``log_z``."""
+        if self.law.canvas[slot] != FREE:
+            found = np.zeros(self.language.vocabulary.size)
+            found[self.law.canvas[slot]] = 1.0
+            return found
+        around, tail = self._factors()
+        found = np.exp(self.law.log_probs(slot) + around[slot][self.language.class_of])
+        found[list(self._filler)] += tail[slot]
+        shares: NDArray[np.float64] = found
+        return shares
+
+    def entropies(self) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.entropies``; raises as ``log_z``."""
+        law = self.law
+        factors, tail = self._factors()
+        found = np.zeros(law.slots)
+        log_factors, log_shares = factors[law.free], self.scores.log_sums()
+        with np.errstate(invalid="ignore"):  # 0 times infinity
+            surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
+        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
+        for token in self._filler:  # its share in the tail is added to the one of the law
+            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self.language.class_of[token]])
+            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
+        return np.maximum(found, 0.0)
+
+    def clamped(self, canvas: Canvas, /) -> float:
+        """See ``CanvasPosterior.clamped``; raises as ``log_z``."""
+        self._check_ambiguity()
+        law = self.law
+        if np.any((law.canvas != FREE) & (canvas != law.canvas)):
+            return -np.inf
+        weights = self._weights(self.scores.log_sums(), is_max=False)
+        for slot in np.flatnonzero((canvas != FREE) & (law.canvas == FREE)).tolist():
+            weights[slot] = self.language.fixed_weights(int(canvas[slot]), is_max=False)
+        chart = self.language.chart(weights, is_max=False)
+        return self._total(chart, self._tail_scores(canvas, self._eos_sums()))
+
+    @property
+    def _filler(self) -> tuple[int, ...]:
+        """What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail."""
+        return self.language.vocabulary.eos[:1]
+
+    def _sums(self) -> Chart:
+        if self._sum is None:
+            self._sum = self.language.chart(self._weights(self.scores.log_sums(), is_max=False), is_max=False)
+        return self._sum
+
+    def _eos_sums(self) -> NDArray[np.float64]:
+        return self.scores.log_sums()[:, self.language.eos_class]
+
+    def _total(self, chart: Chart, tail: NDArray[np.float64]) -> float:
+        return float(reduced((chart.ends + tail)[:, None], is_max=False)[0])
+
+    def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
+        """Log weight of every label in every slot, from those of the classes in every free slot."""
+        language, law = self.language, self.law
+        made = np.empty((law.slots, len(language.plan.labels)))
+        if len(law.free):
+            if is_max:
+                for label, classes in enumerate(language.plan.labels):
+                    made[law.free, label] = scores[:, list(classes)].max(axis=1, initial=-np.inf)
+            else:
+                largest = scores.max(axis=1, keepdims=True, initial=-np.inf)
+                with np.errstate(divide="ignore"):
+                    made[law.free] = np.log(np.exp(scores - largest) @ language.counts.T) + largest
+            made[law.free, ALWAYS] = 0.0
+        for slot in np.flatnonzero(law.canvas != FREE).tolist():
+            made[slot] = language.fixed_weights(int(law.canvas[slot]), is_max=is_max)
+        return made
+
+    def _tail_scores(self, canvas: Canvas, eos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log weight of a tail that begins at each boundary, float64 ``[slots + 1]``.
+
+        Args:
+            canvas: that of the law, or one that fixes more.
+            eos: log weight of EOS in each free slot of the law.
+        """
+        law = self.law
+        first = np.zeros(law.slots)
+        first[law.free] = eos
+        if not self.language.vocabulary.eos:
+            first[:] = -np.inf
+        for slot in np.flatnonzero(canvas != FREE).tolist():
+            is_eos = self.language.class_at(int(canvas[slot])) == self.language.eos_class
+            first[slot] = 0.0 if is_eos else -np.inf
+        others = np.where((canvas == FREE) & np.isfinite(first), 0.0, first) if self.tail == "free" else first
+        after = np.append(np.cumsum(others[::-1])[::-1], 0.0)
+        return np.append(first + after[1:], 0.0)
+
+    def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What makes marginals of probabilities.
+
+        Returns:
+            float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
+            probability that the slot lies in a tail that costs nothing.
+        """
+        if self._around is None:
+            self._check_ambiguity()
+            language, law, chart = self.language, self.law, self._sums()
+            eos = self._eos_sums()
+            ends = chart.ends + self._tail_scores(law.canvas, eos)
+            total = float(reduced(ends[:, None], is_max=False)[0])
+            self._check(total)
+            ended = np.exp(ends - total)
+            labels = chart.label_shares(ended)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                each = np.where(labels > 0, np.log(labels) - chart.weights, -np.inf)
+            each[:, ALWAYS] = -np.inf
+            largest = np.maximum(each.max(axis=1, keepdims=True), -1e300)
+            with np.errstate(divide="ignore"):
+                around = np.log(np.exp(each - largest) @ language.counts) + largest
+            inside = np.concatenate([[0.0], np.cumsum(ended[:-2])]) if law.slots else np.zeros(0)
+            tail = np.zeros(law.slots)
+            with np.errstate(divide="ignore"):
+                if self.tail == "free":
+                    tail = np.where(law.canvas == FREE, inside, 0.0)
+                    first = np.log(ended[:-1])
+                else:
+                    first = np.log(ended[:-1] + inside)
+            of_eos = np.zeros(law.slots)
+            of_eos[law.free] = np.where(np.isfinite(eos), eos, 0.0)  # without EOS nothing ends before the canvas
+            around[:, language.eos_class] = first - of_eos
+            self._around = around, tail
+        return self._around
+
+    def _choose(
+        self,
+        tokens: NDArray[np.int32],
+        labels: NDArray[np.int32],
+        choose: Callable[[int, NDArray[np.int32]], int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Choose a class of the label of each slot that is still free, and return their rows and classes."""
+        free = np.flatnonzero(tokens == FREE)
+        rows = self.law.row_of[free]
+        chosen = np.empty(len(free), dtype=np.int32)
+        for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
+            of = self._classes_of(label)
+            chosen[index] = of[choose(row, of) if len(of) > 1 else 0]
+        return rows, chosen
+
+    def _ways(self, tokens: NDArray[np.int32]) -> float:
+        """In how many ways the network reads some tokens."""
+        weights = np.empty((len(tokens), len(self.language.plan.labels)))
+        for slot, token in enumerate(tokens.tolist()):
+            weights[slot] = self.language.fixed_weights(token, is_max=False)
+        return float(np.exp(self.language.chart(weights, is_max=False).ends[len(tokens)]))
+
+    def _fixed_and_tail(self, end: int) -> NDArray[np.int32]:
+        """The canvas with its tail filled; other free slots stay free."""
+        tokens = self.law.canvas.copy()
+        if self.tail == "free":
+            rest = tokens[end + 1 :]
+            rest[rest == FREE] = (self._filler or (FREE,))[0]
+        return tokens
+
+    def _classes_of(self, label: int) -> NDArray[np.int32]:
+        """The classes of a label, repeated where they count more than once."""
+        classes = (self.language.eos_class,) if label == NO_LABEL else self.language.plan.labels[label]
+        return np.array(classes, dtype=np.int32)
+
+    def _log_prob(self, tokens: NDArray[np.int32], end: int) -> float:
+        each = self.law.log_prob_of(tokens)
+        if self.tail == "free":
+            each[end + 1 :] = 0.0
+        return float(each.sum())
+
+    def _check(self, total: float) -> None:
+        if not np.isfinite(total):
+            raise GenerationError(
+                "diffusion decoding",
+                "no completion of the canvas spells a member of the grammar",
+                evidence=f"{self.law.slots} slots, of which {len(self.law.free)} are free; the shortest member takes "
+                f"{self.language.shortest}",
+                remedy="give the canvas more slots, or check the tokens that are fixed in it",
+            )
+
+    def _check_ambiguity(self) -> None:
+        if self.counts_ways and self.language.ambiguity == "refused":
+            raise GenerationError(
+                "diffusion decoding",
+                "masses and marginals of this grammar may count a canvas more than once",
+                evidence="its next byte does not always decide how to read on, so it may be ambiguous",
+                remedy="use best() or draw(), which are exact; make the grammar deterministic; or pass "
+                'ambiguity="counted" where it is known to be unambiguous, or counting is what you want',
+            )
+
+
+def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    made: NDArray[np.float64] = shares * np.log(np.where(shares > 0, shares, 1.0))
+    return made
+
+
+def _drawn(log_weights: NDArray[np.float64], uniform: float) -> int:
+    """An index drawn by its weight; never one of weight 0."""
+    weights = np.exp(log_weights - log_weights.max())
+    running = np.cumsum(weights)
+    at = int(np.searchsorted(running, uniform * running[-1], side="right"))
+    return at if at < len(weights) and weights[at] > 0 else int(np.flatnonzero(weights)[-1])

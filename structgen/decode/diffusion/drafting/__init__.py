@@ -1,0 +1,1 @@
+"""Policies that draft several commits and let a model say how many of them stand."""

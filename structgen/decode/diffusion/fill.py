@@ -1,0 +1,228 @@
+"""``fill_canvas``: one complete output of a diffusion model within a grammar."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+
+from structgen.decode.diffusion.canvas_end import finish_reason, member_tokens
+from structgen.decode.diffusion.canvas_run import CanvasRun
+from structgen.decode.diffusion.canvas_sampler import CanvasSampler, Dingo
+from structgen.decode.diffusion.canvas_start import canvas_constraint, first_canvas, mask_of
+from structgen.decode.diffusion.commit_policy import CommitPolicy
+from structgen.decode.diffusion.filling import Filling
+from structgen.decode.diffusion.language import canvas_language
+from structgen.decode.diffusion.mean_field import FREE
+from structgen.decode.diffusion.policies.static import Static
+from structgen.decode.result import Result, Stats, Step
+from structgen.errors import GenerationError
+from structgen.models.diffusion.protocol import DiffusionModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike
+
+    from structgen.decode.diffusion.canvas_run import Snapshot
+    from structgen.decode.diffusion.posterior import Canvas
+    from structgen.decode.diffusion.reuse import Reuse
+    from structgen.engine import Constraint, Vocabulary
+    from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
+    from structgen.models.protocol import Prompt
+
+__all__ = ["fill_canvas", "shown_canvas"]
+
+_DINGO: Final = Dingo()
+_STATIC: Final = Static()
+
+
+def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a default
+    model: DiffusionModel,
+    prompt: Prompt,
+    grammar: Grammar | Constraint,
+    *,
+    canvas: int | ArrayLike | None = None,
+    policy: CommitPolicy | None = None,
+    sampler: CanvasSampler = _DINGO,
+    temperature: float = 1.0,
+    block: int | None = None,
+    reuse: Reuse | None = None,
+    seed: int = 0,
+    stream: Callable[[Snapshot], object] | None = None,
+    chat: bool = True,
+    limits: Limits | None = None,
+) -> Result:
+    """Let a diffusion model answer ``prompt`` with a member of ``grammar`` on a canvas.
+
+    Each step is one forward pass; the mean-field law of all free slots is restricted to the canvases that spell a
+    member, the sampler takes one completion of it, and the policy commits some of its slots.  Slots for which the
+    grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots that are left.
+
+    In the result, a step's ``logprob`` is the log of the token's constrained marginal when it was committed, and
+    ``logprob + log_z`` its log-probability under the model's own law of that slot in that pass.  Other than with
+    autoregressive models, ``log_z`` may be positive: the language may ask for a token more than the model does.
+
+    Args:
+        model: the diffusion model.
+        prompt: a text, or the messages of a chat.
+        grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
+        canvas: how many slots; or the token ids of the slots, with ``FREE`` or the model's MASK in those that are to be
+            filled; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas_length``).
+        policy: which slots of a completion are committed; None for ``Static()``, one in each step.
+        sampler: how a completion is taken.
+        temperature: of the laws of the slots.
+        block: slots that are filled before those right of them; None to fill the whole canvas in any order.
+        reuse: which slots a pass runs anew, if the model keeps keys and values; None for all.
+        seed: of the random numbers; the same seed gives the same output.
+        stream: called with the canvas after every commit, and once before the first pass.
+        chat: whether a text becomes a message of the model's chat template.
+        limits: for compiling a grammar; a constraint has its own.
+
+    Raises:
+        BudgetError: the canvas has fewer slots than the shortest member of the grammar takes.
+        GenerationError: what is fixed on the canvas cannot be completed, or prompt and canvas exceed the model's
+            context, both before any forward pass; or the model returned no usable logits.
+        ModelError: the model has no MASK, or the prompt cannot be encoded.
+        VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
+        GrammarError: the grammar does not compile, or asks for what no canvas can check.
+        LimitExceeded: a bound of ``limits`` was reached.
+        TypeError: an argument is no model, grammar, policy or sampler.
+        ValueError: a number is out of range.
+    """
+    began = perf_counter()
+    policy = _STATIC if policy is None else policy
+    _check_kinds(model, policy, sampler)
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"temperature must be positive and finite; found {temperature!r}; Dingo() draws nothing")
+    mask_token = mask_of(model)
+    constraint = canvas_constraint(grammar, model, limits)
+    language = canvas_language(constraint)
+    ids = model.encode_prompt(prompt, chat=chat)
+    first = first_canvas(canvas, language, model, len(ids), mask_token, block)
+    told = _Told(first, stream)
+    denoiser = model.start(ids)
+    try:
+        run = CanvasRun(
+            denoiser,
+            mask_token,
+            language,
+            first,
+            sampler=sampler,
+            temperature=temperature,
+            generator=np.random.Generator(np.random.PCG64(seed)),
+            block=block,
+            reuse=reuse,
+            on_commit=told.tell,
+        )
+        _fill(run, policy)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"generation: interrupted with {int((told.canvas == FREE).sum())} of {len(first)} slots free; "
+            f"the canvas so far is {shown_canvas(told.canvas, constraint.vocabulary)!r}"
+        )
+        raise
+    finally:
+        denoiser.close()
+    return _result(run, told, constraint, policy, prompt_tokens=len(ids), began=began)
+
+
+def shown_canvas(canvas: Canvas, vocabulary: Vocabulary) -> str:
+    """Return a canvas as text, with a middle dot for each free slot; EOS and other special tokens are left out."""
+    parts, known = [], bytearray()
+    for token in canvas.tolist():
+        if token == FREE:
+            parts += [known.decode("utf-8", "replace"), "\N{MIDDLE DOT}"]
+            known.clear()
+        else:
+            known += vocabulary.tokens[token]
+    return "".join([*parts, known.decode("utf-8", "replace")])
+
+
+def _fill(run: CanvasRun, policy: CommitPolicy) -> None:
+    committer = policy.start()
+    while free := len(run.free):
+        committer.advance(run)
+        if len(run.free) >= free:
+            raise GenerationError(
+                "commit policy",
+                "a step must commit at least one slot",
+                evidence=f"{policy!r} left all {free} free slots free",
+            )
+
+
+@final
+class _Told:
+    """Keeps what is committed, and passes it on."""
+
+    def __init__(self, canvas: Canvas, stream: Callable[[Snapshot], object] | None) -> None:
+        self.canvas = canvas
+        self.commits: list[tuple[int, ...]] = []
+        self._stream = stream
+
+    def tell(self, snapshot: Snapshot) -> None:
+        self.canvas = snapshot.canvas
+        if len(snapshot.committed):
+            self.commits.append(tuple(snapshot.committed.tolist()))
+        if self._stream is not None:
+            self._stream(snapshot)
+
+
+def _result(
+    run: CanvasRun, told: _Told, constraint: Constraint, policy: CommitPolicy, *, prompt_tokens: int, began: float
+) -> Result:
+    vocabulary = constraint.vocabulary
+    tokens = member_tokens(run.canvas, vocabulary)
+    has_stop = len(tokens) < len(run.canvas)
+    reason = finish_reason(constraint, tokens, has_stop=has_stop)
+    steps = []
+    for slot, token in enumerate([*tokens, None] if has_stop else tokens):
+        was_forced, log_confidence = bool(run.was_forced[slot]), float(run.log_confidence[slot])
+        if math.isnan(log_confidence):
+            steps.append(Step(token, was_forced, 0.0, None))
+        else:
+            steps.append(Step(token, was_forced, log_confidence, float(run.log_prob[slot]) - log_confidence))
+    forced = int(run.was_forced[: len(tokens)].sum())
+    elapsed = perf_counter() - began
+    return Result(
+        data=vocabulary.decode(tokens),
+        tokens=tuple(tokens),
+        steps=tuple(steps),
+        stats=Stats(
+            prompt_tokens=prompt_tokens,
+            tokens=len(tokens),
+            forced=forced,
+            sampled=len(tokens) - forced,
+            drafted=run.drafted,
+            accepted=run.accepted,
+            forwards=run.denoiser.forwards,
+            time_mask_s=run.language_seconds,
+            time_model_s=run.model_seconds,
+            time_other_s=max(0.0, elapsed - run.language_seconds - run.model_seconds),
+        ),
+        finish_reason=reason,
+        grammar=constraint.grammar,
+        vocabulary=vocabulary,
+        canvas=Filling(
+            tokens=tuple(run.canvas.tolist()),
+            commits=tuple(told.commits),
+            forced=tuple(np.flatnonzero(run.was_forced).tolist()),
+            policy=policy,
+            sampler=run.sampler,
+            block=run.block_size,
+        ),
+    )
+
+
+def _check_kinds(model: object, policy: object, sampler: object) -> None:
+    if not isinstance(model, DiffusionModel):
+        raise TypeError(
+            f"fill_canvas: expected a DiffusionModel, found {type(model).__name__}; autoregressive models take generate"
+        )
+    if not isinstance(policy, CommitPolicy):
+        raise TypeError(f"fill_canvas: expected a CommitPolicy, found {policy!r}; for instance Threshold(0.9)")
+    if not isinstance(sampler, CanvasSampler):
+        raise TypeError(f"fill_canvas: expected a CanvasSampler, found {sampler!r}; for instance Dingo()")
