@@ -11,6 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from structgen.decode import Greedy, Multinomial, Result, generate
+    from structgen.decode.diffusion.canvas_sampler import Dingo, Posterior
+    from structgen.decode.diffusion.drafting.adaptive_parallel import AdaptiveParallel
+    from structgen.decode.diffusion.drafting.free_dave import FreeDave
+    from structgen.decode.diffusion.drafting.self_speculative import SelfSpeculative
+    from structgen.decode.diffusion.policies import (
+        CreditDecoding,
+        EntropyBound,
+        Explore,
+        Factor,
+        Learned,
+        LocalLeap,
+        Prophet,
+        Static,
+        Threshold,
+    )
+    from structgen.decode.diffusion.replay import Recorder, replay_page
+    from structgen.decode.diffusion.reuse import DelayedReuse, DualReuse, PrefixReuse
+    from structgen.decode.diffusion.unmasking import Unmasking
+    from structgen.decode.infilling import hole, infill
     from structgen.decode.monitors import monitor, ordered, refers, unique
     from structgen.decode.potentials import Hypothesis, Potential, potential
     from structgen.decode.sampling import (
@@ -46,19 +65,28 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar, literal
     from structgen.grammar.regex import regex
     from structgen.integrations.openai_server import remote
-    from structgen.models import load_model
+    from structgen.models import load_diffusion_model, load_model
     from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
 __all__ = [
     "AWRS",
     "SMC",
     "ASAp",
+    "AdaptiveParallel",
     "Beam",
     "BestOf",
     "BudgetError",
     "Constraint",
+    "CreditDecoding",
+    "DelayedReuse",
+    "Dingo",
+    "DualReuse",
+    "EntropyBound",
     "ExactBest",
     "Explanation",
+    "Explore",
+    "Factor",
+    "FreeDave",
     "GenerationError",
     "Grammar",
     "GrammarError",
@@ -66,21 +94,31 @@ __all__ = [
     "Hypothesis",
     "JsonPolicy",
     "Lark",
+    "Learned",
     "LimitExceeded",
     "Limits",
+    "LocalLeap",
     "Lookahead",
     "Matcher",
     "ModelError",
     "Multinomial",
     "NGram",
+    "Posterior",
     "Potential",
+    "PrefixReuse",
     "ProgramError",
+    "Prophet",
+    "Recorder",
     "Regex",
     "RejectionTrie",
     "Result",
     "Run",
     "Samples",
+    "SelfSpeculative",
+    "Static",
     "StructgenError",
+    "Threshold",
+    "Unmasking",
     "ValidationFailed",
     "Vocabulary",
     "VocabularyError",
@@ -92,10 +130,13 @@ __all__ = [
     "fill_masks",
     "fork",
     "generate",
+    "hole",
+    "infill",
     "json_schema",
     "lark",
     "literal",
     "load",
+    "load_diffusion_model",
     "load_model",
     "monitor",
     "optional",
@@ -105,6 +146,7 @@ __all__ = [
     "refers",
     "regex",
     "remote",
+    "replay_page",
     "sample",
     "select",
     "system",
@@ -115,6 +157,25 @@ __all__ = [
 
 _NAMES = {
     "structgen.decode": ("Greedy", "Multinomial", "Result", "generate"),
+    "structgen.decode.diffusion.canvas_sampler": ("Dingo", "Posterior"),
+    "structgen.decode.diffusion.drafting.adaptive_parallel": ("AdaptiveParallel",),
+    "structgen.decode.diffusion.drafting.free_dave": ("FreeDave",),
+    "structgen.decode.diffusion.drafting.self_speculative": ("SelfSpeculative",),
+    "structgen.decode.diffusion.policies": (
+        "CreditDecoding",
+        "EntropyBound",
+        "Explore",
+        "Factor",
+        "Learned",
+        "LocalLeap",
+        "Prophet",
+        "Static",
+        "Threshold",
+    ),
+    "structgen.decode.diffusion.replay": ("Recorder", "replay_page"),
+    "structgen.decode.diffusion.reuse": ("DelayedReuse", "DualReuse", "PrefixReuse"),
+    "structgen.decode.diffusion.unmasking": ("Unmasking",),
+    "structgen.decode.infilling": ("hole", "infill"),
     "structgen.decode.monitors": ("monitor", "ordered", "refers", "unique"),
     "structgen.decode.potentials": ("Hypothesis", "Potential", "potential"),
     "structgen.decode.sampling": (
@@ -150,7 +211,7 @@ _NAMES = {
     "structgen.grammar.nodes": ("Grammar", "literal"),
     "structgen.grammar.regex": ("regex",),
     "structgen.integrations.openai_server": ("remote",),
-    "structgen.models": ("load_model",),
+    "structgen.models": ("load_diffusion_model", "load_model"),
     "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

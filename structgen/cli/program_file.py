@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,14 +13,15 @@ import click
 
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
 from structgen.cli.module_file import run_file
+from structgen.cli.output import write_costs
 from structgen.cli.progress import ProgressLine
 from structgen.cli.source import read_text
 from structgen.cli.vocabulary import model_of
 
 if TYPE_CHECKING:
-    from structgen.decode import AnySampler
-    from structgen.models import LanguageModel
+    from structgen.decode import AnyCanvasSampler, AnySampler
     from structgen.program import Program, Run
+    from structgen.program.execution import AnyModel
 
 __all__ = ["is_program", "run_program"]
 
@@ -39,24 +40,30 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     *,
     model: str | None,
     changes: dict[str, Any],
-    sampler: AnySampler | None,
+    sampler: AnySampler | AnyCanvasSampler | None,
     seeds: Sequence[int],
     stream: bool,
     as_json: bool,
     trace: str | None,
+    load: Callable[[str | None, ProgressLine], AnyModel] | None = None,
+    progress: ProgressLine | None = None,
+    on_run: Callable[[Run[Any]], object] | None = None,
 ) -> int:
     """Run a program once for each seed and write its results.
 
     Args:
         path: ``FILE.py:NAME``.
         arguments: ``NAME=VALUE`` or ``NAME=@FILE`` each.
-        model: what ``load_model`` is given.
+        model: what ``load`` is given.
         changes: settings in place of the program's own.
         sampler: the same; None leaves it to the program.
         seeds: one for each run.
         stream: write the text as it is made.
         as_json: write a line of JSON a run.
         trace: where to write the trace of the last run.
+        load: loads the model; by default one that writes token by token.
+        progress: shows how far it is.
+        on_run: told of each run once it is written.
 
     Raises:
         Failure: the file cannot be run, holds no such program, or an argument is unusable.
@@ -64,13 +71,15 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     """
     program = _load(path)
     bound = _arguments(program, arguments)
-    progress = ProgressLine()
+    progress = progress or ProgressLine()
     try:
-        loaded = model_of(model, progress)
+        loaded = (load or model_of)(model, progress)
         for seed in seeds:
             run = _follow(program, bound, loaded, progress, stream, {**changes, "sampler": sampler, "seed": seed})
             progress.close()
             _write(run, as_json=as_json, streamed=stream)
+            if on_run is not None:
+                on_run(run)
     finally:
         progress.close()
     if trace is not None:
@@ -81,7 +90,7 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
 def _follow(
     program: Program[..., Any],
     arguments: dict[str, Any],
-    model: LanguageModel,
+    model: AnyModel,
     progress: ProgressLine,
     stream: bool,
     settings: dict[str, Any],
@@ -135,13 +144,8 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
     else:
         value = run.trace["value"]
         click.echo(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-    stats = run.stats
-    if stats is None:
-        return
-    seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
-    click.echo(
-        f"{stats.tokens} tokens in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes", err=True
-    )
+    if run.stats is not None:
+        write_costs(run.stats)
 
 
 def _load(path: str) -> Program[..., Any]:

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
+from structgen.cli.canvas import CANVAS_SAMPLERS, POLICIES, REUSES, run_canvases
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
+from structgen.cli.output import result_as_json, write_costs
 from structgen.cli.program_file import is_program, run_program
 from structgen.cli.progress import ProgressLine
-from structgen.cli.sampling import SAMPLERS, potentials_of, sampler_of, trace_of, weights_as_json, weights_as_text
-from structgen.cli.source import (
-    STANDARD_INPUT,
-    SourceOptions,
-    compile_source,
-    read_source,
-    read_text,
-    source_options,
-)
+from structgen.cli.request import DEFAULT_PROMPT, DEFAULT_TOKENS, Decoder, Request
+from structgen.cli.sampling import SAMPLERS, potentials_of, sampler_of, write_weights
+from structgen.cli.source import SourceOptions, compile_source, read_source, source_options
 from structgen.cli.vocabulary import model_of
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler, Generation, Result
+    from structgen.decode import AnyPotential, AnySampler, Generation
     from structgen.engine import Constraint
     from structgen.models import LanguageModel
 
 __all__ = ["run"]
 
-_DEFAULT_PROMPT: Final = "Write an example."
-_DEFAULT_TOKENS: Final = 256
 _TRACED_ALTERNATIVES: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What the command line asks for, beside the description."""
-
-    prompt: str | None
-    prompt_file: str | None
-    model: str | None
-    max_tokens: int | None
-    sampler: str | None
-    potential: tuple[str, ...]
-    weights: bool
-    count: int | None
-    seed: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    stream: bool
-    as_json: bool
-    no_chat: bool
-    arg: tuple[str, ...]
-    trace: str | None
+_OF_CANVASES: Final = {
+    **dict.fromkeys(("canvas", "policy", "block", "reuse", "replay"), "it says how a canvas is filled"),
+    "trust_remote_code": "models that write token by token run no code of their files",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +47,20 @@ class _Task:
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE")
 @source_options("single")
-@click.option("--prompt", metavar="P", help=f"What the model is asked.  [default: {_DEFAULT_PROMPT}]")
+@click.option("--prompt", metavar="P", help=f"What the model is asked.  [default: {DEFAULT_PROMPT}]")
 @click.option("--prompt-file", metavar="F", help="The same from a file, or - for standard input.")
-@click.option("--model", metavar="M", help="A hub id, a folder or a GGUF file.  [default: SmolLM2-135M-Instruct]")
+@click.option(
+    "--model",
+    metavar="M",
+    help="A hub id, a folder or a GGUF file.  [default: SmolLM2-135M-Instruct, or the embedded diffusion model]",
+)
+@click.option(
+    "--decoder",
+    type=click.Choice(get_args(Decoder)),
+    default="autoregressive",
+    show_default=True,
+    help="Write token by token, or fill a canvas with a diffusion model.",
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
@@ -88,7 +70,8 @@ class _Task:
 @click.option(
     "--sampler",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"How outputs are drawn: {', '.join(SAMPLERS)}.  [default: greedy, or multinomial with options of it]",
+    help=f"How outputs are drawn: {', '.join(SAMPLERS)}; of canvases: {', '.join(CANVAS_SAMPLERS)}.  "
+    "[default: greedy, or multinomial with options of it; dingo]",
 )
 @click.option(
     "--potential",
@@ -105,11 +88,32 @@ class _Task:
     help="Write K outputs, by sampling; with smc and its like: take K particles for one.",
 )
 @click.option("--seed", type=click.IntRange(min=0), metavar="S", default=0, help="Output i is drawn with seed S + i.")
-@click.option("--temperature", type=float, metavar="T", help="Sample; 0 takes the most probable tokens.")
+@click.option("--temperature", type=float, metavar="T", help="Sample; 0 takes what is most probable.")
 @click.option("--top-k", type=int, metavar="K", help="Sample from the K most probable tokens.")
 @click.option("--top-p", type=float, metavar="P", help="Sample from the fewest tokens with probability P together.")
 @click.option("--min-p", type=float, metavar="P", help="Sample from tokens with P times the highest probability.")
-@click.option("--stream", is_flag=True, help="Write the text as it is made.")
+@click.option(
+    "--canvas",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Slots of the canvas.  [default: what the language takes as a rule]",
+)
+@click.option(
+    "--policy",
+    metavar="NAME[:KEY=VALUE,...]",
+    help=f"Which slots of a canvas are committed together: {', '.join(POLICIES)}.  [default: static]",
+)
+@click.option(
+    "--block", type=click.IntRange(min=1), metavar="N", help="Fill the canvas N slots at a time from left to right."
+)
+@click.option(
+    "--reuse",
+    metavar="NAME[:KEY=VALUE,...]",
+    help=f"Which slots a pass leaves out: {', '.join(REUSES)}.  [default: none]",
+)
+@click.option("--replay", metavar="F.html", help="Write a page to F.html that replays how the canvas was filled.")
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that comes with a diffusion model's files.")
+@click.option("--stream", is_flag=True, help="Write the text as it is made; show a canvas on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Write each output as one line of JSON with value and scores.")
 @click.option("--arg", multiple=True, metavar="NAME=VALUE", help="An argument of a program; NAME=@F reads it from F.")
 @click.option("--trace", metavar="F", help="Write what happened in a program, or with --weights, to F.")
@@ -123,11 +127,17 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
 
     Without sampling options one output is written, from the most probable tokens. With --sampler smc outputs follow the
     model's own law given that they belong to the language, which choosing token by token does not; --weights shows all.
+
+    With --decoder diffusion a diffusion model fills a canvas: --sampler dingo (the default) takes the most probable
+    completion at each step, posterior draws one; --policy says how much of it stands before the model is asked again.
     """
-    request = _Request(**options)
+    request = Request(**options)
     (path,) = source.take_path(paths, "FILE")
     if request.stream and request.as_json:
         raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
+    if request.decoder == "diffusion":
+        return run_canvases(path, source, request)
+    request.refuse(_OF_CANVASES)
     if path is not None and is_program(path):
         return _run_program(path, request)
     if request.arg:
@@ -135,7 +145,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     if request.trace is not None and not request.weights:
         raise click.UsageError("--trace is for programs and for --weights: give FILE.py:NAME, or --weights")
     sampler = _sampler(request)
-    prompt = _prompt(request, path)
+    prompt = request.read_prompt(path)
     potentials = potentials_of(request.potential)
     read = read_source(path, source)
     compile_source(read)  # refuses what is wrong before a model is fetched and loaded
@@ -155,7 +165,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     return DONE
 
 
-def _run_program(path: str, request: _Request) -> int:
+def _run_program(path: str, request: Request) -> int:
     """Run a program; what the options do not say, it says itself."""
     if request.prompt is not None or request.prompt_file is not None or request.no_chat:
         raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
@@ -180,7 +190,7 @@ def _run_program(path: str, request: _Request) -> int:
     )
 
 
-def _is_shaped(request: _Request) -> bool:
+def _is_shaped(request: Request) -> bool:
     return (request.temperature, request.top_k, request.top_p, request.min_p) != (None, None, None, None)
 
 
@@ -191,7 +201,7 @@ def _is_whole(sampler: AnySampler | None) -> bool:
     return isinstance(sampler, SequenceSampler)
 
 
-def _sampler(request: _Request) -> AnySampler:
+def _sampler(request: Request) -> AnySampler:
     """The sampler that the options ask for: none of them, and one output, is greedy."""
     from structgen.decode import Greedy, Multinomial
 
@@ -219,17 +229,7 @@ def _sampler(request: _Request) -> AnySampler:
         raise click.UsageError(str(error).removeprefix("Multinomial: ")) from error
 
 
-def _prompt(request: _Request, path: str | None) -> str:
-    if request.prompt_file is None:
-        return _DEFAULT_PROMPT if request.prompt is None else request.prompt
-    if request.prompt is not None:
-        raise click.UsageError("--prompt and --prompt-file exclude each other")
-    if request.prompt_file == path == STANDARD_INPUT:
-        raise click.UsageError("FILE and --prompt-file cannot both be standard input")
-    return read_text(request.prompt_file)
-
-
-def _write_output(task: _Task, request: _Request, seed: int) -> None:
+def _write_output(task: _Task, request: Request, seed: int) -> None:
     """Generate one output and write it."""
     from structgen.decode import Context, start_generation
 
@@ -253,17 +253,13 @@ def _write_output(task: _Task, request: _Request, seed: int) -> None:
         result = generation.result()
     task.progress.close()
     if request.as_json:
-        click.echo(_as_json(result, seed))
+        click.echo(result_as_json(result, seed))
     else:
         click.echo(b"\n" if request.stream else result.data + b"\n", nl=False)
-    stats = result.stats
-    seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
-    click.echo(
-        f"{stats.tokens} tokens in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes", err=True
-    )
+    write_costs(result.stats)
 
 
-def _write_weights(task: _Task, request: _Request) -> None:
+def _write_weights(task: _Task, request: Request) -> None:
     """Draw outputs and write all of them with their weights."""
     import numpy as np
 
@@ -283,19 +279,7 @@ def _write_weights(task: _Task, request: _Request) -> None:
             generator=np.random.Generator(np.random.PCG64(request.seed)),
         )
     task.progress.close()
-    if request.trace is not None:
-        page = trace_of(samples, task.sampler, model=task.model.name, seed=request.seed)
-        Path(request.trace).write_text(page, encoding="utf-8")
-    if request.as_json:
-        click.echo(weights_as_json(samples))
-    else:
-        for line in weights_as_text(samples):
-            click.echo(line)
-    click.echo(
-        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes, "
-        f"{samples.asked} questions; {samples.verdict}",
-        err=True,
-    )
+    write_weights(samples, request, task.sampler, task.model.name)
 
 
 def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> None:
@@ -310,28 +294,5 @@ def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> 
             progress("generate tokens:", len(generation.tokens), None)
 
 
-def _most_tokens(request: _Request) -> int:
-    return _DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens
-
-
-def _as_json(result: Result, seed: int) -> str:
-    return json.dumps(
-        {
-            "text": result.text,
-            "value": result.value,
-            "captures": result.captures,
-            "tokens": list(result.tokens),
-            "finish_reason": result.finish_reason,
-            "seed": seed,
-            "logprob": _finite(result.logprob),
-            "log_z": _finite(result.log_z),
-            "unscored": result.unscored,
-            "stats": asdict(result.stats),
-        },
-        ensure_ascii=False,
-    )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinities: a probability of zero is null."""
-    return value if math.isfinite(value) else None
+def _most_tokens(request: Request) -> int:
+    return DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens

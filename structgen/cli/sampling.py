@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.util
 import json
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from structgen.cli.failure import Failure
 from structgen.cli.module_file import run_file
+from structgen.cli.named import Home, named_value
+from structgen.cli.output import finite
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler
+    from structgen.cli.request import Request
+    from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
     from structgen.decode.sampling import Samples
 
-__all__ = ["SAMPLERS", "potentials_of", "sampler_of", "trace_of", "weights_as_json", "weights_as_text"]
+__all__ = ["SAMPLERS", "potentials_of", "sampler_of", "trace_of", "weights_as_json", "weights_as_text", "write_weights"]
 
 SAMPLERS: Final = {
-    "greedy": ("structgen.decode", "Greedy", None),
-    "multinomial": ("structgen.decode", "Multinomial", None),
-    "awrs": ("structgen.decode.sampling", "AWRS", None),
-    "smc": ("structgen.decode.sampling", "SMC", "particles"),
-    "bestof": ("structgen.decode.sampling", "BestOf", "n"),
-    "beam": ("structgen.decode.sampling", "Beam", "n"),
-    "asap": ("structgen.decode.sampling", "ASAp", "samples"),
-    "rejection": ("structgen.decode.sampling", "RejectionTrie", "samples"),
-    "exact": ("structgen.decode.sampling", "ExactBest", "n"),
-    "cautious": ("structgen.decode.strategies", "Cautious", None),
-    "adadec": ("structgen.decode.strategies", "AdaDec", None),
-    "foresight": ("structgen.decode.strategies", "Foresight", None),
-    "firstfinish": ("structgen.decode.strategies", "FirstFinish", "samples"),
-    "thinking": ("structgen.decode.strategies", "Thinking", None),
-    "momentum": ("structgen.decode.strategies", "Momentum", None),
-    "lookback": ("structgen.decode.strategies", "LookBack", None),
-    "bregman": ("structgen.decode.strategies", "BregmanTopK", None),
+    "greedy": Home("structgen.decode", "Greedy"),
+    "multinomial": Home("structgen.decode", "Multinomial"),
+    "awrs": Home("structgen.decode.sampling", "AWRS"),
+    "smc": Home("structgen.decode.sampling", "SMC", "particles"),
+    "bestof": Home("structgen.decode.sampling", "BestOf", "n"),
+    "beam": Home("structgen.decode.sampling", "Beam", "n"),
+    "asap": Home("structgen.decode.sampling", "ASAp", "samples"),
+    "rejection": Home("structgen.decode.sampling", "RejectionTrie", "samples"),
+    "exact": Home("structgen.decode.sampling", "ExactBest", "n"),
+    "cautious": Home("structgen.decode.strategies", "Cautious"),
+    "adadec": Home("structgen.decode.strategies", "AdaDec"),
+    "foresight": Home("structgen.decode.strategies", "Foresight"),
+    "firstfinish": Home("structgen.decode.strategies", "FirstFinish", "samples"),
+    "thinking": Home("structgen.decode.strategies", "Thinking"),
+    "momentum": Home("structgen.decode.strategies", "Momentum"),
+    "lookback": Home("structgen.decode.strategies", "LookBack"),
+    "bregman": Home("structgen.decode.strategies", "BregmanTopK"),
 }
-"""The samplers by name: where they are, their class, and what ``-n`` is called there."""
+"""The samplers of models that write token by token, by name."""
 
 TRACE_VERSION: Final = 1
 
@@ -59,42 +59,10 @@ def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
     """
     from structgen.decode.sampling import AWRS, SMC
 
-    name, _, settings = text.partition(":")
-    if name not in SAMPLERS:
-        raise click.UsageError(f"--sampler {name!r} is none; there are {', '.join(SAMPLERS)}")
-    home, kind, counted = SAMPLERS[name]
-    held = _settings(name, settings)
-    made: Any = getattr(importlib.import_module(home), kind)
-    known = [field.name for field in fields(made)]
-    for key in held:
-        if key not in known:
-            raise click.UsageError(
-                f"--sampler {name}: there is no {key!r}; there are {', '.join(known) or 'no settings'}"
-            )
-    if counted is not None and count is not None:
-        if counted in held:
-            raise click.UsageError(f"--sampler {name}: {counted} is what -n says: give one of them")
-        held[counted] = count
-    try:
-        sampler: AnySampler = made(**held)
-        if name == "awrs" and weights:
-            sampler = SMC(count or 1, ess_threshold=0, proposal=AWRS(**held))
-    except (ValueError, TypeError) as error:
-        raise click.UsageError(f"--sampler {name}: {error}") from error
+    sampler: AnySampler = named_value("--sampler", text, SAMPLERS, count=count)
+    if isinstance(sampler, AWRS) and weights:
+        return SMC(count or 1, ess_threshold=0, proposal=sampler)
     return sampler
-
-
-def _settings(name: str, text: str) -> dict[str, Any]:
-    held: dict[str, Any] = {}
-    for item in text.split(",") if text else ():
-        key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"--sampler {name}: expected KEY=VALUE; found {item!r}")
-        try:
-            held[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            held[key] = value
-    return held
 
 
 def potentials_of(paths: Sequence[str]) -> list[AnyPotential]:
@@ -121,6 +89,23 @@ def _potential(path: str) -> AnyPotential:
         raise Failure(f"--potential {path}: {error}") from error
 
 
+def write_weights(samples: Samples, request: Request, sampler: AnySampler | AnyCanvasSampler, model: str) -> None:
+    """Write all samples with their weights, and where ``--trace`` asks for it, how they came about."""
+    if request.trace is not None:
+        page = trace_of(samples, sampler, model=model, seed=request.seed)
+        Path(request.trace).write_text(page, encoding="utf-8")
+    if request.as_json:
+        click.echo(weights_as_json(samples))
+    else:
+        for line in weights_as_text(samples):
+            click.echo(line)
+    # Where nobody was asked and something was written, nobody forbade anything.
+    asked = f", {samples.asked} questions; {samples.verdict}" if samples.asked or not samples.samples else ""
+    click.echo(
+        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes{asked}", err=True
+    )
+
+
 def weights_as_text(samples: Samples) -> Iterator[str]:
     """A line for each sample with its normalised weight, and one with the log-evidence."""
     for weight, sample in zip(samples.weights, samples.samples, strict=True):
@@ -141,9 +126,9 @@ def weights_as_json(samples: Samples) -> str:
                 {
                     "text": sample.result.text,
                     "weight": float(weight),
-                    "log_weight": _finite(sample.log_weight),
+                    "log_weight": finite(sample.log_weight),
                     "particles": sample.particles,
-                    "score": _finite(sample.score),
+                    "score": finite(sample.score),
                     "tokens": list(sample.result.tokens),
                     "finish_reason": sample.result.finish_reason,
                 }
@@ -155,14 +140,14 @@ def weights_as_json(samples: Samples) -> str:
     )
 
 
-def trace_of(samples: Samples, sampler: AnySampler, *, model: str, seed: int) -> str:
+def trace_of(samples: Samples, sampler: AnySampler | AnyCanvasSampler, *, model: str, seed: int) -> str:
     """What ``structgen trace`` shows of a run."""
     page = {
         "structgen_trace": TRACE_VERSION,
         "sampler": repr(sampler),
         "model": model,
         "seed": seed,
-        "rounds": [{**asdict(each), "log_evidence": _finite(each.log_evidence)} for each in samples.history],
+        "rounds": [{**asdict(each), "log_evidence": finite(each.log_evidence)} for each in samples.history],
         "outputs": [
             {"text": sample.result.text, "weight": float(weight), "particles": sample.particles}
             for weight, sample in zip(samples.weights, samples.samples, strict=True)
@@ -176,7 +161,7 @@ def trace_of(samples: Samples, sampler: AnySampler, *, model: str, seed: int) ->
 def _summary(samples: Samples) -> dict[str, Any]:
     return {
         "lossless": samples.lossless,
-        "log_evidence": None if samples.log_evidence is None else _finite(samples.log_evidence),
+        "log_evidence": None if samples.log_evidence is None else finite(samples.log_evidence),
         "standard_error": samples.standard_error,
         "ess": samples.ess,
         "particles": samples.particles,
@@ -185,8 +170,3 @@ def _summary(samples: Samples) -> dict[str, Any]:
         "asked": samples.asked,
         "masks": samples.masks,
     }
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinities: the logarithm of zero is null."""
-    return value if math.isfinite(value) else None

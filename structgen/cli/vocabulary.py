@@ -11,8 +11,9 @@ from structgen.errors import ModelError
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.models import LanguageModel
+    from structgen.models.diffusion import DiffusionModel
 
-__all__ = ["EMBEDDED", "model_of", "vocabulary_of"]
+__all__ = ["EMBEDDED", "diffusion_model_of", "model_of", "vocabulary_of"]
 
 EMBEDDED: Final = "embedded"
 """What ``--model`` calls the model that is used without it."""
@@ -29,6 +30,27 @@ def model_of(name: str | None, progress: ProgressLine) -> LanguageModel:
 
     try:
         return load_model(None if name == EMBEDDED else name, progress=progress)
+    except ModelError as error:
+        if name in {None, EMBEDDED}:
+            raise
+        raise Failure(str(error), UNUSABLE) from error
+    finally:
+        progress.close()
+
+
+def diffusion_model_of(name: str | None, progress: ProgressLine, *, trust_remote_code: bool) -> DiffusionModel:
+    """Load a diffusion model.
+
+    Raises:
+        Failure: there is no model of this name, or it cannot be loaded.
+        ModelError: the embedded model cannot be loaded.
+    """
+    from structgen.models import load_diffusion_model
+
+    try:
+        return load_diffusion_model(
+            None if name == EMBEDDED else name, trust_remote_code=trust_remote_code, progress=progress
+        )
     except ModelError as error:
         if name in {None, EMBEDDED}:
             raise

@@ -1,14 +1,17 @@
 """The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
 
+from structgen.decode.autoregressive import AnyPotential, AnySampler, start_generation
 from structgen.decode.captures import find_captures
 from structgen.decode.context import Context
-from structgen.decode.generate import AnyPotential, AnySampler, generate, start_generation
+from structgen.decode.generate import AnyCanvasSampler, AnyModel, generate
 from structgen.decode.generation import Chunk, Generation
 from structgen.decode.projection import Projection, project
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampler import Greedy, Multinomial, Sampler
 
 __all__ = [
+    "AnyCanvasSampler",
+    "AnyModel",
     "AnyPotential",
     "AnySampler",
     "Chunk",

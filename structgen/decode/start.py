@@ -10,12 +10,15 @@ from structgen.grammar.nodes import Grammar
 
 if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
+    from structgen.models.diffusion.protocol import DiffusionModel
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["check_start", "constraint_of"]
+__all__ = ["check_start", "check_vocabulary", "constraint_of"]
 
 
-def constraint_of(grammar: Grammar | Constraint, model: LanguageModel, limits: Limits | None) -> Constraint:
+def constraint_of(
+    grammar: Grammar | Constraint, model: LanguageModel | DiffusionModel, limits: Limits | None
+) -> Constraint:
     """Return a constraint for the model's vocabulary; a grammar is compiled.
 
     Raises:
@@ -38,7 +41,7 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
     """
-    _check_vocabulary(constraint.vocabulary, model)
+    check_vocabulary(constraint.vocabulary, model)
     if not isinstance(max_tokens, int) or max_tokens < 0:
         raise ValueError(f"max_tokens must be an integer of at least 0; found {max_tokens!r}")
     needed = constraint.min_tokens()
@@ -55,7 +58,12 @@ def check_start(model: LanguageModel, prompt_tokens: int, constraint: Constraint
         )
 
 
-def _check_vocabulary(vocabulary: Vocabulary, model: LanguageModel) -> None:
+def check_vocabulary(vocabulary: Vocabulary, model: LanguageModel | DiffusionModel) -> None:
+    """Check that a constraint was compiled for the model's vocabulary.
+
+    Raises:
+        VocabularyError: it was not.
+    """
     if vocabulary is not model.vocabulary and vocabulary.digest != model.vocabulary.digest:
         raise VocabularyError(
             "constraint",

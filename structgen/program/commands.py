@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler
+    from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
+    from structgen.program.canvas import CanvasConversation
     from structgen.program.conversation import Conversation
     from structgen.program.remote import Dialogue
     from structgen.program.turns import Role
 
-__all__ = ["Ask", "Branch", "Fork", "InBranch", "Turn", "ask", "assistant", "fork", "system", "user"]
+__all__ = ["AnyConversation", "Ask", "Branch", "Fork", "InBranch", "Turn", "ask", "assistant", "fork", "system", "user"]
+
+AnyConversation: TypeAlias = "Conversation | CanvasConversation | Dialogue"
+"""What was said to a model of any kind."""
 
 
 @final
@@ -31,7 +35,7 @@ class Ask:
 
     annotation: Any
     max_tokens: int | None = None
-    sampler: AnySampler | None = None
+    sampler: AnySampler | AnyCanvasSampler | None = None
     tries: int | None = None
     potentials: tuple[AnyPotential, ...] = ()
 
@@ -55,7 +59,7 @@ class Branch:
     """
 
     index: int
-    conversation: Conversation | Dialogue
+    conversation: AnyConversation
 
     def say(self, text: str) -> InBranch:
         """Add text to this branch: yield it."""
@@ -98,7 +102,7 @@ def ask(
     annotation: Any,
     *,
     max_tokens: int | None = None,
-    sampler: AnySampler | None = None,
+    sampler: AnySampler | AnyCanvasSampler | None = None,
     tries: int | None = None,
     potentials: Sequence[AnyPotential] = (),
 ) -> Ask:
@@ -109,7 +113,7 @@ def ask(
     Args:
         annotation: a type, or a grammar.
         max_tokens: the most tokens of this answer; None leaves it to the program, as with the others.
-        sampler: chooses tokens, or writes the whole answer.
+        sampler: chooses tokens, writes the whole answer, or takes completions of its canvas.
         tries: how often a field is drawn that its type's validators refuse.
         potentials: what else the answer has to fulfil, or is worth, beside what the program says: potentials,
             constraints, or functions of the text.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel
     from structgen.program.turns import Role
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "prompt_of"]
 
 
 @final
@@ -69,7 +69,7 @@ class Conversation:
         context, turns = self._context, self._turns
         if turns.chat and not (turns.is_answer and self._is_ready):
             turns.open_answer()
-            context.replace(context.model.encode_prompt(_prompt(turns.closed)))
+            context.replace(context.model.encode_prompt(prompt_of(turns.closed)))
             self._read, self._is_ready = 0, True
         unread = turns.text[self._read :]
         if unread:
@@ -84,7 +84,7 @@ class Conversation:
         if self._is_ready or not self._turns.chat:
             self.ready()
         elif self._turns.messages:
-            self._context.replace(self._context.model.encode_prompt(_prompt(self._turns.messages)))
+            self._context.replace(self._context.model.encode_prompt(prompt_of(self._turns.messages)))
         self._context.read()
 
     def written(self, text: str) -> None:
@@ -105,7 +105,7 @@ class Conversation:
         self._context.close()
 
 
-def _prompt(turns: Sequence[dict[str, str]]) -> str | list[dict[str, str]]:
+def prompt_of(turns: Sequence[dict[str, str]]) -> str | list[dict[str, str]]:
     """One message of the user is a text, so that models without a template can take it."""
     if len(turns) == 1 and turns[0]["role"] == "user":
         return turns[0]["content"]

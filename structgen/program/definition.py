@@ -15,23 +15,33 @@ from structgen.errors import GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
 from structgen.program.describe import description_of
 from structgen.program.events import Done, Event
-from structgen.program.execution import Execution, Settings, current_model, settings_with
+from structgen.program.execution import AnyModel, Execution, Settings, current_model, settings_with
 from structgen.program.mapping import Mapped, map_items
 from structgen.program.run import Run
 from structgen.program.template import Template
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler
+    from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
+    from structgen.decode.diffusion.unmasking import Unmasking
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel, Progress
-    from structgen.program.remote import RemoteModel
 
 __all__ = ["Program", "program"]
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_RESERVED: Final = ("model", "max_tokens", "sampler", "potentials", "seed", "tries", "alternatives", "marginals")
+_RESERVED: Final = (
+    "model",
+    "max_tokens",
+    "sampler",
+    "potentials",
+    "seed",
+    "tries",
+    "alternatives",
+    "marginals",
+    "unmasking",
+)
 _NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP", "POP_TOP"})
 
 
@@ -41,10 +51,10 @@ class Program(Generic[Parameters, Value]):
 
     Calling it returns the value.  Beside its own arguments every call takes
 
-    * ``model``: the language model, or ``structgen.remote(...)``; by default that of the program that calls it, else
-      ``structgen.load_model()``;
-    * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``tries``, ``alternatives``, ``marginals``: see
-      ``program``, in place of the program's own settings.
+    * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
+      that calls it, else ``structgen.load_model()``;
+    * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``tries``, ``alternatives``, ``marginals``, ``unmasking``:
+      see ``program``, in place of the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -193,7 +203,7 @@ class Program(Generic[Parameters, Value]):
         items: Iterable[Any],
         *,
         batch_size: int = 8,
-        model: LanguageModel | RemoteModel | None = None,
+        model: AnyModel | None = None,
         progress: Progress | bool = False,
         **settings: Any,
     ) -> list[Mapped[Value]]:
@@ -219,7 +229,7 @@ class Program(Generic[Parameters, Value]):
         return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
 
     def _events(
-        self, model: LanguageModel | RemoteModel | None, bound: inspect.BoundArguments, settings: Settings
+        self, model: AnyModel | None, bound: inspect.BoundArguments, settings: Settings
     ) -> Generator[Event, None, None]:
         if model is None:
             model = current_model.get() or _default_model()
@@ -298,7 +308,7 @@ def program(
     *,
     system: str | None = None,
     max_tokens: int = 256,
-    sampler: AnySampler | None = None,
+    sampler: AnySampler | AnyCanvasSampler | None = None,
     potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
     chat: bool = True,
@@ -307,6 +317,7 @@ def program(
     alternatives: int = 0,
     marginals: bool = False,
     limits: Limits | None = None,
+    unmasking: Unmasking | None = None,
 ) -> Callable[[Callable[Parameters, Value]], Program[Parameters, Value]]: ...
 def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a program of a function: ``@program``, or ``@program(max_tokens=80)``.
@@ -321,7 +332,8 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
 
             * ``system``: a turn of the system before all others.
             * ``max_tokens``: the most tokens of one answer, EOS not counted.
-            * ``sampler``: chooses tokens, or writes whole answers; by default the most probable tokens.
+            * ``sampler``: chooses tokens, writes whole answers, or takes completions of canvases; by default the most
+              probable tokens, or the most probable completions.
             * ``potentials``: what else answers have to fulfil, or are worth.
             * ``seed``: of the sampler's random numbers.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
@@ -330,6 +342,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``alternatives``: how many other tokens the trace notes at each choice.
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.
             * ``limits``: for compiling.
+            * ``unmasking``: how a diffusion model fills the canvas of each answer: ``structgen.Unmasking(...)``.
 
     Raises:
         ProgramError: the template names no argument, there is no return annotation, or a parameter has a reserved name.

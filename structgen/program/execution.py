@@ -5,32 +5,40 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, final, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 
 import numpy as np
 
-from structgen.decode import AnyPotential, AnySampler, Greedy
+from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler, Greedy
+from structgen.decode.diffusion.canvas_sampler import CanvasSampler
+from structgen.decode.diffusion.unmasking import Unmasking
 from structgen.engine import compile
 from structgen.errors import ProgramError
 from structgen.grammar.nodes import Grammar
+from structgen.models.diffusion.protocol import DiffusionModel
 from structgen.program.answer import Answer, answer_of
-from structgen.program.commands import Ask, Branch, Fork, InBranch, Turn
+from structgen.program.canvas import CanvasConversation, CanvasWriting, canvas_sampler
+from structgen.program.commands import AnyConversation, Ask, Branch, Fork, InBranch, Turn
 from structgen.program.conversation import Conversation
 from structgen.program.events import Event, Text
 from structgen.program.remote import Dialogue, RemoteModel, RemoteWriting
-from structgen.program.run import Outcome
+from structgen.program.run import Outcome, Served
 from structgen.program.writing import Writing
 
 if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["Execution", "Settings", "current_model", "settings_with"]
+__all__ = ["AnyModel", "Execution", "Settings", "current_model", "settings_with"]
 
-current_model: ContextVar[LanguageModel | RemoteModel | None] = ContextVar("current_model", default=None)
+AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
+"""What answers a program: it writes token by token, fills canvases, or is behind a server."""
+
+current_model: ContextVar[AnyModel | None] = ContextVar("current_model", default=None)
 """The model of the program that is running, for those that it calls."""
 
 _GREEDY: Final = Greedy()
+_UNMASKING: Final = Unmasking()
 
 
 @final
@@ -40,7 +48,8 @@ class Settings:
 
     Attributes:
         max_tokens: the most tokens of one answer.
-        sampler: chooses tokens, or writes whole answers.
+        sampler: chooses tokens, writes whole answers, or takes completions of canvases; None is the default of the
+            model's kind: ``Greedy()``, or ``Dingo()``.
         potentials: what else answers have to fulfil, or are worth.
         seed: of the random numbers; each answer has a stream of its own.
         chat: whether turns are spelled by the model's chat template.
@@ -49,10 +58,11 @@ class Settings:
         alternatives: how many other tokens the trace notes at each choice.
         marginals: whether all values of fields that have few are weighed: see ``FieldScore.marginals``.
         limits: for compiling.
+        unmasking: how a diffusion model fills its canvases; other models have none.
     """
 
     max_tokens: int = 256
-    sampler: AnySampler = _GREEDY
+    sampler: AnySampler | AnyCanvasSampler | None = None
     potentials: Sequence[AnyPotential] = ()
     seed: int = 0
     chat: bool = True
@@ -61,6 +71,7 @@ class Settings:
     alternatives: int = 0
     marginals: bool = False
     limits: Limits | None = None
+    unmasking: Unmasking = _UNMASKING
 
 
 @final
@@ -68,20 +79,16 @@ class Execution:
     """A program that runs: its conversation, and what the model has answered.
 
     Args:
-        model: the language model, here or behind a server.
+        model: the language model, of either kind, here or behind a server.
         settings: for all answers.
         subject: what messages call the program.
     """
 
-    def __init__(self, model: LanguageModel | RemoteModel, settings: Settings, subject: str) -> None:
+    def __init__(self, model: AnyModel, settings: Settings, subject: str) -> None:
         self._model = model
         self._settings = settings
         self._subject = subject
-        self._conversation: Conversation | Dialogue = (
-            Dialogue(model, chat=settings.chat)
-            if isinstance(model, RemoteModel)
-            else Conversation(model, chat=settings.chat)
-        )
+        self._conversation: AnyConversation = _conversation_with(model, chat=settings.chat)
         self._open = [self._conversation]
         self.outcomes: list[Outcome] = []
 
@@ -136,7 +143,7 @@ class Execution:
             return (yield from self._act(step.branch.conversation, step.what, told=False))
         return (yield from self._act(self._conversation, step, told=True))
 
-    def _act(self, conversation: Conversation | Dialogue, step: Any, *, told: bool) -> Generator[Event, None, Any]:
+    def _act(self, conversation: AnyConversation, step: Any, *, told: bool) -> Generator[Event, None, Any]:
         if isinstance(step, str):
             conversation.say(step)
             if told and step:
@@ -167,55 +174,138 @@ class Execution:
         self._open.extend(branch.conversation for branch in made)
         return made
 
-    def _write(self, conversation: Conversation | Dialogue, answer: Answer, request: Ask) -> Iterator[Event]:
-        settings = self._settings
-        max_tokens = settings.max_tokens if request.max_tokens is None else request.max_tokens
-        sampler = settings.sampler if request.sampler is None else request.sampler
-        potentials = (*settings.potentials, *request.potentials)
-        tries = settings.tries if request.tries is None else request.tries
-        seed = _stream(settings.seed, len(self.outcomes))
-        writing: Writing | RemoteWriting
+    def _write(self, conversation: AnyConversation, answer: Answer, request: Ask) -> Iterator[Event]:
+        writing: Writing | RemoteWriting | CanvasWriting
         if isinstance(conversation, Dialogue):
-            if answer.source is not None and answer.source.search_limit:
-                raise ProgramError(
-                    self._subject,
-                    "the most probable quotations cannot be searched for on a server",
-                    evidence="it does not tell how probable each token is",
-                    remedy="take evidence=True, or a local model",
-                )
-            if potentials:
-                raise ProgramError(
-                    self._subject,
-                    "potentials cannot be asked while a server writes",
-                    evidence=f"there are {len(potentials)}",
-                    remedy="check the value by its type's validators, or take a local model",
-                )
-            writing = RemoteWriting(
-                conversation.model,
-                conversation.prompt(),
-                answer,
-                max_tokens=max_tokens,
-                sampler=sampler,
-                seed=seed,
-                tries=tries,
-                limits=settings.limits,
-            )
+            writing = self._remote_writing(conversation, answer, request)
+        elif isinstance(conversation, CanvasConversation):
+            writing = self._canvas_writing(conversation, answer, request)
         else:
-            writing = Writing(
-                conversation.ready(),
-                answer,
-                compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
-                max_tokens=max_tokens,
-                sampler=sampler,
-                potentials=potentials,
-                seed=seed,
-                tries=tries,
-                alternatives=settings.alternatives,
-                marginals=settings.marginals,
-            )
+            writing = self._token_writing(conversation, answer, request)
         yield from writing
-        conversation.written(writing.outcome.text)
-        self.outcomes.append(writing.outcome)
+        outcome = writing.outcome
+        if isinstance(conversation, CanvasConversation) and not isinstance(outcome.result, Served):
+            conversation.written(outcome.text, outcome.result.tokens)
+        elif not isinstance(conversation, CanvasConversation):
+            conversation.written(outcome.text)
+        self.outcomes.append(outcome)
+
+    def _token_writing(self, conversation: Conversation, answer: Answer, request: Ask) -> Writing:
+        settings = self._settings
+        return Writing(
+            conversation.ready(),
+            answer,
+            compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
+            max_tokens=self._max_tokens(request),
+            sampler=self._token_sampler(request),
+            potentials=(*settings.potentials, *request.potentials),
+            seed=self._seed,
+            tries=self._tries(request),
+            alternatives=settings.alternatives,
+            marginals=settings.marginals,
+        )
+
+    def _canvas_writing(self, conversation: CanvasConversation, answer: Answer, request: Ask) -> CanvasWriting:
+        settings = self._settings
+        self._refuse_on_canvases(conversation.model, answer, (*settings.potentials, *request.potentials))
+        sampler = settings.sampler if request.sampler is None else request.sampler
+        return CanvasWriting(
+            conversation.model,
+            conversation.prompt_ids(),
+            answer,
+            max_tokens=self._max_tokens(request),
+            sampler=canvas_sampler(sampler, conversation.model, self._subject),
+            unmasking=settings.unmasking,
+            seed=self._seed,
+            tries=self._tries(request),
+            marginals=settings.marginals,
+            limits=settings.limits,
+        )
+
+    def _remote_writing(self, conversation: Dialogue, answer: Answer, request: Ask) -> RemoteWriting:
+        settings = self._settings
+        if answer.source is not None and answer.source.search_limit:
+            raise ProgramError(
+                self._subject,
+                "the most probable quotations cannot be searched for on a server",
+                evidence="it does not tell how probable each token is",
+                remedy="take evidence=True, or a local model",
+            )
+        potentials = (*settings.potentials, *request.potentials)
+        if potentials:
+            raise ProgramError(
+                self._subject,
+                "potentials cannot be asked while a server writes",
+                evidence=f"there are {len(potentials)}",
+                remedy="check the value by its type's validators, or take a local model",
+            )
+        return RemoteWriting(
+            conversation.model,
+            conversation.prompt(),
+            answer,
+            max_tokens=self._max_tokens(request),
+            sampler=self._token_sampler(request),
+            seed=self._seed,
+            tries=self._tries(request),
+            limits=settings.limits,
+        )
+
+    def _refuse_on_canvases(self, model: DiffusionModel, answer: Answer, potentials: Sequence[AnyPotential]) -> None:
+        """Refuse by name what only writing token by token can do."""
+        settings = self._settings
+        refused = {
+            "potentials": (bool(potentials), "check the value by its type's validators"),
+            "alternatives": (settings.alternatives > 0, "leave it out: FieldScore.probability tells how sure it is"),
+            "evidence='exact'": (
+                answer.source is not None and bool(answer.source.search_limit),
+                "take evidence=True, whose quotations are the most probable ones of each canvas",
+            ),
+        }
+        for name, (is_asked, remedy) in refused.items():
+            if is_asked:
+                raise ProgramError(
+                    self._subject,
+                    f"{name} is for models that write token by token",
+                    evidence=f"model {model.name!r} fills canvases",
+                    remedy=f"{remedy}, or take an autoregressive model",
+                )
+
+    def _token_sampler(self, request: Ask) -> AnySampler:
+        """The sampler of tokens or of whole outputs.
+
+        Raises:
+            ProgramError: it, or the unmasking, is one of canvases.
+        """
+        settings = self._settings
+        sampler = settings.sampler if request.sampler is None else request.sampler
+        of_canvases = isinstance(sampler, CanvasSampler)
+        if of_canvases or settings.unmasking != _UNMASKING:
+            raise ProgramError(
+                self._subject,
+                f"{type(sampler).__name__ if of_canvases else 'unmasking'} is for models that fill canvases",
+                evidence=f"model {self._model.name!r} writes token by token",
+                remedy="leave it out, or take a diffusion model",
+            )
+        return _GREEDY if sampler is None else cast("AnySampler", sampler)
+
+    def _max_tokens(self, request: Ask) -> int:
+        return self._settings.max_tokens if request.max_tokens is None else request.max_tokens
+
+    def _tries(self, request: Ask) -> int:
+        return self._settings.tries if request.tries is None else request.tries
+
+    @property
+    def _seed(self) -> int:
+        """That of the next answer."""
+        return _stream(self._settings.seed, len(self.outcomes))
+
+
+def _conversation_with(model: AnyModel, *, chat: bool) -> AnyConversation:
+    if isinstance(model, RemoteModel):
+        return Dialogue(model, chat=chat)
+    if isinstance(model, DiffusionModel):
+        return CanvasConversation(model, chat=chat)
+    return Conversation(model, chat=chat)
 
 
 def _stream(seed: int, index: int) -> int:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, final
 
 from structgen.models.batching import Batch
+from structgen.models.diffusion.protocol import DiffusionModel
 from structgen.models.protocol import silent
 from structgen.program.events import Done
 from structgen.program.remote import RemoteModel
 
 if TYPE_CHECKING:
-    from structgen.models.protocol import LanguageModel, Progress
+    from structgen.models.protocol import Progress
     from structgen.program.definition import Program
+    from structgen.program.execution import AnyModel
     from structgen.program.run import Run
 
 __all__ = ["Mapped", "map_items"]
@@ -58,7 +60,7 @@ def map_items(
     program: Program[..., Value],
     items: Iterable[Any],
     *,
-    model: LanguageModel | RemoteModel,
+    model: AnyModel,
     batch_size: int,
     progress: Progress | bool,
     settings: Mapping[str, Any],
@@ -66,7 +68,8 @@ def map_items(
     """Run ``program`` for each item: see ``Program.map``.
 
     One thread a place of the batch, each of which takes the next item when it is through with one.  The forward passes
-    of all are run together; all else of a program is its thread's own.  A server puts requests together by itself.
+    of all are run together; all else of a program is its thread's own.  A server puts requests together by itself;
+    passes over canvases are not put together.
 
     Raises:
         ValueError: ``batch_size`` is less than 1.
@@ -90,7 +93,7 @@ def map_items(
                     done.append(index)
                     told.notify_all()
 
-    with nullcontext() if isinstance(model, RemoteModel) else Batch(model) as batch:
+    with nullcontext() if isinstance(model, (RemoteModel, DiffusionModel)) else Batch(model) as batch:
         workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, len(calls)))]
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from structgen.program.answer import Answer
     from structgen.program.fields import FieldEnd
 
-__all__ = ["MOST_TEXTS", "few_texts", "field_marginals"]
+__all__ = ["MOST_TEXTS", "few_texts", "field_marginals", "values_of"]
 
 MOST_TEXTS: Final = 100
 """The most texts that a field may have whose probabilities are computed."""
@@ -63,7 +63,7 @@ def _question(
     place = matcher.fork()
     place.accept_bytes(before)
     texts = few_texts(place, is_json=answer.form == "json", most=MOST_TEXTS)
-    values = None if texts is None else _values(answer, texts)
+    values = None if texts is None else values_of(answer, texts)
     if values is None:
         return None
     drawn = first
@@ -77,8 +77,8 @@ def _question(
     return Question(context, matcher, max_tokens - drawn, data[offsets[first] : offsets[drawn]], before, values)
 
 
-def _values(answer: Answer, texts: Sequence[bytes]) -> dict[bytes, Any] | None:
-    """The values by their texts; None where Python takes two of them for one, as ``1`` and ``True``."""
+def values_of(answer: Answer, texts: Sequence[bytes]) -> dict[bytes, Any] | None:
+    """Return the values by their texts; None where Python takes two of them for one, as ``1`` and ``True``."""
     made = {text: json.loads(text) if answer.form == "json" else _text_value(answer, text) for text in texts}
     kinds = {(type(value), value) for value in made.values()}
     return made if len(kinds) == len({value for _, value in kinds}) else None

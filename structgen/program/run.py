@@ -35,7 +35,8 @@ class FieldScore:
         logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
             tokens spell it; None where a server wrote it, for it does not tell.
         marginals: the probability of each value that might stand here, given the text before it, however it is
-            spelled; they sum to 1.  None unless they were asked for and the field has few values.
+            spelled; they sum to 1.  Of a canvas: see ``structgen.program.canvas_marginals``.  None unless they were
+            asked for and the field has few values.
     """
 
     path: Path

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode import Sampler, start_generation
@@ -17,6 +15,7 @@ from structgen.program.fields import NUMBER_BYTES, FieldEnd, Path, path_text
 from structgen.program.following import Refused, follower_of, value_of_text
 from structgen.program.marginals import field_marginals
 from structgen.program.run import FieldScore, Outcome, Violation
+from structgen.program.scores import field_scores, token_offsets
 
 if TYPE_CHECKING:
     from structgen.decode import AnyPotential, AnySampler, Context, Generation, Result
@@ -158,23 +157,11 @@ class Writing:
     def _fields(self, result: Result, value: Any) -> tuple[FieldScore, ...]:
         whole = FieldEnd((), result.data, 0, len(result.data))
         ends = [whole] if self._follower is None else self._follower.ends
-        offsets = _offsets(result.tokens, result.vocabulary.tokens)
-        sums = [0.0]
-        for step in result.steps:
-            sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
-        is_text = self._answer.form == "text"
-        known: Iterable[Mapping[Any, float] | None] = repeat(None)
+        known = None
         if self._marginals:
+            offsets = token_offsets(result.tokens, result.vocabulary.tokens)
             known = field_marginals(self._generation, self._answer, ends, offsets, max_tokens=self._max_tokens)
-        found: list[FieldScore] = []
-        for end, marginals in zip(ends, known, strict=False):
-            first = max(bisect_left(offsets, end.start + 1) - 1, 0)
-            last = min(bisect_left(offsets, end.end), len(result.tokens))
-            if not end.path:
-                last = len(result.steps)  # with the stop
-            logprob = sums[last] - sums[first]
-            found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, marginals))
-        return tuple(found)
+        return field_scores(self._answer, result, ends, value, marginals=known)
 
     def _retract(self, refused: Refused) -> Retracted:
         """Take back the field that was refused."""
@@ -184,7 +171,7 @@ class Writing:
         if sum(each.path == end.path for each in self._violations) >= self._tries:
             raise self._failure(end.path)
         tokens = generation.tokens
-        offsets = _offsets(tokens, generation.vocabulary.tokens)
+        offsets = token_offsets(tokens, generation.vocabulary.tokens)
         keep = max(bisect_left(offsets, end.start + 1) - 1, 0)
         generation.reject(len(tokens), keep=keep, also=self._alike(end, offsets[len(tokens) - 1]) if tokens else ())
         return self._taken_back(keep)
@@ -216,14 +203,6 @@ class Writing:
         return ValidationFailed(
             path_text(path), [(each.text, each.problem) for each in self._violations if each.path == path]
         )
-
-
-def _offsets(tokens: tuple[int, ...], texts: Any) -> list[int]:
-    """The byte at which each token begins, and the end."""
-    offsets = [0]
-    for token in tokens:
-        offsets.append(offsets[-1] + len(texts[token]))
-    return offsets
 
 
 def _reading(subject: AnyPotential, answer: Answer) -> Potential:

@@ -13,8 +13,12 @@ from structgen.decode.sampling.branches import Branches
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.start import check_start, constraint_of
+from structgen.models.diffusion.protocol import DiffusionModel
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from structgen.decode.diffusion.trajectories.reveal_order import RevealOrder
     from structgen.decode.potentials import Potential
     from structgen.decode.potentials.lifted import Score
     from structgen.decode.sampling.samples import Samples
@@ -30,13 +34,16 @@ _DEFAULT: Final = SMC()
 
 
 def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a default
-    model: LanguageModel,
+    model: LanguageModel | DiffusionModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,
     *,
     sampler: SequenceSampler = _DEFAULT,
     potentials: Sequence[Potential | Constraint | Score] = (),
-    max_tokens: int = 256,
+    max_tokens: int | None = None,
+    canvas: int | ArrayLike | None = None,
+    order: RevealOrder | None = None,
+    temperature: float | None = None,
     seed: int = 0,
     chat: bool = True,
     limits: Limits | None = None,
@@ -46,13 +53,19 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     The target is the model's law given that the output is a member of at most ``max_tokens`` tokens, times what the
     potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
 
+    For a diffusion model it is the law of the canvases that the model fills by itself, given that they spell a member:
+    see ``structgen.decode.diffusion.trajectories.fill_smc``.
+
     Args:
-        model: the language model.
+        model: the language model, or a diffusion model.
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
         sampler: how outputs are drawn.
         potentials: what else outputs are worth: potentials, constraints, or functions of the text.
-        max_tokens: the most tokens that an output may have, EOS not counted.
+        max_tokens: the most tokens that an output may have, EOS not counted; 256 by default.
+        canvas: of a diffusion model: how many slots there are, or the canvas itself, in place of ``max_tokens``.
+        order: of a diffusion model: which slots are revealed when, by default one by one in any order.
+        temperature: of a diffusion model, whose law at this temperature is the target; 1 by default.
         seed: of the random numbers; the same seed gives the same samples.
         chat: whether a text becomes a message of the model's chat template.
         limits: for compiling a grammar; a constraint has its own.
@@ -63,7 +76,40 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     Raises:
         BudgetError, GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
         GenerationError: also where a potential raises an error, returns no score, or breaks its contract.
+        ValueError: an argument belongs to the other kind of model.
     """
+    if isinstance(model, DiffusionModel):
+        if potentials:
+            raise ValueError(
+                f"potentials are asked about beginnings of a text, and model {model.name!r} fills a canvas everywhere "
+                "at once; say it in the grammar, or take an autoregressive model"
+            )
+        if not isinstance(sampler, SMC):
+            raise ValueError(
+                f"sampler={sampler!r:.60} is not for model {model.name!r}, which fills a canvas; take SMC(), whose "
+                "outputs have weights"
+            )
+        # Canvases are sampled by means of this package, so it cannot import them when it is imported itself.
+        from structgen.decode.diffusion.writing import sample_canvases
+
+        return sample_canvases(
+            model,
+            prompt,
+            grammar,
+            max_tokens=max_tokens,
+            canvas=canvas,
+            sampler=sampler,
+            order=order,
+            temperature=1.0 if temperature is None else temperature,
+            seed=seed,
+            chat=chat,
+            limits=limits,
+        )
+    for name, value in {"canvas": canvas, "order": order, "temperature": temperature}.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r:.60} is not for model {model.name!r}, which writes token by token; leave it out"
+            )
     constraint = constraint_of(grammar, model, limits)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return run_sampler(
@@ -71,7 +117,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             context,
             constraint,
             potentials=potentials,
-            max_tokens=max_tokens,
+            max_tokens=256 if max_tokens is None else max_tokens,
             generator=np.random.Generator(np.random.PCG64(seed)),
         )
 

@@ -27,7 +27,7 @@ def test_examples_run(
     names: dict[str, Any] = {"__name__": "programs"}
     for block in blocks:
         exec(compile(block, str(DOCUMENT), "exec", dont_inherit=True), names)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     assert names["run"].value.age >= 0
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)
 

@@ -33,4 +33,9 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     assert all(re.fullmatch("(yes|no|maybe)[.!]", text) for text in names["draws"])
     assert names["at_once"].stats.forwards <= 4
     assert names["given"].text.startswith('{"name": "')
-    assert len(blocks) == 3
+    assert names["drafted"].tokens == names["stepwise"].tokens
+    assert names["drafted"].stats.forwards < names["stepwise"].stats.forwards
+    assert {"name", "age"} == set(json.loads(names["judged"].text))
+    assert names["in_order"].forwards == 4
+    assert names["page"].lstrip().lower().startswith("<!doctype html>")
+    assert len(blocks) == 7

@@ -1,0 +1,201 @@
+"""How a canvas was filled, as a page of HTML that replays it.
+
+The page is one file without network, libraries or data in its script: every slot is an element that says when it was
+filled and how sure the model was, and a script shows and hides them.  Without scripts it shows the finished canvas.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, Self, final
+
+import numpy as np
+
+from structgen.decode.diffusion.mean_field import FREE
+from structgen.decode.diffusion.slot_text import slot_text, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.canvas_run import Snapshot
+    from structgen.decode.result import Result
+    from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["Recorder", "Replay", "replay_page"]
+
+_PLACE: Final = re.compile(r"\{\{(title|sections)\}\}")
+_SHADES: Final = 10
+"""Colours of confidences, the last for the surest."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """How one canvas was filled.
+
+    Attributes:
+        snapshots: of one canvas, in order; slots that were filled stay as they are.
+        vocabulary: of its tokens.
+        confidences: how probable each slot's token was when it was filled, float64 ``[slots]``; NaN where that is not
+            known, 1 where the grammar left no choice.
+        name: its heading, perhaps "".
+
+    Raises:
+        ValueError: there is no snapshot, or they are not of one canvas.
+    """
+
+    snapshots: Sequence[Snapshot]
+    vocabulary: Vocabulary
+    confidences: NDArray[np.float64]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.snapshots:
+            raise ValueError("a replay needs a snapshot at least; pass what stream= was called with")
+        before = self.snapshots[0].canvas
+        for number, snapshot in enumerate(self.snapshots[1:], 2):
+            canvas = snapshot.canvas
+            if canvas.shape != before.shape or np.any((before != FREE) & (canvas != before)):
+                raise ValueError(
+                    f"snapshot {number} is of another canvas than snapshot {number - 1}: a slot that was filled "
+                    "holds something else; replay each canvas by itself"
+                )
+            before = canvas
+        if self.confidences.shape != before.shape:
+            raise ValueError(f"there are {len(self.confidences)} confidences for {len(before)} slots")
+
+    @classmethod
+    def of(cls, snapshots: Sequence[Snapshot], result: Result, *, name: str = "") -> Self:
+        """Return the replay of one output.
+
+        Args:
+            snapshots: what ``stream=`` was called with.
+            result: the output, whose steps say how probable each token was.
+            name: a heading.
+
+        Raises:
+            ValueError: as the class.
+        """
+        if not snapshots:
+            raise ValueError("a replay needs a snapshot at least; pass what stream= was called with")
+        confidences = np.full(len(snapshots[-1].canvas), np.nan)
+        for slot, step in enumerate(result.steps[: len(confidences)]):
+            if step.forced or step.log_z is not None:  # else it stood there from the beginning
+                confidences[slot] = math.exp(min(step.logprob, 0.0))
+        return cls(snapshots, result.vocabulary, confidences, name)
+
+    @property
+    def filled_in(self) -> NDArray[np.int64]:
+        """The snapshot that shows each slot filled for the first time; ``len(snapshots)`` for those that stay free."""
+        free = np.stack([snapshot.canvas == FREE for snapshot in self.snapshots])
+        found: NDArray[np.int64] = free.sum(axis=0)
+        return found
+
+
+@final
+class Recorder:
+    """Keeps the snapshots of all canvases that it is called with: pass it as ``stream``.
+
+    The first snapshot of a canvas is that before any forward pass.
+    """
+
+    def __init__(self) -> None:
+        self._canvases: list[list[Snapshot]] = []
+
+    def __call__(self, snapshot: Snapshot, /) -> None:
+        """Keep a snapshot."""
+        if not snapshot.forwards or not self._canvases:
+            self._canvases.append([])
+        self._canvases[-1].append(snapshot)
+
+    def replays(self, results: Sequence[Result], *, names: Sequence[str] = ()) -> list[Replay]:
+        """Return the replays of some outputs.
+
+        Canvases that became none of them, as those that a check refused, are left out.
+
+        Args:
+            results: the outputs, in the order in which their canvases were filled.
+            names: a heading for each.
+
+        Raises:
+            ValueError: an output was written on no canvas that was recorded.
+        """
+        found: list[Replay] = []
+        canvases = iter(self._canvases)
+        for number, result in enumerate(results):
+            tokens = None if result.canvas is None else list(result.canvas.tokens)
+            snapshots = next((each for each in canvases if each[-1].canvas.tolist() == tokens), None)
+            if snapshots is None:
+                raise ValueError(f"output {number + 1} is on none of the {len(self._canvases)} canvases recorded")
+            found.append(Replay.of(snapshots, result, name=names[number] if number < len(names) else ""))
+        return found
+
+
+def replay_page(replays: Sequence[Replay], *, title: str = "structgen: how the canvas was filled") -> str:
+    """Return a page of HTML that replays canvases being filled.
+
+    Args:
+        replays: each becomes a section with its own buttons and slider.
+        title: of the page.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not replays:
+        raise ValueError("there is nothing to replay; pass at least one Replay")
+    sections = "\n".join(_section(number, replay) for number, replay in enumerate(replays, 1))
+    page = (files(__package__) / "replay.html").read_text(encoding="utf-8")
+    parts = {"title": escape(visible(title)), "sections": sections}
+    return _PLACE.sub(lambda place: parts[place[1]], page)  # in one go: what is put in is not searched for places
+
+
+def _section(number: int, replay: Replay) -> str:
+    heading = f"<h2>{escape(visible(replay.name))}</h2>\n" if replay.name else ""
+    label = escape(visible(replay.name) or f"canvas {number}", quote=True)
+    forwards = ",".join(str(int(snapshot.forwards)) for snapshot in replay.snapshots)
+    last = len(replay.snapshots) - 1
+    slots = "".join(_slot(slot, replay, int(at)) for slot, at in enumerate(replay.filled_in))
+    buttons = "".join(
+        f'<button type="button" data-go="{go}" aria-label="{name}">{mark}</button>'
+        for go, name, mark in (
+            ("first", "first step", "⏮"),
+            ("back", "step back", "◀"),
+            ("play", "play", "▶ play"),
+            ("next", "next step", "▶"),
+            ("last", "last step", "⏭"),
+        )
+    )
+    return (
+        f'<section class="replay" aria-label="{label}" data-forwards="{forwards}">\n{heading}'
+        f'<p class="canvas" role="group" aria-label="slots">{slots}</p>\n'
+        f'<div class="controls">{buttons}'
+        f'<input type="range" min="0" max="{last}" value="{last}" step="1" aria-label="step"></div>\n'
+        f'<p class="where" role="status" aria-live="polite">{_where(replay)}</p>\n</section>'
+    )
+
+
+def _where(replay: Replay) -> str:
+    """What the page says of the finished canvas before its script does."""
+    last, step = replay.snapshots[-1], len(replay.snapshots) - 1
+    filled = int((last.canvas != FREE).sum())
+    passes = "pass" if last.forwards == 1 else "passes"
+    slots = f"{filled} of {len(last.canvas)} slots filled"
+    return f"step {step} of {step}: {slots} after {int(last.forwards)} forward {passes}"
+
+
+def _slot(slot: int, replay: Replay, at: int) -> str:
+    token = int(replay.snapshots[-1].canvas[slot])
+    if token == FREE:
+        return f'<span class="slot free" data-at="{at}" title="slot {slot}: free">&nbsp;</span>'
+    known = float(replay.confidences[slot])
+    shade = "unknown" if math.isnan(known) else f"c{min(int(known * _SHADES), _SHADES - 1)}"
+    sure = "" if math.isnan(known) else f", probability {known:.3g}"
+    ends = " end" if token in replay.vocabulary.eos else ""
+    text = slot_text(replay.vocabulary, token)
+    return f'<bdi class="slot {shade}{ends}" data-at="{at}" title="slot {slot}: step {at}{sure}">{escape(text)}</bdi>'
