@@ -10,6 +10,9 @@ WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto
 
+# Tests of native code that lie beside what calls it.
+CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/test_,class_scores.py token_automaton.py chain.py context_free.py)
+
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads of torch that spin while they wait are ten times slower as soon as another process wants a core.
@@ -58,7 +61,7 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
-	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(PYTEST_ARGS)
+	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/stamp-bench  ## run the benchmarks, side by side with the peers
 	for script in $(filter-out benchmarks/sampling_%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
