@@ -66,6 +66,9 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
     ``logprob + log_z`` its log-probability under the model's own law of that slot in that pass.  Other than with
     autoregressive models, ``log_z`` may be positive: the language may ask for a token more than the model does.
 
+    Of a recursive grammar whose next byte does not always decide how to read on, canvases may have several readings.
+    What is taken and drawn is exact all the same; confidence, ``logprob`` and ``log_z`` count readings there.
+
     Args:
         model: the diffusion model.
         prompt: a text, or the messages of a chat.
@@ -100,7 +103,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         raise ValueError(f"temperature must be positive and finite; found {temperature!r}; Dingo() draws nothing")
     mask_token = mask_of(model)
     constraint = canvas_constraint(grammar, model, limits)
-    language = canvas_language(constraint)
+    language = canvas_language(constraint, ambiguity="counted")
     ids = model.encode_prompt(prompt, chat=chat)
     first = first_canvas(canvas, language, model, len(ids), mask_token, block)
     told = _Told(first, stream)

@@ -69,4 +69,4 @@ def _made(constraint: Constraint, most_states: int, most_edges: int, ambiguity: 
         else:
             if len(lifted.source) <= most_edges:
                 return RegularLanguage(lifted, constraint.vocabulary)
-    return ContextFreeLanguage(constraint, ambiguity=ambiguity)
+    return ContextFreeLanguage(constraint, ambiguity=ambiguity, most_states=max(most_states, MOST_STATES))

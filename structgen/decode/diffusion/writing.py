@@ -202,7 +202,7 @@ def slots_within(constraint: Constraint, max_tokens: int, *, room: int | None = 
     """
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ValueError(f"max_tokens must be an integer of at least 1, for a canvas has a slot; found {max_tokens!r}")
-    language = canvas_language(constraint)
+    language = canvas_language(constraint, ambiguity="counted")  # that of fill_canvas()
     if language.shortest > max_tokens:
         raise BudgetError(budget=max_tokens, needed=language.shortest)
     slots = canvas_length(language, most=max_tokens)

@@ -179,6 +179,19 @@ def test_recursive_grammars_are_filled(policy: Any, sampler: CanvasSampler) -> N
         assert all(len(toy.agreeing(snapshot.canvas)) for snapshot in snapshots)
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
+def test_ambiguous_grammars_are_filled(sampler: CanvasSampler) -> None:
+    """Sums that can be read in several ways: policies get a confidence, and what comes out adds up."""
+    vocabulary = Vocabulary([b"", b"1", b"+", b"1+", b"(", b")", b""], eos=[0], special={6: "<mask>"})
+    grammar = sg.lark('start: e\ne: e "+" e | "1" | "(" e ")"')
+    for seed, policy in enumerate(POLICIES):
+        model = HashDiffusion(vocabulary, seed=seed)
+        result = fill_canvas(model, "", grammar, canvas=7, policy=policy, sampler=sampler, seed=seed)
+        assert eval(result.text) == result.text.count("1")
+    with pytest.raises(GenerationError, match="more than once"):
+        sg.sample(HashDiffusion(vocabulary), "", grammar, sampler=sg.SMC(2), canvas=7)
+
+
 def test_what_the_model_wants_is_written(mask_vocabulary: Vocabulary) -> None:
     """A model that wants a member gets it; one that wants none gets the nearest thing."""
     wish = '{"name": "Ada", "age": 36, "tags": ["ab"]}'
