@@ -203,7 +203,12 @@ Chart::Chart(std::shared_ptr<const ChartPlan> plan, std::span<const double> weig
       outlets_(at(plan_->outlet_begin, plan_->shared), slots),
       largest_(masses_.width(0)),
       sums_(masses_.width(0)),
-      is_leaving_(plan_->cells()) {
+      is_leaving_(plan_->cells()),
+      target_of_(plan_->cells(), -1) {
+  size_t targets = 0;
+  for (int32_t cell : plan_->outlets.second)
+    if (cell >= 0 && target_of_[static_cast<size_t>(cell)] < 0) target_of_[static_cast<size_t>(cell)] = static_cast<int32_t>(targets++);
+  targets_ = std::make_unique_for_overwrite<double[]>(targets * (slots + 1) * masses_.width(0));
   for (int32_t cell : plan_->leaving_cells) is_leaving_[static_cast<size_t>(cell)] = 1;
   for (size_t label = 0; label < plan_->labels; ++label) {
     double* row = leaving_.row(0, label);
@@ -246,10 +251,16 @@ void Chart::compose(size_t composition, size_t boundary, bool is_shared, double*
       }
       for (size_t middle = boundary; middle <= slots_; ++middle)
         if (entered[middle - start] > kNone)
-          add_term(entered[middle - start], masses_.row(middle, static_cast<size_t>(cell)), middle, boundary);
+          add_term(entered[middle - start], target(static_cast<size_t>(cell), middle), middle, boundary);
     }
     combine(boundary, out);
   }
+}
+
+void Chart::keep_target(size_t boundary, size_t cell) {
+  if (target_of_[cell] < 0) return;
+  const double* row = masses_.row(boundary, cell);
+  std::copy(row, row + masses_.width(boundary), targets_.get() + target_at(cell, boundary));
 }
 
 const double* Chart::part(size_t index, size_t boundary, bool is_shared) const {
@@ -295,6 +306,7 @@ void Chart::read_on(size_t boundary) {
     for (size_t cell = 0; cell < at(plan.cell_begin, plan.states); ++cell) std::fill_n(masses_.row(boundary, cell), width, kNone);
   }
   for (int32_t cell : plan.ending_cells) masses_.row(boundary, static_cast<size_t>(cell))[boundary - start] = 0.0;
+  for (size_t cell = 0; cell < at(plan.cell_begin, plan.states); ++cell) keep_target(boundary, cell);
   for (size_t call = 0; call < plan.row_of_call.size(); ++call) {
     for (size_t arrival = at(plan.arrival_begin, call); arrival < at(plan.arrival_begin, call + 1); ++arrival) {
       const size_t first = at(plan.contractions.begin, arrival), last = at(plan.contractions.begin, arrival + 1);
@@ -311,6 +323,7 @@ void Chart::read_on(size_t boundary) {
       const size_t row = at(plan.row_of_call, call);
       if (at(plan.cell_begin, row) < at(plan.cell_begin, row + 1))
         compose(at(plan.composition_of, row), boundary, false, masses_.row(boundary, at(plan.cell_begin, row)));
+      for (size_t cell = at(plan.cell_begin, row); cell < at(plan.cell_begin, row + 1); ++cell) keep_target(boundary, cell);
     }
   }
 }
@@ -435,7 +448,7 @@ class ChartShares {
       const double mass = entered[middle - start];
       if (mass == kNone) continue;
       const size_t skipped = first_of(middle) - start;
-      put(into[middle - start], pass(masses_.row(middle, cell), shares + skipped, whole + skipped, chart_.masses_.row(middle, cell), mass,
+      put(into[middle - start], pass(masses_.row(middle, cell), shares + skipped, whole + skipped, chart_.target(cell, middle), mass,
                                      width - skipped));
     }
   }

@@ -83,6 +83,13 @@ class Chart {
   void compose(size_t composition, size_t boundary, bool is_shared, double* out);
   const double* part(size_t index, size_t boundary, bool is_shared) const;
   void combine(size_t boundary, double* out);
+  void keep_target(size_t boundary, size_t cell);
+  // The row of a cell that some composition goes on with, from a copy where all rows of the cell lie together.
+  const double* target(size_t cell, size_t boundary) const { return targets_.get() + target_at(cell, boundary); }
+  size_t target_at(size_t cell, size_t boundary) const {
+    const size_t index = static_cast<size_t>(target_of_[cell]) * (slots_ + 1) + boundary;
+    return index * masses_.width(0) + boundary / kBlock * kBlock;
+  }
   double weight(size_t slot, int32_t label) const { return weights_[slot * plan_->labels + static_cast<size_t>(label)]; }
   // Weights of a label in the slot before each boundary, from the block of `boundary` on.
   const double* leaving(int32_t label, size_t boundary) const {
@@ -98,6 +105,8 @@ class Chart {
   std::vector<ChartTerm> terms_;
   std::vector<double> scratch_, largest_, sums_;
   std::vector<uint8_t> is_leaving_;
+  std::vector<int32_t> target_of_;
+  std::unique_ptr<double[]> targets_;
   friend class ChartShares;
 };
 

@@ -108,6 +108,9 @@ class ContextFreeLanguage:
         self.sizes = np.bincount(self.class_of, minlength=self.classes)
         self.counts[:, self.sizes == 0] = 0.0
         self.layout = class_layout(self.class_of, self.classes)
+        labelled = [classes for classes in self.plan.labels if classes]  # all but ALWAYS, the first
+        self.label_classes = np.array([of for classes in labelled for of in classes], dtype=np.int32)
+        self.label_starts = np.cumsum([0, *map(len, labelled)])[: len(labelled)]
         with np.errstate(divide="ignore"):
             self.log_counts = np.log(self.counts)
         self.shortest = _shortest(self.plan)

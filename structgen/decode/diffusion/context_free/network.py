@@ -28,8 +28,8 @@ __all__ = ["MOST_STATES", "Network", "network_of"]
 MOST_STATES: Final = 20_000
 """States of a network, before and after rules are read in place of their calls."""
 
-_MOST_CHOICES: Final = 5_000
-"""Sets of rules among which the one is looked for whose calls remain."""
+_MOST_CHOICES: Final = 5_000_000
+"""Pairs of rules that are looked at for all sets of rules among which the one is looked for whose calls remain."""
 
 Local: TypeAlias = "tuple[int, ...]"
 """States of the rules that are read in place of their calls, from the outermost to the one that reads."""
@@ -134,27 +134,27 @@ class _Rules:
     def choices_of_frames(self) -> Iterable[frozenset[int]]:
         """Sets of rules whose calls may remain, the best first: without the others' calls nothing recurs."""
         callees = {start: self._callees(start) for start in {0, *self.starts}}
+        graph = _CallGraph(callees)
+        found: list[frozenset[int]] = []
         tried = 0
-        recursive = [start for start in sorted(self.starts) if start in _reached(callees, start, frozenset())]
         for count in range(4):
-            found = []
-            for chosen in combinations(recursive, count):
+            for chosen in combinations(graph.recursive, count):
                 tried += 1
-                if tried > _MOST_CHOICES:
+                if tried * len(graph.recursive) ** 2 > _MOST_CHOICES and count > 1:
                     break
-                if not _recurs(callees, frozenset(chosen)):
+                if not graph.recurs_without(chosen):
                     found.append(frozenset(chosen))
             if found:
-                # A rule that others call in many places is read once; of equal ones, the first.
-                sites: dict[int, int] = defaultdict(int)
-                for inner in callees.values():
-                    for start, _ in inner:
-                        sites[start] += 1
-                found.sort(key=lambda chosen: (-sum(sites[start] for start in chosen), sorted(chosen)))
-                yield from found[:3]
                 break
-        if recursive:
-            yield frozenset(recursive)
+        # A rule that others call in many places is read once; of equal ones, the first.
+        sites: dict[int, int] = defaultdict(int)
+        for inner in callees.values():
+            for start, _ in inner:
+                sites[start] += 1
+        found.sort(key=lambda chosen: (-sum(sites[start] for start in chosen), sorted(chosen)))
+        yield from found[:3]
+        if graph.recursive:
+            yield frozenset(graph.recursive)
         yield self.starts
 
     def _callees(self, start: int) -> set[tuple[int, bool]]:
@@ -260,26 +260,41 @@ class _Table:
         self.specials: list[tuple[int, int, int]] = []
 
 
-def _reached(callees: dict[int, set[tuple[int, bool]]], start: int, without: frozenset[int]) -> set[int]:
-    seen: set[int] = set()
-    agenda = [start]
-    while agenda:
-        for callee, _ in callees[agenda.pop()]:
-            if callee not in seen and callee not in without:
-                seen.add(callee)
-                agenda.append(callee)
-    return seen
+class _CallGraph:
+    """Which rules call which.
+
+    Attributes:
+        recursive: the rules that may be called within themselves, increasing.
+    """
+
+    def __init__(self, callees: dict[int, set[tuple[int, bool]]]) -> None:
+        starts = sorted(callees)
+        index = {start: at for at, start in enumerate(starts)}
+        calls = np.zeros((len(starts), len(starts)), dtype=bool)
+        inner = np.zeros_like(calls)  # other than as the last thing that a rule does
+        for start, found in callees.items():
+            for callee, is_last in found:
+                calls[index[start], index[callee]] = True
+                inner[index[start], index[callee]] |= not is_last
+        kept = np.flatnonzero(np.diagonal(_closure(calls)))
+        self.recursive = [starts[at] for at in kept.tolist()]
+        self._calls, self._inner = calls[np.ix_(kept, kept)], inner[np.ix_(kept, kept)]
+
+    def recurs_without(self, frames: Iterable[int]) -> bool:
+        """Whether some rule may still be called within itself, other than as the last thing it does."""
+        is_left = ~np.isin(self.recursive, list(frames))
+        reached = _closure(self._calls[np.ix_(is_left, is_left)])
+        return bool((self._inner[np.ix_(is_left, is_left)] & reached.T).any())
 
 
-def _recurs(callees: dict[int, set[tuple[int, bool]]], frames: frozenset[int]) -> bool:
-    """Whether a rule that is no frame may be called within itself, other than as the last thing it does."""
-    for start, inner in callees.items():
-        if start in frames:
-            continue
-        for callee, is_last in inner:
-            if not is_last and callee not in frames and (callee == start or start in _reached(callees, callee, frames)):
-                return True
-    return False
+def _closure(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """What is reached by one edge or more."""
+    reached = edges
+    while True:
+        further = reached | ((reached.astype(np.float32) @ reached.astype(np.float32)) > 0)
+        if np.array_equal(further, reached):
+            return reached
+        reached = further
 
 
 def _minimal(table: _Table) -> Network:

@@ -146,7 +146,9 @@ class Plan:
     def bytes(self, slots: int) -> int:
         """What the tables of a chart take in memory."""
         rows = self.cells + self.arrivals + int(self.part_begin[self.shared]) + int(self.outlet_begin[self.shared])
-        return 8 * rows * int(row_widths(slots).sum())
+        widths = row_widths(slots)
+        targets = len(np.unique(self.outlets.second[self.outlets.second >= 0]))  # which are held twice
+        return 8 * (rows * int(widths.sum()) + targets * (slots + 1) * int(widths[0]))
 
     def steps(self, slots: int) -> int:
         """Elementary steps of a chart, at most: products of two masses."""

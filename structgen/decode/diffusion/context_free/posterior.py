@@ -171,13 +171,8 @@ class ContextFreePosterior:
         language, law = self.language, self.law
         made = np.empty((law.slots, len(language.plan.labels)))
         if len(law.free):
-            if is_max:
-                for label, classes in enumerate(language.plan.labels):
-                    made[law.free, label] = scores[:, list(classes)].max(axis=1, initial=-np.inf)
-            else:
-                largest = scores.max(axis=1, keepdims=True, initial=-np.inf)
-                with np.errstate(divide="ignore"):
-                    made[law.free] = np.log(np.exp(scores - largest) @ language.counts.T) + largest
+            if len(language.label_starts):  # a grammar of the empty text alone has no labels
+                made[law.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
             made[law.free, ALWAYS] = 0.0
         for slot in np.flatnonzero(law.canvas != FREE).tolist():
             made[slot] = language.fixed_weights(int(law.canvas[slot]), is_max=is_max)
@@ -298,6 +293,22 @@ class ContextFreePosterior:
                 remedy="use best() or draw(), which are exact; make the grammar deterministic; or pass "
                 'ambiguity="counted" where it is known to be unambiguous, or counting is what you want',
             )
+
+
+def _by_label(scores: NDArray[np.float64], language: ContextFreeLanguage, *, is_max: bool) -> NDArray[np.float64]:
+    """Log weights of the labels that have classes, for each row of scores of classes.
+
+    Shares of one law are at least exp(-80) over the size of the vocabulary of its largest, so that none is lost.
+    """
+    spread = scores[:, language.label_classes]
+    if is_max:
+        maxima: NDArray[np.float64] = np.maximum.reduceat(spread, language.label_starts, axis=1)
+        return maxima
+    largest = scores.max(axis=1, keepdims=True)
+    sums = np.add.reduceat(np.exp(spread - largest), language.label_starts, axis=1)
+    with np.errstate(divide="ignore"):
+        logs: NDArray[np.float64] = np.log(sums) + largest
+    return logs
 
 
 def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -78,7 +78,6 @@ class TokenNetwork:
         moves: int32 ``[n, 3]``: (state, class, node after the token).
         leaving: int32 ``[n, 3]``: (state, class, rest that is left of the token beyond the end of the rule).
         readings: by (rest, state after a return).
-        returns: the states after returns.
     """
 
     states: int
@@ -89,7 +88,6 @@ class TokenNetwork:
     moves: NDArray[np.int32]
     leaving: NDArray[np.int32]
     readings: dict[tuple[int, int], Reading]
-    returns: tuple[int, ...]
 
     @property
     def eos_class(self) -> int:
@@ -144,10 +142,10 @@ class _Effects:
         self._after: dict[tuple[int, int], int] = {}
         self._stacks_after: dict[tuple[Stack, int, bool], tuple[frozenset[Stack], bool]] = {}
         self._known(frozenset())
-        self.returns = tuple(sorted({after for _, _, after in network.calls}))
+        returns = {after for _, _, after in network.calls}
         # A rule that ends before anything is read ends at the boundary between two tokens, or passes on the whole rest:
         # both are no matter of what is read here, and so the first byte must be read.
-        self._unread = self._known(frozenset((state, (_FRESH, state)) for state in self.returns))
+        self._unread = self._known(frozenset((state, (_FRESH, state)) for state in returns))
         self._start = self._known(frozenset((state, (_FRESH, state)) for state in range(network.states)))
 
     def of_tokens(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
@@ -229,25 +227,26 @@ class _Effects:
         if found is None:
             after: set[Stack] = set()
             is_left = False
-            seen, agenda = {stack}, [stack]
+            seen = {(stack, False)}
+            agenda = list(seen)
             while agenda:
-                one = agenda.pop()
-                new: list[Stack] = []
+                one, is_entered = agenda.pop()
+                new: list[tuple[Stack, bool]] = []
                 target = self._targets[one[-1]][kind]
                 if target >= 0:
                     after.add((*one[:-1], target))
                 for start, state in self._calls[one[-1]]:
-                    new.append((*one[:-1], state, start))
-                if self._final[one[-1]]:
+                    new.append(((*one[:-1], state, start), True))
+                if self._final[one[-1]] and not is_entered:  # a call reads something
                     if len(one) > 1:
-                        new.append(one[:-1])
-                    elif not fresh or one != stack:
+                        new.append((one[:-1], False))
+                    elif not fresh:
                         is_left = True
                 for each in new:
                     if each not in seen:
                         seen.add(each)
                         agenda.append(each)
-                        if len(each) > len(stack) + self._states:
+                        if len(each[0]) > len(stack) + self._states:
                             raise GrammarError("grammar", "a rule calls itself before it reads anything")
             found = self._stacks_after[key] = frozenset(after), is_left
         return found
@@ -320,7 +319,6 @@ class _Numbering:
             moves=np.array(sorted(moves), dtype=np.int32).reshape(-1, 3),
             leaving=np.array(sorted(leaving), dtype=np.int32).reshape(-1, 3),
             readings=numbered,
-            returns=tuple(state_number[state] for state in self._effects.returns if state in state_number),
         )
 
     def _numbered(

@@ -191,6 +191,7 @@ def expect_explore(brute: Brute, policy: Explore, was_forced: set[int]) -> list[
         (Explore(0.7, 1.5, 0.3), expect_explore),
         (Explore(0.8, 0.0), expect_explore),
     ],
+    ids=lambda value: repr(value) if isinstance(value, CommitPolicy) else "",
     ids=repr,
 )
 def test_each_rule_is_what_it_says(policy: Any, expect: Any) -> None:

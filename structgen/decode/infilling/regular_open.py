@@ -1,0 +1,73 @@
+"""Canvases with open slots of a regular language."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from structgen.decode.diffusion.mean_field import FREE
+from structgen.decode.infilling.open_canvas import OPEN, mask_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.posterior import Canvas
+    from structgen.decode.diffusion.regular import RegularLanguage
+
+__all__ = ["RegularOpen"]
+
+
+@final
+class RegularOpen:
+    """Canvases with open slots of a regular language: states are carried from both ends to the slot.
+
+    Args:
+        language: of the same members.
+
+    Complexity: O(slots x edges of the automaton over tokens) a question.
+    """
+
+    def __init__(self, language: RegularLanguage) -> None:
+        self.vocabulary = language.vocabulary
+        self._automaton = language.automaton
+        self._holds = language.holds[: language.eos_label]  # of labels that text has
+
+    def completable(self, canvas: Canvas, /, *, at: int | None = None) -> bool:
+        """See ``OpenLanguage.completable``."""
+        reached: list[bool] = self._reached(canvas[::-1].tolist(), forwards=False).tolist()
+        return reached[0]
+
+    def allowed(self, canvas: Canvas, slot: int, /) -> NDArray[np.int32]:
+        """See ``OpenLanguage.allowed``."""
+        automaton = self._automaton
+        before = self._reached(canvas[:slot].tolist(), forwards=True)
+        after = self._reached(canvas[:slot:-1].tolist(), forwards=False)
+        alive = before[automaton.source] & after[automaton.target]
+        classes: NDArray[np.bool_] = np.logical_or.reduce(self._holds[np.unique(automaton.label[alive])], axis=0)
+        return mask_words(classes[automaton.class_of])
+
+    def _reached(self, tokens: Sequence[int], *, forwards: bool) -> NDArray[np.bool_]:
+        """The states that slots lead to from the start, or from which they, read backwards, lead to acceptance."""
+        automaton = self._automaton
+        source, target = automaton.source, automaton.target
+        if not forwards:
+            source, target = target, source
+            states: NDArray[np.bool_] = automaton.accepting.copy()
+        else:
+            states = np.zeros(automaton.states, dtype=bool)
+            states[0] = True
+        for token in tokens:
+            if token == OPEN:
+                states[target[states[source]]] = True
+                continue
+            reached = np.zeros_like(states)
+            if token == FREE:
+                reached[target[states[source]]] = True
+            elif token < len(automaton.class_of):
+                moves = states[source] & self._holds[automaton.label, automaton.class_of[token]]
+                reached[target[moves]] = True
+            states = reached
+        return states
