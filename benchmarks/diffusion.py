@@ -114,7 +114,7 @@ def unconstrained(tasks: Tasks, slots: int, steps: int, temperature: float) -> D
 
 
 def greedy(tasks: Tasks, slots: int, steps: int) -> Decode:
-    """Masking from left to right, with free slots as wildcards; nothing looks at what is still possible further right."""
+    """Masking from left to right, with free slots as wildcards; nothing looks at what is possible further right."""
 
     def decode_one(example: Example, seed: int) -> tuple[str, int]:
         del seed
@@ -139,7 +139,7 @@ def greedy(tasks: Tasks, slots: int, steps: int) -> Decode:
 def masked(
     language: RegularLanguage, canvas: NDArray[np.int32], chosen: set[int], log_p: dict[int, NDArray[np.float64]]
 ) -> NDArray[np.int32]:
-    """Fill the chosen slots by what the states that are possible from the left allow; where none is, with the argmax."""
+    """Fill the chosen slots by what the states that are possible from the left allow, else with the argmax."""
     edges, holds, class_of = language.edges, language.holds, language.automaton.class_of
     states = np.zeros(edges.states, dtype=bool)
     states[0] = True
@@ -233,7 +233,7 @@ def all_policies() -> dict[str, CommitPolicy]:
 
 def forwards(tasks: Tasks, arguments: argparse.Namespace) -> Iterator[str]:
     """The second table."""
-    yield "| policy | same answers as one a step | valid % | exact % | fields % | forwards | of one a step | ms a canvas |"
+    yield "| policy | same as one a step | valid % | exact % | fields % | forwards | of one a step | ms a canvas |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     found = list(examples("new_combinations", arguments.seed, arguments.count))
     reference: Outcome | None = None

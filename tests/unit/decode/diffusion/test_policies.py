@@ -192,7 +192,6 @@ def expect_explore(brute: Brute, policy: Explore, was_forced: set[int]) -> list[
         (Explore(0.8, 0.0), expect_explore),
     ],
     ids=lambda value: repr(value) if isinstance(value, CommitPolicy) else "",
-    ids=repr,
 )
 def test_each_rule_is_what_it_says(policy: Any, expect: Any) -> None:
     """Each commit, of whole runs, is what the rule says of marginals that were summed over all members."""
