@@ -66,9 +66,9 @@ class Outcome:
         self.forwards.append(forwards)
 
     def cells(self) -> str:
-        """Shares of answers that are read, valid and exact, of fields that are right; passes and time a canvas."""
+        """Shares of answers that are read, valid and exact, of fields that are right; passes a canvas."""
         shares = " | ".join(f"{100 * mean(map(float, column)):.1f}" for column in zip(*self.scores, strict=True))
-        return f"{shares} | {mean(self.forwards):.1f} | {1000 * self.seconds / len(self.scores):.0f}"
+        return f"{shares} | {mean(self.forwards):.1f}"
 
 
 Decode = Callable[[Example, int], tuple[str, int]]
@@ -192,8 +192,8 @@ def filled(
 
 def methods(tasks: Tasks, arguments: argparse.Namespace) -> Iterator[str]:
     """The first table."""
-    yield "| prompts | steps | method | json.loads % | valid % | exact % | fields % | forwards | ms a canvas |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|"
+    yield "| prompts | steps | method | json.loads % | valid % | exact % | fields % | forwards |"
+    yield "|---|---:|---|---:|---:|---:|---:|---:|"
     for split in SPLITS:
         found = list(examples(split, arguments.seed, arguments.count))
         for steps in arguments.steps:

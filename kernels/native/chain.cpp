@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "exponential.h"
 #include "thread_pool.h"
 #include "wide.h"
 
@@ -15,29 +16,9 @@ namespace structgen {
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr double kLeast = -700;  // nothing that small is seen beside the largest of a sum, which counts as 0
 
-// values[i] = exp(values[i]), to about 2e-16 of itself, of numbers from kLeast to 0; what is less, or NaN, counts as kLeast.
 STRUCTGEN_WIDE void exponentials(double* values, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const double x = values[i] > kLeast ? values[i] : kLeast;
-    const double magic = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to an integer, held in the low bits
-    const double n = magic - 6755399441055744.0;
-    const double r = (x - n * 6.93147180369123816490e-1) - n * 1.90821492927058770002e-10;
-    double p = 1.0 / 479001600;
-    p = p * r + 1.0 / 39916800;
-    p = p * r + 1.0 / 3628800;
-    p = p * r + 1.0 / 362880;
-    p = p * r + 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r + 0.5;
-    const double e = p * r * r + r + 1.0;
-    values[i] = __builtin_bit_cast(double, __builtin_bit_cast(int64_t, e) + static_cast<int64_t>(__builtin_bit_cast(uint64_t, magic) << 52));
-  }
+  for (size_t i = 0; i < count; ++i) values[i] = exp_of(values[i]);
 }
 
 // Reduces through(edge) over the edges of each group, to out[group].

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 
+#include "exponential.h"
 #include "wide.h"
 
 namespace structgen {
@@ -16,32 +16,6 @@ namespace structgen {
 namespace chart_loops {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-
-// exp(x) for x <= 0, within 3e-16 of its value; 0 below -700.  Cody and Waite's reduction and the series, without
-// branches: exp of the library would keep the loops from being vectors.
-[[gnu::always_inline]] inline double exp_of(double x) {
-  constexpr double kShift = 0x1.8p52, kLog2E = 1.4426950408889634, kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
-  const double bounded = x < -700.0 ? -700.0 : x;
-  const double shifted = bounded * kLog2E + kShift;  // the exponent in the low bits
-  const double exponent = shifted - kShift;
-  const double r = (bounded - exponent * kLn2High) - exponent * kLn2Low;
-  double series = 1.0 / 479001600;
-  series = series * r + 1.0 / 39916800;
-  series = series * r + 1.0 / 3628800;
-  series = series * r + 1.0 / 362880;
-  series = series * r + 1.0 / 40320;
-  series = series * r + 1.0 / 5040;
-  series = series * r + 1.0 / 720;
-  series = series * r + 1.0 / 120;
-  series = series * r + 1.0 / 24;
-  series = series * r + 1.0 / 6;
-  series = series * r + 0.5;
-  series = series * r + 1.0;
-  series = series * r + 1.0;
-  const auto power = (std::bit_cast<uint64_t>(shifted) << 52) + std::bit_cast<uint64_t>(1.0);
-  const double value = series * std::bit_cast<double>(power);
-  return x < -700.0 ? 0.0 : value;
-}
 
 // The largest of the terms at each place of `blocks` blocks.
 STRUCTGEN_WIDE void maxima(const ChartTerm* terms, size_t count, size_t blocks, double* out) {

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ByteAutomaton", "byte_automaton", "check_finite_checks"]
 
-MOST_STATES: Final = 20_000
-"""States before minimising, beyond which a constraint is treated as context-free."""
+MOST_STATES: Final = 300_000
+"""States before minimising, beyond which there is no automaton.
+
+What a grammar counts makes them many: the leap second in a date-time with an offset alone takes 66,000.
+"""
 
 
 @final

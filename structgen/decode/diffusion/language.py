@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from structgen.decode.diffusion.byte_automaton import MOST_STATES, byte_automaton, check_finite_checks
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
+from structgen.decode.diffusion.context_free.network import recurs
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import lift
 from structgen.errors import LimitExceeded
@@ -16,57 +17,77 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import CanvasLanguage
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MOST_EDGES", "canvas_language"]
+__all__ = ["MOST_EDGES", "MOST_RECURRING_STATES", "canvas_language", "regular_language"]
 
 MOST_EDGES: Final = 250_000
-"""Edges between states of an automaton over tokens, beyond which a constraint is treated as context-free."""
+"""Edges of an automaton over tokens, beyond which a constraint that recurs is treated as context-free."""
 
-_LANGUAGES: Final[WeakKeyDictionary[Constraint, dict[tuple[int, int, Ambiguity], CanvasLanguage]]] = WeakKeyDictionary()
+MOST_RECURRING_STATES: Final = 2_000
+"""States of the automaton over bytes, before it is minimised, beyond which a constraint that recurs is context-free.
+
+Most of these have infinitely many, each of which may take longer to make than the one before.
+"""
+
+_REGULAR: Final[WeakKeyDictionary[Constraint, RegularLanguage | None]] = WeakKeyDictionary()
+_CONTEXT_FREE: Final[WeakKeyDictionary[Constraint, dict[Ambiguity, ContextFreeLanguage]]] = WeakKeyDictionary()
 
 
-def canvas_language(
-    constraint: Constraint,
-    *,
-    most_states: int = MOST_STATES,
-    most_edges: int = MOST_EDGES,
-    ambiguity: Ambiguity = "refused",
-) -> CanvasLanguage:
+def canvas_language(constraint: Constraint, *, ambiguity: Ambiguity = "refused") -> CanvasLanguage:
     """Return the canvases that spell a member of a constraint; made once for each constraint.
-
-    A finite automaton of a moderate size is read as it is; every other grammar by charts, which know recursion.
 
     Args:
         constraint: any that does not ask for values which differ from each other.
-        most_states: states of the automaton over bytes, before it is minimised, up to which it is made.
-        most_edges: edges of the automaton over tokens up to which it is used.
         ambiguity: what masses and marginals are where a canvas may be read in several ways, which only grammars that
             recur may ask for: ``"refused"``, or ``"counted"`` as often as it is read.
 
     Raises:
         GrammarError: the grammar has values that must differ, or labels that must decode.
-        LimitExceeded: the network of a grammar that recurs has more states or effects than are kept.
-        ValueError: a limit is not positive.
+        LimitExceeded: the automaton of a grammar that does not recur has more states or moves than are kept, or the
+            network of one that does more states or effects.
     """
-    for name, limit in (("most_states", most_states), ("most_edges", most_edges)):
-        if limit < 1:
-            raise ValueError(f"{name} must be at least 1; found {limit}")
-    known = _LANGUAGES.setdefault(constraint, {})
-    key = most_states, most_edges, ambiguity
-    language = known.get(key)
-    if language is None:
-        language = known[key] = _made(constraint, most_states, most_edges, ambiguity)
-    return language
+    regular = regular_language(constraint)
+    if regular is not None:
+        return regular
+    known = _CONTEXT_FREE.setdefault(constraint, {})
+    if ambiguity not in known:
+        known[ambiguity] = ContextFreeLanguage(constraint, ambiguity=ambiguity)
+    return known[ambiguity]
 
 
-def _made(constraint: Constraint, most_states: int, most_edges: int, ambiguity: Ambiguity) -> CanvasLanguage:
-    check_finite_checks(constraint)
-    automaton = byte_automaton(constraint, most_states=most_states)
-    if automaton is not None:
-        try:
-            lifted = lift(automaton, constraint.vocabulary)
-        except LimitExceeded:
-            pass  # too many moves, whatever their edges are
-        else:
-            if len(lifted.source) <= most_edges:
-                return RegularLanguage(lifted, constraint.vocabulary)
-    return ContextFreeLanguage(constraint, ambiguity=ambiguity, most_states=max(most_states, MOST_STATES))
+def regular_language(constraint: Constraint) -> RegularLanguage | None:
+    """Return the canvases of a constraint that is read by its finite automaton, None for any other.
+
+    What does not recur has one, and is read by it however large it is; what does, where it has one that is small.
+
+    Raises:
+        GrammarError: as ``canvas_language``.
+        LimitExceeded: the automaton of a grammar that does not recur has more states or moves than are kept.
+    """
+    if constraint not in _REGULAR:
+        check_finite_checks(constraint)
+        _REGULAR[constraint] = _small(constraint) if recurs(constraint) else _finite(constraint)
+    return _REGULAR[constraint]
+
+
+def _finite(constraint: Constraint) -> RegularLanguage:
+    automaton = byte_automaton(constraint)
+    if automaton is None:
+        raise LimitExceeded(
+            "diffusion decoding",
+            limit="MOST_STATES",
+            maximum=MOST_STATES,
+            evidence="what the grammar counts (lengths of an address, say) makes an automaton of more states",
+            remedy="leave out a bound, or a format: JsonPolicy(formats='annotation')",
+        )
+    return RegularLanguage(lift(automaton, constraint.vocabulary), constraint.vocabulary)
+
+
+def _small(constraint: Constraint) -> RegularLanguage | None:
+    try:
+        automaton = byte_automaton(constraint, most_states=MOST_RECURRING_STATES)
+        lifted = None if automaton is None else lift(automaton, constraint.vocabulary)
+    except LimitExceeded:
+        return None  # a chart may do with less
+    if lifted is None or len(lifted.source) > MOST_EDGES:
+        return None
+    return RegularLanguage(lifted, constraint.vocabulary)

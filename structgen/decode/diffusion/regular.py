@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.decode.diffusion.chain import Chain, Edges
-from structgen.decode.diffusion.class_scores import ClassScores, class_layout
+from structgen.decode.diffusion.class_posterior import ClassPosterior, drawn
+from structgen.decode.diffusion.class_scores import class_layout
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from structgen.decode.diffusion.posterior import Canvas, Tail
@@ -114,22 +113,13 @@ class RegularLanguage:
 
 
 @final
-class RegularPosterior:
+class RegularPosterior(ClassPosterior):
     """The mean-field law of one canvas, restricted to a regular language.  See ``CanvasPosterior``."""
 
     def __init__(self, language: RegularLanguage, law: MeanField, tail: Tail) -> None:
-        self.language = language
-        self.law = law
-        self.tail = tail
         automaton = language.automaton
-        if len(law.free) and law.logits.shape[1] != len(automaton.class_of):
-            raise GenerationError(
-                "diffusion decoding",
-                f"there must be one logit for each of {len(automaton.class_of)} tokens",
-                evidence=f"found {law.logits.shape[1]} in a slot",
-                remedy="compile the grammar for the vocabulary of this model, padding of its head included",
-            )
-        self.scores = ClassScores(law, automaton.class_of, automaton.classes, language.layout)
+        super().__init__(law, tail, language.vocabulary, automaton.class_of, automaton.classes, language.layout)
+        self.language = language
         self._sum: Chain | None = None
         self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
@@ -156,45 +146,9 @@ class RegularPosterior:
         labels = self.language.edges.label[chain.run(generator.random(self.law.slots))]
         log_sums = self.scores.log_sums()
         tokens = self._fixed_and_tail(labels)
-        rows, classes = self._choose(tokens, labels, lambda row, of: _drawn(log_sums[row, of], generator.random()))
+        rows, classes = self._choose(tokens, labels, lambda row, of: drawn(log_sums[row, of], generator.random()))
         tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
         return Completion(tokens, self._log_prob(tokens, labels))
-
-    def shares(self, tokens: NDArray[np.int32], /) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.shares``."""
-        around, tail = self._factors()
-        of = self.language.automaton.class_of[tokens]
-        slots = np.arange(len(tokens))
-        found: NDArray[np.float64] = np.exp(self.law.log_prob_of(tokens) + around[slots, of])
-        found += np.where(np.isin(tokens, self._filler), tail, 0.0)
-        found[self.law.canvas != FREE] = 1.0
-        return np.minimum(found, 1.0, out=found)
-
-    def marginals(self, slot: int, /) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.marginals``."""
-        law = self.law
-        found = np.zeros(self.language.vocabulary.size)
-        if law.canvas[slot] != FREE:
-            found[law.canvas[slot]] = 1.0
-            return found
-        around, tail = self._factors()
-        np.exp(law.log_probs(slot) + around[slot][self.language.automaton.class_of], out=found)
-        found[list(self._filler)] += tail[slot]
-        return found
-
-    def entropies(self) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.entropies``."""
-        law, language = self.law, self.language
-        factors, tail = self._factors()
-        found = np.zeros(law.slots)
-        log_factors, log_shares = factors[law.free], self.scores.log_sums()
-        with np.errstate(invalid="ignore"):  # 0 times infinity
-            surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
-        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
-        for token in self._filler:  # its share in the tail is added to the one of the law
-            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, language.automaton.class_of[token]])
-            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
-        return np.maximum(found, 0.0)
 
     def clamped(self, canvas: Canvas, /) -> float:
         """See ``CanvasPosterior.clamped``."""
@@ -204,11 +158,6 @@ class RegularPosterior:
             is_free = law.canvas[slot] == FREE
             weights[slot] = self.language.fixed_weights(int(canvas[slot])) if is_free else -np.inf
         return Chain(self.language.edges, weights, is_max=False).total
-
-    @property
-    def _filler(self) -> tuple[int, ...]:
-        """What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail."""
-        return self.language.vocabulary.eos[:1]
 
     def _sums(self) -> Chain:
         if self._sum is None:
@@ -235,12 +184,6 @@ class RegularPosterior:
         return made
 
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What makes marginals of probabilities.
-
-        Returns:
-            float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
-            probability that the slot lies in a tail that costs nothing.
-        """
         if self._around is None:
             chain = self._sums()
             self._check(chain.total)
@@ -253,21 +196,6 @@ class RegularPosterior:
             with np.errstate(divide="ignore"):
                 self._around = np.log(labels @ language.holds), tail
         return self._around
-
-    def _choose(
-        self,
-        tokens: NDArray[np.int32],
-        labels: NDArray[np.int32],
-        choose: Callable[[int, NDArray[np.int32]], int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Choose a class of the label of each slot that is still free, and return their rows and classes."""
-        free = np.flatnonzero(tokens == FREE)
-        rows = self.law.row_of[free]
-        chosen = np.empty(len(free), dtype=np.int32)
-        for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
-            of = self._classes_of(label)
-            chosen[index] = of[choose(row, of) if len(of) > 1 else 0]
-        return rows, chosen
 
     def _fixed_and_tail(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
         """The canvas with its tail filled; other free slots stay free."""
@@ -309,16 +237,3 @@ def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -
     with np.errstate(divide="ignore"):
         made: NDArray[np.float64] = np.log(np.add.reduceat(np.exp(values - largest), starts, axis=1)) + largest
     return made
-
-
-def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    made: NDArray[np.float64] = shares * np.log(np.where(shares > 0, shares, 1.0))
-    return made
-
-
-def _drawn(log_weights: NDArray[np.float64], uniform: float) -> int:
-    """An index drawn by its weight; never one of weight 0."""
-    weights = np.exp(log_weights - log_weights.max())
-    running = weights.cumsum()
-    at = int(running.searchsorted(uniform * running[-1], side="right"))
-    return at if at < len(weights) and weights[at] > 0 else int(np.flatnonzero(weights)[-1])

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from structgen_kernels import _native
-
-from structgen.decode.diffusion.byte_automaton import MOST_STATES, check_finite_checks
-from structgen.decode.diffusion.language import canvas_language
-from structgen.decode.diffusion.regular import RegularLanguage
+from structgen.decode.diffusion.byte_automaton import check_finite_checks
+from structgen.decode.diffusion.language import regular_language
 from structgen.decode.infilling.network_open import NetworkOpen
 from structgen.decode.infilling.regular_open import RegularOpen
 
@@ -37,8 +34,5 @@ def open_language(constraint: Constraint) -> OpenLanguage:
 
 
 def _made(constraint: Constraint) -> OpenLanguage:
-    if _native.unfold(constraint.native, MOST_STATES) is not None:
-        language = canvas_language(constraint)
-        if isinstance(language, RegularLanguage):
-            return RegularOpen(language)
-    return NetworkOpen(constraint)
+    regular = regular_language(constraint)
+    return NetworkOpen(constraint) if regular is None else RegularOpen(regular)

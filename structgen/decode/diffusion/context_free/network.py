@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MOST_STATES", "Network", "network_of"]
+__all__ = ["MOST_STATES", "Network", "network_of", "recurs"]
 
 MOST_STATES: Final = 20_000
 """States of a network, before and after rules are read in place of their calls."""
@@ -71,11 +71,9 @@ def network_of(constraint: Constraint, *, most_states: int = MOST_STATES) -> Net
     Complexity: O(states x distinct bytes) a round of minimising; the states are those of all rules that remain, each
         with the rules that are read in place.
     """
-    made = _native.unfold_calls(constraint.native, most_states)
-    if made is None:
+    raw = _rules_of(constraint, most_states)
+    if raw is None:
         raise _too_many(most_states)
-    next_, final_, calls, specials = made
-    raw = _Rules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
     for frames in raw.choices_of_frames():
         try:
             return _minimal(raw.with_frames(frames, most_states))
@@ -83,6 +81,23 @@ def network_of(constraint: Constraint, *, most_states: int = MOST_STATES) -> Net
             if frames == raw.starts:
                 raise
     raise RuntimeError("no set of frames was tried")
+
+
+def recurs(constraint: Constraint, *, most_states: int = MOST_STATES) -> bool:
+    """Whether some rule of a constraint is called within itself; False, too, where that takes more than so many states.
+
+    Without recursion a language is regular.  With it, it may be.
+    """
+    raw = _rules_of(constraint, most_states)
+    return raw is not None and bool(_CallGraph(raw.callees()).recursive)
+
+
+def _rules_of(constraint: Constraint, most_states: int) -> _Rules | None:
+    made = _native.unfold_calls(constraint.native, most_states)
+    if made is None:
+        return None
+    next_, final_, calls, specials = made
+    return _Rules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
 
 
 def _too_many(most_states: int) -> LimitExceeded:
@@ -131,9 +146,13 @@ class _Rules:
                 ):
                     self.nullable[state] = grown = True
 
+    def callees(self) -> dict[int, set[tuple[int, bool]]]:
+        """Which rules each rule calls, by their starts, and whether it does nothing after the return."""
+        return {start: self._callees(start) for start in {0, *self.starts}}
+
     def choices_of_frames(self) -> Iterable[frozenset[int]]:
         """Sets of rules whose calls may remain, the best first: without the others' calls nothing recurs."""
-        callees = {start: self._callees(start) for start in {0, *self.starts}}
+        callees = self.callees()
         graph = _CallGraph(callees)
         found: list[frozenset[int]] = []
         tried = 0

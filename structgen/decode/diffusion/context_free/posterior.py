@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from structgen.decode.diffusion.class_scores import ClassScores
+from structgen.decode.diffusion.class_posterior import ClassPosterior, drawn
 from structgen.decode.diffusion.context_free.chart import reduced
 from structgen.decode.diffusion.context_free.plan import ALWAYS
 from structgen.decode.diffusion.context_free.walk import NO_LABEL, walk
@@ -15,8 +15,6 @@ from structgen.decode.diffusion.posterior import Completion
 from structgen.errors import GenerationError, LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from structgen.decode.diffusion.context_free.chart import Chart
@@ -27,25 +25,18 @@ __all__ = ["ContextFreePosterior"]
 
 
 @final
-class ContextFreePosterior:
+class ContextFreePosterior(ClassPosterior):
     """See ``CanvasPosterior``, and ``ContextFreeLanguage`` for what is exact of an ambiguous grammar.
+
+    Masses and marginals of one that may be ambiguous raise ``GenerationError``, unless its ways are to be counted.
 
     Attributes:
         counts_ways: masses and marginals count a canvas as often as the grammar reads it, which may be more than once.
     """
 
     def __init__(self, language: ContextFreeLanguage, law: MeanField, tail: Tail) -> None:
+        super().__init__(law, tail, language.vocabulary, language.class_of, language.classes, language.layout)
         self.language = language
-        self.law = law
-        self.tail = tail
-        if len(law.free) and law.logits.shape[1] != len(language.class_of):
-            raise GenerationError(
-                "diffusion decoding",
-                f"there must be one logit for each of {len(language.class_of)} tokens",
-                evidence=f"found {law.logits.shape[1]} in a slot",
-                remedy="compile the grammar for the vocabulary of this model, padding of its head included",
-            )
-        self.scores = ClassScores(law, language.class_of, language.classes, language.layout)
         self.counts_ways = not language.is_unambiguous
         self._sum: Chart | None = None
         self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -87,10 +78,10 @@ class ContextFreePosterior:
         log_sums = self.scores.log_sums()
         most = self.language.most_draws
         for _ in range(most):
-            end = _drawn(ends, generator.random())
-            labels = walk(chart, end, lambda through: _drawn(through, generator.random()))
+            end = drawn(ends, generator.random())
+            labels = walk(chart, end, lambda through: drawn(through, generator.random()))
             tokens = self._fixed_and_tail(end)
-            rows, classes = self._choose(tokens, labels, lambda row, of: _drawn(log_sums[row, of], generator.random()))
+            rows, classes = self._choose(tokens, labels, lambda row, of: drawn(log_sums[row, of], generator.random()))
             tokens[tokens == FREE] = self.scores.draw(rows, classes, generator.random(len(rows)))
             if self.language.is_unambiguous or generator.random() * self._ways(tokens[:end]) < 1.0:
                 return Completion(tokens, self._log_prob(tokens, end))
@@ -101,42 +92,6 @@ class ContextFreePosterior:
             evidence="canvases are read in so many ways that none was kept",
             remedy="make the grammar less ambiguous, or take the most probable canvas",
         )
-
-    def shares(self, tokens: NDArray[np.int32], /) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.shares``; raises as ``log_z``."""
-        around, tail = self._factors()
-        slots = np.arange(len(tokens))
-        found = np.exp(self.law.log_prob_of(tokens) + around[slots, self.language.class_of[tokens]])
-        found += np.where(np.isin(tokens, self._filler), tail, 0.0)
-        found[self.law.canvas != FREE] = 1.0
-        shares: NDArray[np.float64] = np.minimum(found, 1.0)
-        return shares
-
-    def marginals(self, slot: int, /) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.marginals``; raises as ``log_z``."""
-        if self.law.canvas[slot] != FREE:
-            found = np.zeros(self.language.vocabulary.size)
-            found[self.law.canvas[slot]] = 1.0
-            return found
-        around, tail = self._factors()
-        found = np.exp(self.law.log_probs(slot) + around[slot][self.language.class_of])
-        found[list(self._filler)] += tail[slot]
-        shares: NDArray[np.float64] = found
-        return shares
-
-    def entropies(self) -> NDArray[np.float64]:
-        """See ``CanvasPosterior.entropies``; raises as ``log_z``."""
-        law = self.law
-        factors, tail = self._factors()
-        found = np.zeros(law.slots)
-        log_factors, log_shares = factors[law.free], self.scores.log_sums()
-        with np.errstate(invalid="ignore"):  # 0 times infinity
-            surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
-        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
-        for token in self._filler:  # its share in the tail is added to the one of the law
-            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self.language.class_of[token]])
-            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
-        return np.maximum(found, 0.0)
 
     def clamped(self, canvas: Canvas, /) -> float:
         """See ``CanvasPosterior.clamped``; raises as ``log_z``."""
@@ -149,11 +104,6 @@ class ContextFreePosterior:
             weights[slot] = self.language.fixed_weights(int(canvas[slot]), is_max=False)
         chart = self.language.chart(weights, is_max=False)
         return self._total(chart, self._tail_scores(canvas, self._eos_sums()))
-
-    @property
-    def _filler(self) -> tuple[int, ...]:
-        """What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail."""
-        return self.language.vocabulary.eos[:1]
 
     def _sums(self) -> Chart:
         if self._sum is None:
@@ -198,12 +148,6 @@ class ContextFreePosterior:
         return np.append(first + after[1:], 0.0)
 
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What makes marginals of probabilities.
-
-        Returns:
-            float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
-            probability that the slot lies in a tail that costs nothing.
-        """
         if self._around is None:
             self._check_ambiguity()
             language, law, chart = self.language, self.law, self._sums()
@@ -233,21 +177,6 @@ class ContextFreePosterior:
             self._around = around, tail
         return self._around
 
-    def _choose(
-        self,
-        tokens: NDArray[np.int32],
-        labels: NDArray[np.int32],
-        choose: Callable[[int, NDArray[np.int32]], int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Choose a class of the label of each slot that is still free, and return their rows and classes."""
-        free = np.flatnonzero(tokens == FREE)
-        rows = self.law.row_of[free]
-        chosen = np.empty(len(free), dtype=np.int32)
-        for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
-            of = self._classes_of(label)
-            chosen[index] = of[choose(row, of) if len(of) > 1 else 0]
-        return rows, chosen
-
     def _ways(self, tokens: NDArray[np.int32]) -> float:
         """In how many ways the network reads some tokens."""
         weights = np.empty((len(tokens), len(self.language.plan.labels)))
@@ -264,7 +193,6 @@ class ContextFreePosterior:
         return tokens
 
     def _classes_of(self, label: int) -> NDArray[np.int32]:
-        """The classes of a label, repeated where they count more than once."""
         classes = (self.language.eos_class,) if label == NO_LABEL else self.language.plan.labels[label]
         return np.array(classes, dtype=np.int32)
 
@@ -309,16 +237,3 @@ def _by_label(scores: NDArray[np.float64], language: ContextFreeLanguage, *, is_
     with np.errstate(divide="ignore"):
         logs: NDArray[np.float64] = np.log(sums) + largest
     return logs
-
-
-def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    made: NDArray[np.float64] = shares * np.log(np.where(shares > 0, shares, 1.0))
-    return made
-
-
-def _drawn(log_weights: NDArray[np.float64], uniform: float) -> int:
-    """An index drawn by its weight; never one of weight 0."""
-    weights = np.exp(log_weights - log_weights.max())
-    running = np.cumsum(weights)
-    at = int(np.searchsorted(running, uniform * running[-1], side="right"))
-    return at if at < len(weights) and weights[at] > 0 else int(np.flatnonzero(weights)[-1])

@@ -392,8 +392,6 @@ def test_arguments_out_of_range_are_refused() -> None:
     for name in ("most_states", "most_effects", "most_steps", "most_bytes", "most_draws"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1; found 0"):
             ContextFreeLanguage(constraint, **{name: 0})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="most_edges must be at least 1"):
-        canvas_language(constraint, most_edges=0)
 
 
 def test_a_law_over_another_vocabulary_is_refused() -> None:
@@ -414,6 +412,19 @@ def test_canvas_language_takes_the_regular_route_where_it_can() -> None:
     finite = compile(regex("[ab]{3}"), vocabulary)
     assert isinstance(canvas_language(finite), RegularLanguage)
     assert canvas_language(finite) is canvas_language(finite)
-    assert isinstance(canvas_language(finite, most_edges=2), ContextFreeLanguage)
+    for small in ('start: "a" start | "b"', 'start: ("a" | "b")+'):
+        assert isinstance(canvas_language(compile(lark(small), vocabulary)), RegularLanguage)
+    moment = compile(json_schema({"type": "string", "format": "date-time"}), vocabulary)
+    assert isinstance(canvas_language(moment), RegularLanguage)  # however many states a leap second takes
     recursive = compile(json_schema(True, policy=JsonPolicy(whitespace="compact")), vocabulary)
     assert isinstance(canvas_language(recursive), ContextFreeLanguage)
+    assert canvas_language(recursive) is canvas_language(recursive)
+    assert canvas_language(recursive, ambiguity="counted") is not canvas_language(recursive)
+
+
+def test_what_recurs_and_is_ambiguous_is_not_unfolded_for_long() -> None:
+    """Each state of this automaton is larger than the one before, though they all have the same future."""
+    vocabulary = Vocabulary([b"1", b"+", b"1+", b""], eos=[3])
+    language = canvas_language(compile(lark('start: e\ne: e "+" e | "1"'), vocabulary), ambiguity="counted")
+    assert language.completable(np.full(5, FREE, dtype=np.int32))
+    assert language.shortest == 1

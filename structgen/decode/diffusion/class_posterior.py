@@ -1,0 +1,139 @@
+"""What posteriors have in common, whatever the language is read with: the way from classes to tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from structgen.decode.diffusion.class_scores import ClassScores
+from structgen.decode.diffusion.mean_field import FREE
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+    from structgen_kernels import _native
+
+    from structgen.decode.diffusion.mean_field import MeanField
+    from structgen.decode.diffusion.posterior import Tail
+    from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["ClassPosterior", "drawn"]
+
+
+class ClassPosterior(ABC):
+    """A posterior that is known by classes of tokens: its marginals, and the tokens of a completion.
+
+    Args:
+        law: the mean-field law.
+        tail: whether the tail costs anything.
+        vocabulary: of the slots.
+        class_of: int32 ``[vocabulary.size]``.
+        classes: how many there are.
+        layout: of the classes, for the pass over all logits.
+
+    Raises:
+        GenerationError: the law is over another number of tokens.
+    """
+
+    def __init__(
+        self,
+        law: MeanField,
+        tail: Tail,
+        vocabulary: Vocabulary,
+        class_of: NDArray[np.int32],
+        classes: int,
+        layout: _native.ClassLayout,
+    ) -> None:
+        if len(law.free) and law.logits.shape[1] != len(class_of):
+            raise GenerationError(
+                "diffusion decoding",
+                f"there must be one logit for each of {len(class_of)} tokens",
+                evidence=f"found {law.logits.shape[1]} in a slot",
+                remedy="compile the grammar for the vocabulary of this model, padding of its head included",
+            )
+        self.law = law
+        self.tail = tail
+        self.scores = ClassScores(law, class_of, classes, layout)
+        self._class_of = class_of
+        # What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail.
+        self._filler = vocabulary.eos[:1]
+
+    @abstractmethod
+    def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What makes marginals of probabilities.
+
+        Returns:
+            float64 ``[slots, classes]``, log of the factor for tokens of each class; float64 ``[slots]``, the
+            probability that the slot lies in a tail that costs nothing.
+        """
+
+    @abstractmethod
+    def _classes_of(self, label: int) -> NDArray[np.int32]:
+        """The classes of a label, repeated where they count more than once."""
+
+    def shares(self, tokens: NDArray[np.int32], /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.shares``."""
+        around, tail = self._factors()
+        slots = np.arange(len(tokens))
+        found: NDArray[np.float64] = np.exp(self.law.log_prob_of(tokens) + around[slots, self._class_of[tokens]])
+        found += np.where(np.isin(tokens, self._filler), tail, 0.0)
+        found[self.law.canvas != FREE] = 1.0
+        return np.minimum(found, 1.0, out=found)
+
+    def marginals(self, slot: int, /) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.marginals``."""
+        law = self.law
+        found = np.zeros(len(self._class_of))
+        if law.canvas[slot] != FREE:
+            found[law.canvas[slot]] = 1.0
+            return found
+        around, tail = self._factors()
+        np.exp(law.log_probs(slot) + around[slot][self._class_of], out=found)
+        found[list(self._filler)] += tail[slot]
+        return found
+
+    def entropies(self) -> NDArray[np.float64]:
+        """See ``CanvasPosterior.entropies``."""
+        law = self.law
+        factors, tail = self._factors()
+        found = np.zeros(law.slots)
+        log_factors, log_shares = factors[law.free], self.scores.log_sums()
+        with np.errstate(invalid="ignore"):  # 0 times infinity
+            surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
+        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
+        for token in self._filler:  # its share in the tail is added to the one of the law
+            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self._class_of[token]])
+            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
+        return np.maximum(found, 0.0)
+
+    def _choose(
+        self,
+        tokens: NDArray[np.int32],
+        labels: NDArray[np.int32],
+        choose: Callable[[int, NDArray[np.int32]], int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Choose a class of the label of each slot that is still free, and return their rows and classes."""
+        free = np.flatnonzero(tokens == FREE)
+        rows = self.law.row_of[free]
+        chosen = np.empty(len(free), dtype=np.int32)
+        for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
+            of = self._classes_of(label)
+            chosen[index] = of[choose(row, of) if len(of) > 1 else 0]
+        return rows, chosen
+
+
+def _negated_entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    made: NDArray[np.float64] = shares * np.log(np.where(shares > 0, shares, 1.0))
+    return made
+
+
+def drawn(log_weights: NDArray[np.float64], uniform: float) -> int:
+    """An index drawn by its weight; never one of weight 0."""
+    weights = np.exp(log_weights - log_weights.max())
+    running = weights.cumsum()
+    at = int(running.searchsorted(uniform * running[-1], side="right"))
+    return at if at < len(weights) and weights[at] > 0 else int(np.flatnonzero(weights)[-1])
