@@ -11,6 +11,7 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 
 import structgen as sg
+from structgen.models.diffusion import HashDiffusion
 from structgen.testing import check_laws
 
 
@@ -36,6 +37,16 @@ def main() -> None:
         shipped = package / "grammars" / source.relative_to(checkout / "grammars")
         expect(shipped.is_file(), f"{shipped.relative_to(package)} is missing")
         sg.compile(sg.load(shipped), vocabulary)
+
+    for data in ("weights.safetensors", "tokenizer.json", "slot_filter.json"):
+        expect(
+            (package / "models" / "diffusion" / "embedded" / data).is_file(), f"the diffusion model's {data} is missing"
+        )
+    masked = sg.Vocabulary([*vocabulary.tokens, b""], eos=[0], special={vocabulary.size: "<mask>"})
+    recorder = sg.Recorder()
+    filled = sg.generate(HashDiffusion(masked), "", sg.json_schema(schema), canvas=12, stream=recorder)
+    expect(isinstance(filled.value, dict), f"a diffusion model writes {filled.text!r}")
+    expect("</html>" in sg.replay_page(recorder.replays([filled])), "the page that replays a canvas is not whole")
 
     command = Path(sys.executable).with_name("structgen")
     with tempfile.TemporaryDirectory() as folder:
