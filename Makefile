@@ -8,7 +8,7 @@ VENV ?= .venv
 ASAN_VENV ?= .venv-asan
 WHEEL_VENV ?= build/wheel-venv
 PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist worksteal
 
 # Tests of native code that lie beside what calls it.
 CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/test_,class_scores.py token_automaton.py chain.py context_free.py)
