@@ -10,12 +10,13 @@ instead.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, final
 
 from structgen.decode.chart import Chart, Entry, Source
 from structgen.decode.ends import NOWHERE, Ends
 from structgen.decode.linked import (
+    SPECIAL_BASE,
     Both,
     Captured,
     Characters,
@@ -31,7 +32,10 @@ from structgen.decode.linked import (
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import Capture, Grammar, postorder
 
-__all__ = ["find_captures", "has_captures"]
+if TYPE_CHECKING:
+    from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["captures_of_tokens", "find_captures", "has_captures"]
 
 _MANY: Final = 2
 
@@ -39,6 +43,15 @@ _MANY: Final = 2
 def has_captures(grammar: Grammar) -> bool:
     """Whether any part of ``grammar`` is named.  Complexity: linear in the number of its nodes."""
     return any(isinstance(node, Capture) for node in postorder(grammar))
+
+
+def captures_of_tokens(grammar: Grammar, tokens: Sequence[int], vocabulary: Vocabulary) -> dict[str, str | list[str]]:
+    """``find_captures`` of an output as token ids, EOS left out."""
+    if not has_captures(grammar):
+        return {}
+    texts = vocabulary.tokens
+    symbols = "".join(texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens)
+    return find_captures(grammar, symbols, vocabulary.special)
 
 
 def find_captures(

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from structgen.decode.captures import find_captures, has_captures
-from structgen.decode.linked import SPECIAL_BASE
+from structgen.decode.captures import captures_of_tokens
 from structgen.decode.value import value_of
 
 if TYPE_CHECKING:
@@ -115,13 +114,7 @@ class Result:
     @cached_property
     def captures(self) -> dict[str, str | list[str]]:
         """The texts of the named parts of the grammar: see ``structgen.decode.captures.find_captures``."""
-        if not has_captures(self.grammar):
-            return {}
-        tokens = self.vocabulary.tokens
-        symbols = "".join(
-            tokens[token].decode("latin-1") if tokens[token] else chr(SPECIAL_BASE + token) for token in self.tokens
-        )
-        return find_captures(self.grammar, symbols, self.vocabulary.special)
+        return captures_of_tokens(self.grammar, self.tokens, self.vocabulary)
 
     @property
     def logprob(self) -> float:
