@@ -64,7 +64,7 @@ asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefi
 	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/stamp-bench  ## run the benchmarks, side by side with the peers
-	for script in $(filter-out benchmarks/sampling_%.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 format: $(VENV)/stamp-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "BudgetError",
+    "DraftWarning",
     "GenerationError",
     "GrammarError",
     "GrammarSyntaxError",
@@ -205,3 +206,7 @@ def caret(text: str, span: tuple[int, int], *, width: int = 72) -> str:
         length = min(length, max(1, len(line) - len(tail) - column))
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
     return f"    {shown}\n    {' ' * column}{'^' * length}"
+
+
+class DraftWarning(UserWarning):
+    """A drafter failed and is not asked any more; the output is not affected."""

@@ -9,6 +9,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <shared_mutex>
 
@@ -39,6 +40,22 @@ uint32_t* row_of(const Bitmask& mask, size_t row, const Constraint& constraint) 
   if (row >= mask.shape(0))
     throw nb::index_error(("bitmask: row " + std::to_string(row) + " of " + std::to_string(mask.shape(0))).c_str());
   return reinterpret_cast<uint32_t*>(mask.data()) + row * words;
+}
+
+Branches to_branches(std::vector<uint32_t> tokens, std::vector<int32_t> parents) {
+  if (tokens.size() != parents.size())
+    throw nb::value_error(("tree: " + std::to_string(tokens.size()) + " tokens and " + std::to_string(parents.size()) + " parents").c_str());
+  for (size_t i = 0; i < parents.size(); ++i)
+    if (parents[i] < -1 || parents[i] >= static_cast<int64_t>(i))
+      throw nb::value_error(("tree: a parent stands before its child, or is -1; token " + std::to_string(i) + " has the parent " +
+                             std::to_string(parents[i])).c_str());
+  return {std::move(tokens), std::move(parents)};
+}
+
+// The first of the rows from `row` on of a tree; all of them are there.
+uint32_t* rows_of(const Bitmask& mask, size_t row, const Branches& tree, const Constraint& constraint) {
+  if (row < mask.shape(0)) row_of(mask, row + std::min(tree.tokens.size(), SIZE_MAX - row), constraint);
+  return row_of(mask, row, constraint);
 }
 
 struct Lowered {
@@ -264,6 +281,7 @@ NB_MODULE(_native, m) {
            },
            "limits"_a)
       .def_prop_ro("is_searched", &Constraint::is_searched)
+      .def_prop_ro("has_reach", &Constraint::has_reach)
       .def_prop_ro("has_scope", &Constraint::has_scope)
       .def_prop_ro("states_used", &Constraint::states_used);
 
@@ -304,6 +322,22 @@ NB_MODULE(_native, m) {
              return self.validate(tokens);
            },
            "token_ids"_a)
+      .def("validate_tree",
+           [](Matcher& self, std::vector<uint32_t> tokens, std::vector<int32_t> parents) {
+             const Branches tree = to_branches(std::move(tokens), std::move(parents));
+             nb::gil_scoped_release release;
+             return self.follow_tree(tree, nullptr);
+           },
+           "token_ids"_a, "parents"_a)
+      .def("fill_mask_tree",
+           [](Matcher& self, std::vector<uint32_t> tokens, std::vector<int32_t> parents, const Bitmask& bitmask, size_t row) {
+             const Branches tree = to_branches(std::move(tokens), std::move(parents));
+             uint32_t* rows = rows_of(bitmask, row, tree, self.constraint());
+             nb::gil_scoped_release release;
+             return self.follow_tree(tree, rows);
+           },
+           "token_ids"_a, "parents"_a, "bitmask"_a.noconvert(), "row"_a = 0)
+      .def("allowed_tokens", &Matcher::allowed_tokens, "most"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("rollback", &Matcher::rollback, "count"_a)
       .def("reset", &Matcher::reset)
       .def("replay", &Matcher::replay, "other"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -356,6 +390,23 @@ NB_MODULE(_native, m) {
           fill_masks(matchers, rows);
         },
         "matchers"_a, "bitmask"_a.noconvert());
+
+  m.def("fill_mask_trees",
+        [](const std::vector<Matcher*>& matchers, std::vector<std::pair<std::vector<uint32_t>, std::vector<int32_t>>> trees,
+           const Bitmask& bitmask) {
+          if (matchers.size() != trees.size()) throw nb::value_error("fill_mask_trees: one tree for each matcher");
+          std::vector<Branches> all;
+          std::vector<uint32_t*> rows;
+          size_t row = 0;
+          for (size_t i = 0; i < trees.size(); ++i) {
+            all.push_back(to_branches(std::move(trees[i].first), std::move(trees[i].second)));
+            rows.push_back(rows_of(bitmask, row, all.back(), matchers[i]->constraint()));
+            row += 1 + all.back().tokens.size();
+          }
+          nb::gil_scoped_release release;
+          return follow_trees(matchers, all, rows);
+        },
+        "matchers"_a, "trees"_a, "bitmask"_a.noconvert());
 
   bind_charts(m);
   bind_unfolding(m);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <shared_mutex>
@@ -176,9 +177,8 @@ void Matcher::replay(const Matcher& other) {
   run([](Engine&) {});
 }
 
-void Matcher::set_eos(uint32_t* words) const {
-  if (is_accepting())
-    for (uint32_t token : constraint_->eos()) words[token >> 5] |= uint32_t{1} << (token & 31);
+void Matcher::add_eos(uint32_t* words) const {
+  for (uint32_t token : constraint_->eos()) words[token >> 5] |= uint32_t{1} << (token & 31);
 }
 
 void Matcher::fill_mask(uint32_t* words) {
@@ -188,7 +188,7 @@ void Matcher::fill_mask(uint32_t* words) {
     return;
   }
   if (constraint_->has_scope()) {
-    run([&](Engine& held) { fill_in_scopes(held, words); });
+    run([&](Engine& held) { fill_in_scopes(held, position(), words); });
     set_eos(words);
     return;
   }
@@ -255,6 +255,36 @@ void Matcher::fill_mask_within(uint32_t* words, uint32_t budget) {
   set_eos(words);
 }
 
+std::vector<uint32_t> Matcher::allowed_tokens(size_t most) {
+  std::vector<uint32_t> found;
+  if (terminated_ || most == 0) return found;
+  Engine& engine = constraint_->engine();
+  if (engine.byte_complete()) {  // each byte is a token
+    ByteSet live;
+    if (constraint_->has_scope()) {
+      const auto enough = static_cast<unsigned>(std::min<size_t>(most, 256));
+      live = run([&](Engine& held) { return held.distinct().live(position(), constraint_->effort(), enough); });
+    } else {
+      const std::shared_lock lock(engine.mutex());
+      if (epoch_ == engine.epoch()) live = engine.machine()[node_].live;
+    }
+    if (live.size() >= most) {
+      const Trie& trie = engine.tokens().trie();
+      live.for_each([&](uint8_t byte) {
+        if (found.size() < most) found.push_back(trie.tokens_at(trie.child(0, byte)).front());
+      });
+      return found;
+    }
+  }
+  std::vector<uint32_t> words(engine.words());
+  fill_mask(words.data());
+  for (uint32_t token : constraint_->eos()) words[token >> 5] &= ~(uint32_t{1} << (token & 31));
+  for (size_t i = 0; i < words.size(); ++i)
+    for (uint32_t left = words[i]; left != 0 && found.size() < most; left &= left - 1)
+      found.push_back(static_cast<uint32_t>(i * 32) + static_cast<uint32_t>(std::countr_zero(left)));
+  return found;
+}
+
 bool Matcher::needs_budget_mask(uint32_t budget) {
   if (terminated_) return false;
   if (!constraint_->engine().byte_complete() || budget == 0) return true;
@@ -265,6 +295,14 @@ bool Matcher::needs_budget_mask(uint32_t budget) {
 
 std::string Matcher::forced_bytes() {
   if (terminated_) return {};
+  if (!constraint_->has_scope()) {
+    Engine& engine = constraint_->engine();
+    const std::shared_lock lock(engine.mutex());
+    if (epoch_ == engine.epoch()) {
+      const Node& here = engine.machine()[node_];
+      if (here.accepting || here.has_specials || here.live.size() != 1) return {};
+    }
+  }
   if (constraint_->has_scope()) return run([&](Engine& engine) { return forced_in_scopes(engine); });
   return run([&](Engine& engine) {
     std::string forced;

@@ -30,6 +30,8 @@ class Constraint {
   bool has_scope() const { return scope() != Scope::kNone || has_labels(); }
   // Whether a completion must be searched for anywhere, since nothing is promised of what must differ.
   bool is_searched() const { return scope() == Scope::kUnknown; }
+  // Whether needs_budget_mask() is a table look-up that may say no.
+  bool has_reach() const { return !has_scope() && engine_->byte_complete(); }
   Distinct::Effort effort() const { return {scope() != Scope::kNone, is_searched(), limits_.distance_steps}; }
 
   // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
@@ -74,6 +76,12 @@ class Constraint {
   mutable uint64_t epoch_ = 0;
 };
 
+// Continuations of one text that share their beginnings.
+struct Branches {
+  std::vector<uint32_t> tokens;
+  std::vector<int32_t> parents;  // of each the index of the token that it follows, which is smaller; -1: it comes first
+};
+
 class Matcher {
  public:
   explicit Matcher(std::shared_ptr<const Constraint> constraint);
@@ -82,6 +90,9 @@ class Matcher {
   bool accept(uint32_t token);
   size_t accept_bytes(std::string_view data);
   size_t validate(std::span<const uint32_t> tokens);
+  // Which tokens may come, each after those above it; where one may not, none below it may.  If `rows` is given, the
+  // masks: here, and behind each token; those behind tokens that may not come, and behind EOS, are empty.
+  std::vector<bool> follow_tree(const Branches& tree, uint32_t* rows);
   void rollback(size_t count);  // throws std::invalid_argument
   void reset();
   // Takes what `other` has taken, a matcher of the same grammar and vocabulary in any engine.
@@ -91,6 +102,8 @@ class Matcher {
   static void fill_together(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
   static constexpr size_t kTogether = 8;
   void fill_mask_within(uint32_t* words, uint32_t budget);
+  // Tokens that may come next, EOS left out: all of them, or `most` of them.
+  std::vector<uint32_t> allowed_tokens(size_t most);
   bool needs_budget_mask(uint32_t budget);
   std::string forced_bytes();
   // The first of `starts`, offsets into `forced`, from which some token that may come there covers the rest of
@@ -136,12 +149,19 @@ class Matcher {
   bool accept_in_scopes(Engine& engine, uint32_t token);
   size_t accept_bytes_in_scopes(Engine& engine, std::string_view data);
   size_t validate_in_scopes(Engine& engine, std::span<const uint32_t> tokens) const;
-  void fill_in_scopes(Engine& engine, uint32_t* words);
+  void fill_in_scopes(Engine& engine, const Position& at, uint32_t* words) const;
   void fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t budget);
   bool needs_budget_in_scopes(Engine& engine, uint32_t budget);
   std::string forced_in_scopes(Engine& engine) const;
   void record(Engine& engine, Position next, size_t made, uint32_t token, std::string text);
-  void set_eos(uint32_t* words) const;
+  // Trees (matcher_tree.cpp).
+  bool follow_known(const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const;
+  void follow(Engine& engine, const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const;
+  void follow_in_scopes(Engine& engine, const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const;
+  void add_eos(uint32_t* words) const;
+  void set_eos(uint32_t* words) const {
+    if (is_accepting()) add_eos(words);
+  }
 
   std::shared_ptr<const Constraint> constraint_;
   NodeId node_ = kDeadNode;
@@ -155,5 +175,7 @@ class Matcher {
 
 // Fills row i of `rows` for matcher i, on as many threads as there are processors for the process.
 void fill_masks(std::span<Matcher* const> matchers, std::span<uint32_t* const> rows);
+// follow_tree() of each, in the same way.
+std::vector<std::vector<bool>> follow_trees(std::span<Matcher* const> matchers, std::span<const Branches> trees, std::span<uint32_t* const> rows);
 
 }  // namespace structgen

@@ -89,13 +89,13 @@ void Matcher::sync_scopes(Engine& engine) {
   epoch_ = engine.epoch();
 }
 
-void Matcher::fill_in_scopes(Engine& engine, uint32_t* words) {
+void Matcher::fill_in_scopes(Engine& engine, const Position& at, uint32_t* words) const {
   if (!engine.byte_complete()) {
-    engine.distinct().fill_within(position(), words, kNone - 1, constraint_->limits().distance_steps);
+    engine.distinct().fill_within(at, words, kNone - 1, constraint_->limits().distance_steps);
     return;
   }
-  if (!engine.try_fill(node_, words)) engine.fill(node_, words, constraint_->limits().distance_steps);
-  engine.distinct().correct(position(), words, constraint_->effort());
+  if (!engine.try_fill(at.node, words)) engine.fill(at.node, words, constraint_->limits().distance_steps);
+  engine.distinct().correct(at, words, constraint_->effort());
 }
 
 void Matcher::fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t budget) {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +26,7 @@ def result_as_json(result: Result, seed: int) -> str:
         "logprob": finite(result.logprob),
         "log_z": finite(result.log_z),
         "unscored": result.unscored,
-        "stats": asdict(result.stats),
+        "stats": result.stats.as_dict(),
     }
     if result.canvas is not None:
         held["canvas"] = {

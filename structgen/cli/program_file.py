@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,7 +135,7 @@ def _write(run: Run[Any], *, as_json: bool, streamed: bool) -> None:
             "seed": run.seed,
             "logprob": run.logprob,
             "log_z": run.log_z,
-            "stats": None if run.stats is None else asdict(run.stats),
+            "stats": None if run.stats is None else run.stats.as_dict(),
         }
         click.echo(json.dumps(line, ensure_ascii=False))
     elif streamed:

@@ -8,14 +8,18 @@ from structgen.decode.generation import Chunk, Generation
 from structgen.decode.projection import Projection, project
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampler import Greedy, Multinomial, Sampler
+from structgen.decode.speculative.draft_stats import DraftStats
+from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 
 __all__ = [
     "AnyCanvasSampler",
+    "AnyDrafter",
     "AnyModel",
     "AnyPotential",
     "AnySampler",
     "Chunk",
     "Context",
+    "DraftStats",
     "FinishReason",
     "Generation",
     "Greedy",
@@ -23,6 +27,7 @@ __all__ = [
     "Projection",
     "Result",
     "Sampler",
+    "Speculation",
     "Stats",
     "Step",
     "find_captures",

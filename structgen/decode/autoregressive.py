@@ -11,6 +11,7 @@ from structgen.decode.potentials import Potential, as_potential
 from structgen.decode.potentials.lifted import Score
 from structgen.decode.sampler import Greedy, Sampler
 from structgen.decode.sampling import SMC, Proposal, SequenceSampler
+from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
 from structgen.decode.start import check_start
 from structgen.engine import Constraint
 
@@ -36,6 +37,7 @@ def write_tokens(  # noqa: PLR0913  as generate
     sampler: AnySampler,
     potentials: Sequence[AnyPotential],
     seed: int,
+    drafter: AnyDrafter,
     stream: Callable[[Chunk], object] | None,
     jump_forward: bool,
     score_ending: bool,
@@ -52,6 +54,7 @@ def write_tokens(  # noqa: PLR0913  as generate
         sampler=sampler,
         potentials=potentials,
         seed=seed,
+        drafter=drafter,
         jump_forward=jump_forward,
         score_ending=score_ending,
     )
@@ -76,6 +79,7 @@ def start_generation(  # noqa: PLR0913  as generate
     sampler: AnySampler = _GREEDY,
     potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
+    drafter: AnyDrafter = "auto",
     jump_forward: bool = True,
     score_ending: bool = False,
     alternatives: int = 0,
@@ -89,6 +93,7 @@ def start_generation(  # noqa: PLR0913  as generate
         sampler: see ``generate``.
         potentials: see ``generate``.
         seed: see ``generate``.
+        drafter: see ``generate``.
         jump_forward: see ``generate``.
         score_ending: see ``generate``.
         alternatives: how many other tokens ``Step.alternatives`` notes.
@@ -97,7 +102,9 @@ def start_generation(  # noqa: PLR0913  as generate
         BudgetError: the shortest member of the grammar takes more than ``max_tokens``.
         GenerationError: prompt and ``max_tokens`` do not fit the model's context.
         VocabularyError: the constraint belongs to another vocabulary.
+        TypeError: ``drafter`` is none.
     """
+    speculation = as_speculation(drafter)
     check_start(context.model, len(context), constraint, max_tokens)
     return Generation(
         context,
@@ -109,6 +116,7 @@ def start_generation(  # noqa: PLR0913  as generate
         score_ending=score_ending,
         alternatives=alternatives,
         potentials=[as_potential(each) for each in potentials],
+        speculation=speculation,
     )
 
 

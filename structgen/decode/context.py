@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Final, Self, final
+
+from structgen.decode.look_ahead import LookAhead
+from structgen.models.protocol import TreeSession
+from structgen.models.token_tree import ChainSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.protocol import LanguageModel, Session
+    from structgen.models.protocol import LanguageModel, Logits, Session
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["Context"]
+
+_SHORT: Final = 32
+"""Up to so many logits are taken although one is wanted."""
 
 
 @final
@@ -19,6 +27,9 @@ class Context:
     The session (the key-value cache) holds a beginning of the tokens; the rest reaches the model with the next forward
     pass.  So text can be added, taken back or exchanged at no cost but that of what changed.
 
+    A forward pass may look ahead at tokens that are not part of the sequence (``laws``).  Those of them that are added
+    then need no pass any more: which they are is read from the tokens themselves, so cache and tokens cannot differ.
+
     Close it, or use it in a ``with`` statement, to free the cache.
 
     Args:
@@ -26,12 +37,14 @@ class Context:
         tokens: token ids to begin with.
     """
 
-    __slots__ = ("_session", "_tokens", "model")
+    __slots__ = ("_ahead", "_session", "_tokens", "_trees", "model")
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int] = ()) -> None:
         self.model = model
         self._tokens = list(tokens)
         self._session = model.start()
+        self._ahead: LookAhead | None = None
+        self._trees: TreeSession | ChainSession | None = None  # what holds the tree of the look ahead
 
     def __enter__(self) -> Self:
         return self
@@ -50,12 +63,21 @@ class Context:
     @property
     def unseen(self) -> list[int]:
         """The tokens at the end that the model has not been given yet."""
-        return self._tokens[self._session.length :]
+        return self._tokens[self.session.length :]
 
     @property
     def session(self) -> Session:
-        """The model's state over the tokens that it was given."""
+        """The model's state over the tokens that it was given; of a look ahead, over those that came."""
+        self._settle()
         return self._session
+
+    @property
+    def ahead(self) -> LookAhead | None:
+        """What the last forward pass told about tokens to come; None where it did not look ahead.
+
+        It stays true of what follows the same tokens, also where some were taken back.
+        """
+        return self._ahead
 
     @property
     def forwards(self) -> int:
@@ -77,8 +99,11 @@ class Context:
         if not 0 <= length <= len(self._tokens):
             raise ValueError(f"length must lie between 0 and {len(self._tokens)}; found {length}")
         del self._tokens[length:]
-        if self._session.length >= length:
-            self._session.truncate(max(length - 1, 0))
+        session = self.session
+        if session.length >= length:
+            session.truncate(max(length - 1, 0))
+        if self._ahead is not None and length < self._ahead.start:
+            self._ahead = None
 
     def replace(self, tokens: Sequence[int]) -> None:
         """Exchange the whole sequence; what it has in common with the old one, from the beginning on, stays cached."""
@@ -106,17 +131,82 @@ class Context:
         if len(unseen) > 1:
             self._session.extend(unseen[:-1])
 
+    @property
+    def branches(self) -> bool:
+        """Whether all of a tree can be looked at in one pass, or only its first chain."""
+        return isinstance(self._session, TreeSession) and self._session.can_branch
+
+    def known(self, count: int, *, end: int | None = None) -> list[Logits]:
+        """The logits that ``laws`` would return, up to the first that a look ahead does not tell."""
+        rows: list[Logits] = []
+        ahead = self._ahead
+        end = len(self._tokens) if end is None else end
+        first = end - count + 1
+        if ahead is None or first < ahead.start:
+            return rows
+        for length in range(first, end + 1):
+            row = ahead.law(self._tokens[ahead.start : length])
+            if row is None:
+                break
+            rows.append(row)
+        return rows
+
+    def laws(self, count: int, tree: TokenTree | None = None, *, end: int | None = None) -> list[Logits]:
+        """Return the logits after each of the last ``count`` tokens, from a look ahead or from the model.
+
+        What the model has not seen is run in one forward pass, a prompt of several tokens before the first of the
+        ``count`` in one of its own: only its last logits are needed.
+
+        Args:
+            count: at least one.  None of these tokens is seen already, but by a look ahead.
+            tree: looked at behind the tokens where there is a pass; ``ahead`` tells then what it told.  Not behind a
+                long prompt where only a chain can be run, whose logits are those of all tokens or of one.
+            end: takes the first ``end`` tokens for all of them; without a tree.
+        """
+        rows = self.known(count, end=end)
+        if len(rows) == count:
+            return rows
+        seen = self.session.length
+        self._ahead = None
+        unseen = self._tokens[seen:end]
+        missing = count - len(rows)
+        if len(unseen) > missing > 1:
+            rows.append(self._session.extend(unseen[: 1 - missing]))
+            unseen, missing = unseen[1 - missing :], missing - 1
+        every = 1 < missing == len(unseen)
+        if tree is None or not (self.branches or every or len(unseen) <= _SHORT):
+            rows.extend(self._session.extend_all(unseen) if every else self._session.extend(unseen)[None])
+            return rows
+        if isinstance(self._session, TreeSession) and self._session.can_branch:
+            self._trees = self._session
+        else:
+            self._trees = ChainSession(self._session, name=self.model.name)
+        found = self._trees.extend_tree(unseen, tree, all_positions=every)
+        rows.extend(found[:missing])
+        self._ahead = LookAhead(len(self._tokens), tree, found[missing - 1 :])
+        return rows
+
     def fork(self) -> Context:
         """Return an independent context with the same tokens, and what is cached of them."""
         copy = Context.__new__(Context)
         copy.model = self.model
         copy._tokens = list(self._tokens)
-        copy._session = self._session.fork()
+        copy._session = self.session.fork()
+        copy._ahead = self._ahead  # what was told stays true; the cache of it is not the copy's
+        copy._trees = None
         return copy
 
     def close(self) -> None:
         """Free the cache; the tokens stay."""
+        self._ahead = self._trees = None
         self._session.close()
+
+    def _settle(self) -> None:
+        """Take over what a look ahead has run of the tokens that came."""
+        ahead, trees = self._ahead, self._trees
+        if ahead is not None and trees is not None:
+            self._trees = None
+            trees.keep(ahead.path(self._tokens[ahead.start :]))
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._tokens)} tokens, {self._session.length} cached, {self.model.name}>"

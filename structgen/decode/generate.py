@@ -11,7 +11,6 @@ from structgen.decode.diffusion.canvas_sampler import CanvasSampler, Dingo
 from structgen.decode.sampler import Greedy
 from structgen.decode.sampling import SMC
 from structgen.decode.start import constraint_of
-from structgen.errors import GenerationError
 from structgen.models.diffusion.protocol import DiffusionModel
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.reuse import Reuse
     from structgen.decode.generation import Chunk
     from structgen.decode.result import Result
+    from structgen.decode.speculative.speculation import AnyDrafter
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -62,7 +62,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
     sampler: AnySampler | AnyCanvasSampler | None = None,
     potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
-    drafter: None = None,
+    drafter: AnyDrafter = "auto",
     stream: Callable[[Chunk], object] | Callable[[Snapshot], object] | None = None,
     jump_forward: bool = True,
     score_ending: bool = False,
@@ -99,7 +99,10 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
         potentials: what else the output has to fulfil: potentials, constraints, or functions of its text.  Samplers of
             tokens withhold what they forbid, and go back where nothing is left; scores need a sampler of outputs.
         seed: of the sampler's random numbers; the same seed gives the same output.
-        drafter: None; drafts of another model are not used by this loop.
+        drafter: what guesses tokens, so that one forward pass tells several: a drafter, or a ``Speculation`` with all
+            that can be said about its use; None for nothing.  ``"auto"`` takes what costs nothing to ask, and only
+            where it pays.  The output is the same with all of them, seed for seed, but for drafters that draw their
+            tokens from a law of their own: with those it has the same law.
         stream: called with each piece of the output, a ``Chunk``, as soon as it is certain; for a diffusion model with
             a ``Snapshot`` of the canvas after each commit, and once before the first pass.
         jump_forward: take forced tokens without forward passes of their own; the output is the same without.
@@ -117,6 +120,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
         GenerationError: prompt and output do not fit the model's context, before any forward pass; the canvas cannot be
             completed; or the model returned no usable logits.
         ValueError: an argument belongs to the other kind of model, or is out of range.
+        TypeError: ``drafter`` is none.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
         GrammarError: the grammar does not compile, or no automaton of a canvas can be made of it.
         LimitExceeded: a bound of ``limits`` was reached.
@@ -125,7 +129,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
     of_canvases = {"canvas": canvas, "policy": policy, "temperature": temperature, "block": block, "reuse": reuse}
     if isinstance(model, DiffusionModel):
         of_tokens = {
-            "drafter": drafter,
+            "drafter": None if drafter == "auto" else drafter,
             "jump_forward": None if jump_forward else False,
             "score_ending": score_ending or None,
             "potentials": tuple(potentials) or None,
@@ -157,10 +161,6 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
             "take Greedy(), Multinomial(), or a sampler of whole outputs such as SMC()"
         )
     constraint = constraint_of(grammar, model, limits)
-    if drafter is not None:
-        raise GenerationError(
-            "drafter", "this loop takes no drafts", evidence=f"found {type(drafter).__name__}", remedy="pass None"
-        )
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return write_tokens(
             context,
@@ -169,6 +169,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
             sampler=_GREEDY if sampler is None else sampler,
             potentials=potentials,
             seed=seed,
+            drafter=drafter,
             stream=cast("Callable[[Chunk], object] | None", stream),
             jump_forward=jump_forward,
             score_ending=score_ending,

@@ -24,6 +24,7 @@ from structgen.decode.potentials import Gate
 from structgen.decode.projection import allowed_ids, log_mass, project, runners_up
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampler import Multinomial, Sampler
+from structgen.decode.speculative.drafts import Drafts
 from structgen.decode.writer import Withheld, Writer
 from structgen.errors import GenerationError
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from structgen.decode.context import Context
     from structgen.decode.potentials import Potential
     from structgen.decode.sampling import SequenceSampler
+    from structgen.decode.speculative.draft_tree import DraftTree
+    from structgen.decode.speculative.speculation import Speculation
     from structgen.engine import Constraint, Matcher, Vocabulary
     from structgen.models.protocol import Logits
 
@@ -73,6 +76,8 @@ class Generation:
             Without ``jump_forward`` they always are.
         alternatives: how many other tokens are noted at each choice.
         potentials: what they forbid is withheld where it would come.
+        speculation: how to guess tokens, so that one forward pass tells several; None not to.  Not without
+            ``jump_forward``, which runs even forced tokens one by one.
     """
 
     def __init__(  # noqa: PLR0913  of generate
@@ -87,6 +92,7 @@ class Generation:
         score_ending: bool = False,
         alternatives: int = 0,
         potentials: Sequence[Potential] = (),
+        speculation: Speculation | None = None,
     ) -> None:
         context.prepare()
         self._context = context
@@ -122,6 +128,9 @@ class Generation:
         self._finish_reason: FinishReason | None = None
         self._withheld: dict[tuple[int, ...], set[int]] = {}  # by the tokens before them
         self._floor = 0  # tokens that are not taken back
+        self._drafts: Drafts | None = None
+        if speculation is not None and jump_forward and self._writer is None:
+            self._drafts = Drafts(speculation, context, constraint, self._sampler, seed)
         self._planned: deque[Step] = deque()  # what is to be taken next
         self._searches = 0  # forward passes beside those of the context
         self._chunks = self._run()
@@ -179,6 +188,9 @@ class Generation:
     def logits(self) -> Logits:
         """Run what is pending through the model, and return the logits of the token that comes next."""
         last: Logits = self._forward(ahead=True)[-1]
+        unseen = self._context.unseen
+        if unseen:  # the law was known, but the session does not hold the tokens any more
+            return self._context.session.extend(unseen)
         return last
 
     def withheld_after(self, tokens: tuple[int, ...]) -> Set[int]:
@@ -269,17 +281,19 @@ class Generation:
                 remedy="iterate to its end first",
             )
         forced = sum(step.forced for step in self._steps if step.token is not None)
+        drafts = None if self._drafts is None else self._drafts.stats()
         stats = Stats(
             prompt_tokens=self._prompt_tokens,
             tokens=len(self._tokens),
             forced=forced,
             sampled=len(self._tokens) - forced,
-            drafted=0,
-            accepted=0,
+            drafted=0 if drafts is None else drafts.drafted,
+            accepted=0 if drafts is None else drafts.accepted,
             forwards=self._context.forwards - self._forwards_before + self._searches,
             time_mask_s=self._time_mask,
             time_model_s=self._time_model,
             time_other_s=max(self._ended - self._began - self._time_model - self._time_mask, 0.0),
+            drafts=drafts,
         )
         return Result(
             data=self.data,
@@ -313,6 +327,8 @@ class Generation:
                     yield self._chunk([token], forced=False)
         if self._score_ending:
             self._score_forced_ending()
+        if self._drafts is not None:
+            self._drafts.finish(self._context)
         self._ended = perf_counter()
         rest = self._decoder.decode(b"", final=True)
         if rest:  # a grammar over bytes may end within a character
@@ -440,12 +456,22 @@ class Generation:
 
     def _choose(self) -> int | None:
         """Let the model and the sampler choose among what the mask allows; None is the stop, or nothing is left."""
-        logits = self._forward(ahead=True)[-1]
+        logits = self._forward(ahead=True, draft=True)[-1]
         total = log_mass(logits)
         ids = allowed_ids(self._mask[0], self._vocabulary.size)
+        chosen: int | None = None
+        if self._drafts is not None:
+            chosen = self._drafts.choose(
+                project(logits, ids, total),
+                self._context,
+                self._matcher,
+                self.remaining,
+                self._generator,
+                is_plain=not self._potentials and not self._withheld,
+            )
         while True:
             projection = project(logits, ids, total)
-            index = self.draw(projection.log_p)
+            index, chosen = self.draw(projection.log_p) if chosen is None else chosen, None
             token = int(ids[index])
             if self._admits(None if token in self._vocabulary.eos else token):
                 break
@@ -487,42 +513,51 @@ class Generation:
         self._scored = len(self._steps)
         return token
 
-    def _forward(self, *, ahead: bool) -> Logits:
+    def _forward(self, *, ahead: bool, draft: bool = False) -> list[Logits]:
         """Run the pending tokens and score the forced ones among them.
 
         Args:
             ahead: whether the last of them is run too, so that the last row is what comes after it.
+            draft: whether guesses may be run with them; the mask is that of the next token.
 
         Returns:
             The logits before each unscored token, and those after the last one if ``ahead``.
         """
         unscored = self._tokens[self._scored :]
-        unseen = self._context.unseen
-        head = unseen[: len(unseen) - len(unscored)]  # the prompt, or one chosen token
-        run = unscored if ahead else unscored[:-1]
+        count = len(unscored) + ahead
+        end = len(self._context) - (not ahead)
+        drafts = self._drafts if draft else None
+        if drafts is not None and len(self._context.known(count, end=end)) < count:
+            drafts.settle(self._context)
+            drafts.propose(self._context, self._matcher, self._mask[0], self._max_tokens - len(self._tokens))
+        elif drafts is not None:
+            drafts.spare()
+            drafts = None
         began = perf_counter()
-        rows = self._rows(head, run)
-        self._time_model += perf_counter() - began
+        rows = self._rows(count, end, None if drafts is None else drafts.tree)
+        spent = perf_counter() - began
+        self._time_model += spent
+        if drafts is not None:
+            drafts.observe(self._context, rows[-1], spent)
         for offset, token in enumerate(unscored):
             log_z = float(rows[offset][token]) - log_mass(rows[offset])
             self._steps[self._scored + offset] = Step(token, True, 0.0, log_z)
         self._scored += len(unscored)
         return rows
 
-    def _rows(self, head: list[int], run: list[int]) -> Logits:
-        session = self._context.session
-        if not run:
-            rows = session.extend(head)[None]
-        elif not self._jump_forward:
-            rows = np.stack([session.extend(head), *(session.extend([token]) for token in run)])
-        elif session.length >= self._prompt_tokens - 1:
-            rows = session.extend_all(head + run)[len(head) - 1 :]
-        else:  # only the last logits of a prompt are needed
-            rows = np.concatenate((session.extend(head)[None], session.extend_all(run)))
-        if rows.shape[1] != self._vocabulary.size:
+    def _rows(self, count: int, end: int, tree: DraftTree | None) -> list[Logits]:
+        """The logits after each of the last ``count`` of ``end`` tokens of the context."""
+        if self._jump_forward:
+            rows = self._context.laws(count, tree.token_tree() if tree else None, end=end)
+        else:
+            session = self._context.session
+            unseen = self._context.tokens[session.length : end]
+            first = len(unseen) - count + 1
+            rows = [session.extend(unseen[:first]), *(session.extend([token]) for token in unseen[first:])]
+        if rows[-1].shape != (self._vocabulary.size,):
             raise GenerationError(
                 f"model {self._context.model.name!r}",
-                f"it returned {rows.shape[1]} logits",
+                f"it returned {rows[-1].shape[-1]} logits",
                 evidence=f"its vocabulary has {self._vocabulary.size} tokens",
                 remedy="give the vocabulary the width of the model's head (size=...)",
             )

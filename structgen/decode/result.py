@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
 from structgen.decode.captures import captures_of_tokens
+from structgen.decode.speculative.draft_stats import DraftStats
 from structgen.decode.value import value_of
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ class Stats:
         forwards: forward passes of the model, the one over the prompt included.
         time_mask_s: seconds in the matcher: masks, forced tokens, state.
         time_model_s: seconds in the model.
-        time_other_s: all other seconds: sampling, scores, callbacks.
+        time_other_s: all other seconds: sampling, scores, drafts, callbacks.
+        drafts: what drafters brought; None where there were none.
     """
 
     prompt_tokens: int
@@ -71,6 +75,25 @@ class Stats:
     time_mask_s: float
     time_model_s: float
     time_other_s: float
+    drafts: DraftStats | None = None
+
+    @classmethod
+    def total(cls, parts: Sequence[Stats]) -> Self:
+        """The sums over several outputs."""
+        summed = {
+            each.name: sum(getattr(part, each.name) for part in parts) for each in fields(cls) if each.name != "drafts"
+        }
+        drafts = [part.drafts for part in parts if part.drafts is not None]
+        return cls(**summed, drafts=DraftStats.total(drafts) if drafts else None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as dictionaries of plain values, which JSON can hold."""
+        return asdict(self)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens of the output for each forward pass; infinite where all of them were forced and no pass was needed."""
+        return self.tokens / self.forwards if self.forwards else math.inf
 
 
 @final

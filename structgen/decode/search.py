@@ -333,7 +333,7 @@ class _Runners:
             found = self._packed.extend_many(extensions)
             self._passes += 1
         else:
-            found = [session.extend(token_ids) for session, token_ids, _ in extensions]
+            found = [each.session.extend(each.token_ids) for each in extensions]
             self._passes += len(extensions)
         self.time_model_s += perf_counter() - began
         return found

@@ -2,8 +2,8 @@
 
 from structgen.engine.constraint import Constraint, compile
 from structgen.engine.explanation import Explanation
-from structgen.engine.matcher import Matcher, fill_masks
+from structgen.engine.matcher import Matcher, fill_mask_trees, fill_masks
 from structgen.engine.report import Report
 from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["Constraint", "Explanation", "Matcher", "Report", "Vocabulary", "compile", "fill_masks"]
+__all__ = ["Constraint", "Explanation", "Matcher", "Report", "Vocabulary", "compile", "fill_mask_trees", "fill_masks"]

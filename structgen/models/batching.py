@@ -12,12 +12,14 @@ from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Self, final
 
 from structgen.errors import GenerationError
-from structgen.models.protocol import Extension, PackedModel
+from structgen.models.extension import can_branch, extend, treeless
+from structgen.models.protocol import Extension, PackedModel, TreeSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["Batch", "BatchSession", "Worker"]
 
@@ -26,11 +28,12 @@ __all__ = ["Batch", "BatchSession", "Worker"]
 class Batch:
     """A ``LanguageModel`` whose sessions are run together, for threads that are its workers.
 
-    A request (``extend``, ``extend_all``) of a worker waits until every worker has made one.  That is a round.  Its
-    requests are run in the workers' order; one forward pass takes as many of them as have up to ``pass_tokens`` tokens
-    together, and one that has more has a pass to itself.  So prompts share passes, and no pass is larger than a single
-    session could make it.  Each request is answered as its session alone would answer it, up to rounding of float32
-    sums.  Where a pass fails, its requests are run one by one, so that each worker has its own answer or error.
+    A request (``extend``, ``extend_all``, ``extend_tree``) of a worker waits until every worker has made one.  That is
+    a round.  Its requests are run in the workers' order; one forward pass takes as many of them as have up to
+    ``pass_tokens`` tokens together, those of trees counted, and one that has more has a pass to itself.  So prompts
+    share passes, and no pass is larger than a single session could make it.  Each request is answered as its session
+    alone would answer it, up to rounding of float32 sums.  Where a pass fails, its requests are run one by one, so that
+    each worker has its own answer or error.
 
     A model that is no ``PackedModel`` runs the requests one by one.  Whatever the model, one thread at a time is in it.
 
@@ -72,6 +75,11 @@ class Batch:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @property
+    def model(self) -> LanguageModel:
+        """What runs the sessions."""
+        return self._model
 
     def worker(self) -> Worker:
         """Return a new worker; every round waits for it from now on, until it leaves.
@@ -146,8 +154,8 @@ class Batch:
         with self._changed:
             worker = self._worker_here()
         if worker is not None:
-            return self._meet(_Request(extension, worker.order))
-        request = _Request(extension, 0)
+            return self._meet(_Request(extension, worker.order, name=self.name))
+        request = _Request(extension, 0, name=self.name)
         with self._use:
             self._check_open()
             request.run()
@@ -232,10 +240,13 @@ class Batch:
 class _Request:
     """A worker's wish to extend a session, and what came of it."""
 
-    def __init__(self, extension: Extension, order: int) -> None:
+    def __init__(self, extension: Extension, order: int, *, name: str) -> None:
         self.extension = extension
         self.order = order
         self.tokens = len(extension.token_ids)
+        if extension.tree is not None:
+            self.tokens += len(extension.tree.token_ids)
+        self._name = name
         self.logits: Logits | None = None
         self.error: Exception | None = None
         self._length = extension.session.length
@@ -246,9 +257,8 @@ class _Request:
 
     def run(self) -> None:
         """Run it alone."""
-        session, token_ids, all_positions = self.extension
         try:
-            self.logits = session.extend_all(token_ids) if all_positions else session.extend(token_ids)
+            self.logits = extend(self.extension, name=self._name)
         except Exception as error:  # it belongs to the thread that asked
             self.error = error
 
@@ -261,7 +271,7 @@ class _Request:
         return self.logits
 
     def undo(self) -> None:
-        """Drop what was added to the session."""
+        """Drop what was added to the session, and a tree with it."""
         session = self.extension.session
         if session.length > self._length:
             session.truncate(self._length)
@@ -321,6 +331,25 @@ class BatchSession:
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend_all``."""
         return self._batch._extend(Extension(self.inner, token_ids, all_positions=True))
+
+    @property
+    def can_branch(self) -> bool:
+        """See ``TreeSession.can_branch``: whether the session that it stands for does."""
+        with self._batch._use:
+            return can_branch(self.inner)
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        if not self.can_branch:  # a model that packs sequences may know nothing of trees
+            raise treeless(name=self._batch.name)
+        return self._batch._extend(Extension(self.inner, token_ids, all_positions, tree))
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``."""
+        with self._batch._use:
+            if not isinstance(self.inner, TreeSession):
+                raise treeless(name=self._batch.name)
+            self.inner.keep(nodes)
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""

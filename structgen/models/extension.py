@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from structgen.errors import GenerationError
+from structgen.models.protocol import TreeSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.protocol import Mixture
+    from structgen.models.protocol import Extension, Logits, Mixture, Session
+    from structgen.models.token_tree import TokenTree
 
-__all__ = ["check_extension", "check_mixtures", "check_truncation"]
+__all__ = ["can_branch", "check_extension", "check_kept", "check_mixtures", "check_truncation", "extend", "treeless"]
 
 _ROUNDING: Final = 1e-6
 
 
+def can_branch(session: Session) -> TypeGuard[TreeSession]:
+    """Whether a session looks at trees."""
+    return isinstance(session, TreeSession) and session.can_branch
+
+
+def extend(extension: Extension, *, name: str) -> Logits:
+    """Do what an ``Extension`` asks of its session alone.
+
+    Args:
+        extension: what is wanted.
+        name: the model, for the message.
+
+    Raises:
+        GenerationError: as the session's own methods; or it looks at no trees.
+    """
+    session, token_ids, all_positions, tree = extension
+    if tree is None:
+        return session.extend_all(token_ids) if all_positions else session.extend(token_ids)
+    if can_branch(session):
+        return session.extend_tree(token_ids, tree, all_positions=all_positions)
+    raise treeless(name=name)
+
+
+def treeless(*, name: str) -> GenerationError:
+    """The refusal of a model whose sessions look at no trees."""
+    return GenerationError(
+        f"model {name!r}",
+        "its sessions do not look at trees",
+        remedy="ask can_branch of the session first, and run chains where it says no (ChainSession)",
+    )
+
+
 def check_extension(
-    token_ids: Sequence[int], *, length: int, name: str, id_limit: int, max_context: int | None
+    token_ids: Sequence[int],
+    *,
+    length: int,
+    name: str,
+    id_limit: int,
+    max_context: int | None,
+    tree: TokenTree | None = None,
 ) -> list[int]:
     """Return the ids as plain ints when a session of ``length`` tokens can take them.
 
@@ -28,10 +68,19 @@ def check_extension(
         name: the model, for the message.
         id_limit: one more than the largest id that the model embeds.
         max_context: the longest sequence, or None.
+        tree: what is looked at behind them, or None.
 
     Raises:
-        GenerationError: no tokens, an id out of range, or too many tokens; the message says by how many.
+        GenerationError: no tokens, an id out of range, or too many tokens; the message says by how many.  Or what is
+            said to be a tree is none.
     """
+    if tree is not None:
+        ids = check_extension(token_ids, length=length, name=name, id_limit=id_limit, max_context=max_context)
+        tree.check(name=name)
+        check_extension(tree.token_ids, length=0, name=name, id_limit=id_limit, max_context=None)
+        deepest = [0] * (1 + max(tree.depths()))
+        check_extension([*ids, *deepest], length=length, name=name, id_limit=id_limit, max_context=max_context)
+        return ids
     subject = f"model {name!r}"
     ids = [int(token) for token in token_ids]
     if not ids:
@@ -86,6 +135,27 @@ def check_mixtures(
     heads = [next(iter(weights)) for weights in checked]
     check_extension(heads, length=length, name=name, id_limit=id_limit, max_context=max_context)
     return checked
+
+
+def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> TokenTree:
+    """Return the last tree when ``nodes`` lead down from a root of it.
+
+    Args:
+        nodes: what the caller wants to keep.
+        tree: the last tree, or None.
+        name: the model, for the message.
+
+    Raises:
+        GenerationError: there is no tree, or no such path in it.
+    """
+    if tree is None:
+        raise GenerationError(
+            f"model {name!r}",
+            "there is no tree to keep tokens of",
+            remedy="call keep behind extend_tree, before any other call",
+        )
+    tree.check_path(nodes, name=name)
+    return tree
 
 
 def check_truncation(length: int, *, held: int, name: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from structgen.errors import GenerationError
 from structgen.models.chat import messages_of_prompt
-from structgen.models.extension import check_extension, check_mixtures, check_truncation
+from structgen.models.extension import check_extension, check_kept, check_mixtures, check_truncation, extend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from structgen.engine.vocabulary import Vocabulary
     from structgen.models.protocol import Extension, Logits, Mixture, Prompt
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["HashModel", "HashSession"]
 
@@ -88,16 +89,11 @@ class HashModel:
 
     def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
         """See ``PackedModel.extend_many``."""
-        sessions: list[HashSession] = []
-        for session, token_ids, _ in extensions:
+        for session, token_ids, _, tree in extensions:
             if not isinstance(session, HashSession) or session.model is not self:
                 raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
-            session.check(token_ids)
-            sessions.append(session)
-        return [
-            session.extend_all(token_ids) if all_positions else session.extend(token_ids)
-            for session, (_, token_ids, all_positions) in zip(sessions, extensions, strict=True)
-        ]
+            session.check(token_ids, tree)
+        return [extend(extension, name=self.name) for extension in extensions]
 
     def logits(self, state: int, matched: int) -> Logits:
         """Return the logits after a context with this hash that ends with ``matched`` bytes of the script."""
@@ -115,7 +111,14 @@ class HashSession:
     def __init__(self, model: HashModel) -> None:
         self.model = model
         self._states: list[tuple[int, int]] = [(_mix(model.seed & _WORD), 0)]
+        self._tree: TokenTree | None = None
+        self._tree_states: list[tuple[int, int]] = []
         self.forwards = 0
+
+    @property
+    def can_branch(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def length(self) -> int:
@@ -146,6 +149,7 @@ class HashSession:
             id_limit=model.vocabulary.size,
             max_context=model.max_context,
         )
+        self._drop_tree()
         for mixture in checked:
             state, matched = self._states[-1]
             heaviest = max(mixture, key=mixture.__getitem__)
@@ -157,8 +161,24 @@ class HashSession:
         self.forwards += 1
         return model.logits(*self._states[-1])
 
-    def check(self, token_ids: Sequence[int]) -> list[int]:
-        """Return the ids, or raise ``GenerationError`` as ``extend``."""
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        self.check(token_ids, tree)
+        added = self._append(token_ids)
+        for token, parent in zip(tree.token_ids, tree.parents, strict=True):
+            self._tree_states.append(self._after(self._states[-1] if parent < 0 else self._tree_states[parent], token))
+        self._tree = tree
+        states = self._states[-added if all_positions else -1 :] + self._tree_states
+        return np.stack([self.model.logits(*state) for state in states])
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``."""
+        check_kept(nodes, tree=self._tree, name=self.model.name)
+        self._states += [self._tree_states[node] for node in nodes]
+        self._drop_tree()
+
+    def check(self, token_ids: Sequence[int], tree: TokenTree | None = None) -> list[int]:
+        """Return the ids, or raise ``GenerationError`` as ``extend`` and ``extend_tree``."""
         model = self.model
         return check_extension(
             token_ids,
@@ -166,29 +186,41 @@ class HashSession:
             name=model.name,
             id_limit=model.vocabulary.size,
             max_context=model.max_context,
+            tree=tree,
         )
 
     def _append(self, token_ids: Sequence[int]) -> int:
-        model, ids = self.model, self.check(token_ids)
+        ids = self.check(token_ids)
+        self._drop_tree()
         for token in ids:
-            state, matched = self._states[-1]
-            self._states.append((_mix(state ^ _mix(token)), model.script.advance(matched, token)))
+            self._states.append(self._after(self._states[-1], token))
         self.forwards += 1
         return len(ids)
+
+    def _after(self, before: tuple[int, int], token: int) -> tuple[int, int]:
+        state, matched = before
+        return _mix(state ^ _mix(int(token))), self.model.script.advance(matched, int(token))
+
+    def _drop_tree(self) -> None:
+        self._tree = None
+        self._tree_states = []
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""
         check_truncation(length, held=self.length, name=self.model.name)
+        self._drop_tree()
         del self._states[length + 1 :]
 
     def fork(self) -> HashSession:
         """See ``Session.fork``."""
+        self._drop_tree()
         twin = HashSession(self.model)
         twin._states = list(self._states)
         return twin
 
     def close(self) -> None:
         """See ``Session.close``."""
+        self._drop_tree()
         del self._states[1:]
 
 

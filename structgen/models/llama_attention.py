@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from structgen.models.llama_cache import KeyValues, Segment
     from structgen.models.llama_network import LlamaShape
     from structgen.models.protocol import Mixture
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["Attention", "Part", "attend", "attention"]
 
@@ -40,22 +41,46 @@ class Part(NamedTuple):
         cache: the keys and values of the tokens before them.
         all_positions: whether logits are wanted after every token or after the last only.
         mixtures: what is read in the place of the tokens, as many; None where these are read.
+        tree: what is looked at behind the tokens, with logits after each of its own; None for nothing.
     """
 
     token_ids: Sequence[int]
     cache: KeyValues
     all_positions: bool
     mixtures: Sequence[Mixture] | None = None
+    tree: TokenTree | None = None
 
     @property
     def start(self) -> int:
-        """The position of the first token."""
+        """The position of the first token, and where its entry goes."""
         return self.cache.length
 
     @property
+    def rows(self) -> int:
+        """How many tokens are run, those of the tree included."""
+        return len(self.token_ids) + (0 if self.tree is None else len(self.tree.token_ids))
+
+    @property
     def end(self) -> int:
-        """The position behind the last token."""
-        return self.cache.length + len(self.token_ids)
+        """Where the entries of what is run end; without a tree the position behind the last token as well."""
+        return self.cache.length + self.rows
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens that are run, those of the tree last."""
+        return self.token_ids if self.tree is None else [*self.token_ids, *self.tree.token_ids]
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The position of each token that is run."""
+        start, end = self.start, self.start + len(self.token_ids)
+        positions = range(start, end)
+        return positions if self.tree is None else [*positions, *(end + depth for depth in self.tree.depths())]
+
+    @property
+    def wanted(self) -> int:
+        """After how many of the last tokens that are run logits are wanted."""
+        return self.rows if self.all_positions else 1 + self.rows - len(self.token_ids)
 
 
 class Attention(Protocol):
@@ -94,9 +119,12 @@ class _Alone:
         self._new_keys, self._new_values = (entries[:, at, :, part.start : part.end].unbind(0) for at in range(2))
         # Which position each token may look at; one token sees all.
         self._visible = None
-        if len(part.token_ids) > 1:
-            ones = torch.ones((len(part.token_ids), part.end), dtype=torch.bool, device=entries.device)
+        if part.rows > 1:
+            ones = torch.ones((part.rows, part.end), dtype=torch.bool, device=entries.device)
             self._visible = ones.tril(part.start)
+            if part.tree is not None:
+                ancestors = _ancestors(part.tree, entries.device)
+                self._visible[-len(ancestors) :, -len(ancestors) :] = ancestors
 
     def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self._new_keys[layer].copy_(keys.transpose(0, 1))
@@ -170,8 +198,8 @@ class _Together:
     """
 
     def __init__(self, parts: Sequence[Part], shape: LlamaShape) -> None:
-        ends = list(accumulate(len(part.token_ids) for part in parts))
-        rows = [range(end - len(part.token_ids), end) for end, part in zip(ends, parts, strict=True)]
+        ends = list(accumulate(part.rows for part in parts))
+        rows = [range(end - part.rows, end) for end, part in zip(ends, parts, strict=True)]
         self._places: list[_Place] = []
         shared = _shared(parts)
         for segment, (length, held) in shared.items():
@@ -183,10 +211,10 @@ class _Together:
                 _Span(segment, min(shared[segment].length, length) if segment in shared else 0, length)
                 for segment, length in part.cache.links
             ]
-            if len(part.token_ids) == 1 and sum(span.length for span in own) <= _SHORT:
+            if part.rows == 1 and sum(span.length for span in own) <= _SHORT:
                 short[rows[index][0]] = own
             else:
-                self._places += _own_places(own, rows[index], shape)
+                self._places += _own_places(own, rows[index], part.tree, shape)
         if short:
             self._places.append(_Padded(short, shape))
         device = parts[0].cache.links[-1].segment.entries.device
@@ -212,7 +240,7 @@ class _Together:
             place.end()
 
 
-def _own_places(own: Sequence[_Span], rows: range, shape: LlamaShape) -> Iterator[_Stretch]:
+def _own_places(own: Sequence[_Span], rows: range, tree: TokenTree | None, shape: LlamaShape) -> Iterator[_Stretch]:
     """What a sequence has of its own, one stretch after the other, the last together with the new tokens."""
     *before, (segment, start, stop) = own
     for span in before:
@@ -220,7 +248,7 @@ def _own_places(own: Sequence[_Span], rows: range, shape: LlamaShape) -> Iterato
             yield _Stretch(span, dict.fromkeys(rows, span.length), shape)
     new = _Span(segment, stop, stop + len(rows))
     seen = {row: stop - start + count for count, row in enumerate(rows, start=1)}
-    yield _Stretch(_Span(segment, start, new.stop), seen, shape, new)
+    yield _Stretch(_Span(segment, start, new.stop), seen, shape, new, tree)
 
 
 class _Place(Protocol):
@@ -250,17 +278,29 @@ class _Stretch:
         seen: the rows that look at it, and how many of its entries each sees.
         shape: of the network.
         new: the end of it, where the rows' own keys and values go.
+        tree: what the last rows are; each sees its ancestors alone of what is theirs.
     """
 
-    def __init__(self, span: _Span, seen: dict[int, int], shape: LlamaShape, new: _Span | None = None) -> None:
+    def __init__(
+        self,
+        span: _Span,
+        seen: dict[int, int],
+        shape: LlamaShape,
+        new: _Span | None = None,
+        tree: TokenTree | None = None,
+    ) -> None:
         device, dtype = span.segment.entries.device, span.segment.entries.dtype
         self.rows = _index(list(seen), device)
         self._shape = shape
         self._entries = span.layers()
         self._new = None if new is None else new.layers()
         # The heads that share keys stand for as many rows.
-        limits = [limit for limit in seen.values() for _ in range(shape.heads // shape.key_value_heads)]
+        groups = shape.heads // shape.key_value_heads
+        limits = [limit for limit in seen.values() for _ in range(groups)]
         self._bias = None if min(limits) == span.length else _bias(limits, span.length, device).to(dtype)
+        if tree is not None and self._bias is not None:
+            hidden = ~_ancestors(tree, device).repeat_interleave(groups, 0)
+            self._bias[-len(hidden) :, -hidden.shape[1] :].masked_fill_(hidden, -torch.inf)
 
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -376,6 +416,11 @@ def _bias(limits: Sequence[int], width: int, device: torch.device) -> torch.Tens
     """0 at the first of ``width`` columns, as many as the limit of the row, and -inf behind them."""
     visible = torch.arange(width, device=device) < torch.tensor(limits, device=device)[:, None]
     return torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
+
+
+def _ancestors(tree: TokenTree, device: torch.device) -> torch.Tensor:
+    """See ``TokenTree.ancestors``."""
+    return torch.from_numpy(tree.ancestors()).to(device)
 
 
 def _index(rows: Sequence[int], device: torch.device) -> slice | torch.Tensor:

@@ -9,6 +9,8 @@ from weakref import WeakSet
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from structgen.models.llama_network import LlamaShape
 
 __all__ = ["KeyValues", "Link", "Segment"]
@@ -65,7 +67,8 @@ class KeyValues:
     their own.  Where one alone is left, it writes anywhere, and what lies behind is joined to it.
 
     A forward pass writes behind ``length``, and only its caller moves ``length``, so a pass that is interrupted leaves
-    no trace.  Sequences that share segments may be used by different threads.
+    no trace, and what a pass has looked ahead at is there until something else is written.  Sequences that share
+    segments may be used by different threads.
 
     Args:
         shape: of the network.
@@ -114,6 +117,20 @@ class KeyValues:
         """Take over ``count`` tokens that were written to the reserved room."""
         segment, length = self._links[-1]
         self._links[-1] = Link(segment, length + count)
+
+    def keep(self, entries: Sequence[int]) -> None:
+        """Take over some of the tokens that were written to the reserved room; those between them are overwritten.
+
+        Args:
+            entries: which, counted from the first that was not taken over; ascending.
+        """
+        segment, length = self._links[-1]
+        there = next((at for at, entry in enumerate(entries) if at != entry), len(entries))
+        if there < len(entries):
+            moved = torch.tensor([length + entry for entry in entries[there:]], device=self._device)
+            place = segment.entries[..., length + there : length + len(entries), :]
+            place.copy_(segment.entries.index_select(3, moved))  # selecting copies, so the places may overlap
+        self.advance(len(entries))
 
     def truncate(self, length: int) -> None:
         """Drop all tokens from position ``length`` on, which no other sequence notices; O(segments)."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import messages_of_prompt, render_chat
-from structgen.models.extension import check_extension, check_mixtures, check_truncation
+from structgen.models.extension import check_extension, check_kept, check_mixtures, check_truncation
 from structgen.models.llama_attention import Part
 from structgen.models.llama_cache import KeyValues
+from structgen.models.llama_layers import LlamaLayers
 from structgen.models.llama_network import LlamaNetwork
 from structgen.models.protocol import Extension
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from structgen.models.protocol import Logits, Mixture, Prompt
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["LlamaModel", "LlamaSession"]
 
@@ -83,11 +85,11 @@ class LlamaModel:
         """See ``PackedModel.extend_many``."""
         sessions: list[LlamaSession] = []
         parts = []
-        for session, token_ids, all_positions in extensions:
+        for session, token_ids, all_positions, tree in extensions:
             if not isinstance(session, LlamaSession) or session.model is not self:
                 raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
             sessions.append(session)
-            parts.append(session.part(token_ids, all_positions=all_positions))
+            parts.append(session.part(token_ids, all_positions=all_positions, tree=tree))
         return self.run(sessions, parts)
 
     def run(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[Logits]:
@@ -96,34 +98,51 @@ class LlamaModel:
         Raises:
             GenerationError: it fails; then no session is extended.
         """
+        for session in sessions:
+            session.drop_tree()  # the pass overwrites it
         try:
-            logits = self.network.forward(parts)
+            watched: dict[int, torch.Tensor | None] = {layer: None for each in sessions for layer in each.watched}
+            logits = self.network.forward(parts, watched=watched)
         except (RuntimeError, MemoryError) as error:  # torch reports memory that cannot be had as RuntimeError
             raise GenerationError(
                 f"model {self.name!r}",
                 "the forward pass failed",
-                evidence=f"{error} at "
-                + ", ".join(f"{part.start} + {len(part.token_ids)}" for part in parts)
-                + " tokens",
+                evidence=f"{error} at " + ", ".join(f"{part.start} + {part.rows}" for part in parts) + " tokens",
                 remedy="shorten the prompt or choose another device",
             ) from error
         rows: list[Logits] = [each.cpu().numpy() for each in logits]
+        start = 0
         for session, part in zip(sessions, parts, strict=True):
-            session.advance(len(part.token_ids))
-        return [each if part.all_positions else each[0] for each, part in zip(rows, parts, strict=True)]
+            session.note(watched, start, start + part.rows)
+            start += part.rows
+            session.take(part)
+        return [
+            each if part.all_positions or part.tree is not None else each[0]
+            for each, part in zip(rows, parts, strict=True)
+        ]
 
     def __repr__(self) -> str:
         return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
 
 
-class LlamaSession:
-    """One sequence of a ``LlamaModel``."""
+class LlamaSession(LlamaLayers):
+    """One sequence of a ``LlamaModel``.
+
+    Invariant: where there is a tree, its entries lie in the cache behind those of the sequence.
+    """
 
     def __init__(self, model: LlamaModel) -> None:
+        super().__init__()
         self.model = model
         network = model.network
         self._cache = KeyValues(network.shape, device=network.device, dtype=network.dtype)
+        self._tree: TokenTree | None = None
         self.forwards = 0
+
+    @property
+    def can_branch(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def length(self) -> int:
@@ -151,11 +170,25 @@ class LlamaSession:
         places = [next(iter(mixture)) for mixture in checked]
         return self.model.run([self], [Part(places, self._cache, False, checked)])[0]
 
-    def part(self, token_ids: Sequence[int], *, all_positions: bool) -> Part:
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; entries are copied only where the nodes are not the first of the tree."""
+        check_kept(nodes, tree=self._tree, name=self.model.name)
+        self.drop_tree()  # first: an interruption may leave some of it overwritten
+        self._cache.keep(nodes)
+
+    def drop_tree(self) -> None:
+        """Let go of the tree that the last pass looked at."""
+        self._tree = None
+
+    def part(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Part:
         """Return what this session brings to a forward pass.
 
         Raises:
-            GenerationError: as ``extend``.
+            GenerationError: as ``extend`` and ``extend_tree``.
         """
         shape = self.model.network.shape
         ids = check_extension(
@@ -164,25 +197,30 @@ class LlamaSession:
             name=self.model.name,
             id_limit=shape.vocabulary,
             max_context=shape.max_context,
+            tree=tree,
         )
-        return Part(ids, self._cache, all_positions)
+        return Part(ids, self._cache, all_positions, tree=tree)
 
-    def advance(self, count: int) -> None:
-        """Take over ``count`` tokens that a forward pass has put into the cache."""
-        self._cache.advance(count)
+    def take(self, part: Part) -> None:
+        """Take over the tokens of ``part``, which a forward pass has put into the cache."""
+        self._cache.advance(len(part.token_ids))
+        self._tree = part.tree
         self.forwards += 1
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``."""
         check_truncation(length, held=self.length, name=self.model.name)
+        self.drop_tree()
         self._cache.truncate(length)
 
     def fork(self) -> LlamaSession:
         """See ``Session.fork``; the cache is shared, so this takes O(1)."""
+        self.drop_tree()
         copy = LlamaSession(self.model)
         copy._cache = self._cache.fork()
         return copy
 
     def close(self) -> None:
         """See ``Session.close``."""
+        self.drop_tree()
         self._cache.truncate(0)

@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.token_tree import TokenTree
 
 __all__ = [
     "Extension",
     "LanguageModel",
+    "LayeredSession",
     "Logits",
     "Mixture",
     "PackedModel",
     "Progress",
     "Prompt",
     "Session",
+    "SkippingSession",
+    "States",
     "SuperposableSession",
+    "TreeSession",
+    "TrimmedHead",
     "silent",
 ]
 
@@ -34,6 +40,9 @@ Prompt: TypeAlias = "str | Sequence[Mapping[str, str]]"
 
 Logits: TypeAlias = "NDArray[np.float32]"
 """Unnormalised log-probabilities, ``[size]`` or ``[tokens, size]`` with the vocabulary's ``size``."""
+
+States: TypeAlias = "NDArray[np.float32]"
+"""Hidden states of a network, ``[..., width]``."""
 
 Mixture: TypeAlias = "Mapping[int, float]"
 """Several tokens in one position: token ids with weights, which are positive and sum to 1."""
@@ -130,6 +139,165 @@ class SuperposableSession(Session, Protocol):
 
 
 @runtime_checkable
+class TreeSession(Session, Protocol):
+    """A session that runs several continuations in one forward pass; optional."""
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether it does: a session may have the methods and sit on a model that does not allow it."""
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """Append tokens and, in the same forward pass, look at what would come after each token of a tree behind them.
+
+        Each token of the tree sees the sequence and its own ancestors alone.  The sequence grows by ``token_ids`` only;
+        ``keep`` says what else becomes part of it.  Any other call drops the tree.
+
+        Args:
+            token_ids: as for ``extend``.
+            tree: what may come after them; its tokens and positions have to fit the context as well.
+            all_positions: whether logits are wanted after each of ``token_ids`` or after the last.
+
+        Returns:
+            float32 ``[rows + len(tree.token_ids), vocabulary.size]``: ``len(token_ids)`` rows or one, and one after
+            each token of the tree; the caller owns the array.
+
+        Raises:
+            GenerationError: as ``extend``; or it is no tree.
+        """
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """Append tokens of the last tree to the sequence, without a forward pass, and drop the others.
+
+        Args:
+            nodes: indices of the tree from a root down, each the parent of the next; none drops the whole tree.
+
+        Raises:
+            GenerationError: there is no tree, or no such path in it.
+        """
+
+
+class TrimmedHead(Protocol):
+    """Some rows of an output head."""
+
+    @property
+    def ids(self) -> NDArray[np.intp]:
+        """The tokens that they stand for, in the order of the logits that the head gives."""
+
+
+class SkippingSession(Protocol):
+    """What follows the tokens of a session, run through some layers of its network: a cheap guess at the rest.
+
+    It reads the keys and values that the session's own passes left, and writes its own where the session's next pass
+    writes.  So it is free to have and to throw away, and of no use once the session is extended, cut or closed, or has
+    another one.
+    """
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence: those of the session and those that came here."""
+
+    def extend(self, token_ids: Sequence[int], /, *, head: TrimmedHead | None = None) -> Logits:
+        """Append tokens in one pass through these layers and return the logits after the last of them.
+
+        Args:
+            token_ids: as for ``Session.extend``.
+            head: what to compute; None for all tokens.
+
+        Returns:
+            float32 ``[vocabulary.size]``, or ``[len(head.ids)]``; the caller owns the array.
+
+        Raises:
+            GenerationError: as ``Session.extend``; or there is no room for so many; or the session has moved on.
+        """
+
+    def truncate(self, length: int, /) -> None:
+        """Drop all tokens from position ``length`` on.
+
+        Raises:
+            GenerationError: ``length`` is smaller than what the session had, or larger than the sequence.
+        """
+
+
+@runtime_checkable
+class LayeredSession(Session, Protocol):
+    """A session that shows its network layer by layer; optional.
+
+    Layers are counted from 0.  The state ``l`` of a token is what goes into layer ``l``, and comes out of the one
+    before: 0 is its embedding, and ``layers`` is what the final norm and the output head are given.
+
+    Attributes:
+        watched: the states that are noted in passes from now on; none by default, which costs nothing.
+    """
+
+    watched: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        """How many layers the network has."""
+
+    @property
+    def width(self) -> int:
+        """How long a state is."""
+
+    @property
+    def states(self) -> Mapping[int, States]:
+        """What the last pass noted: of each watched layer float32 ``[rows, width]``.
+
+        There is a row for each token of the pass, then one for each of its tree.
+        """
+
+    def embedded(self, token_ids: Sequence[int], /) -> States:
+        """Return the state 0 of tokens, ``[len(token_ids), width]``.
+
+        Raises:
+            GenerationError: an id that the model lacks.
+        """
+
+    def through(self, layer: int, states: States, position: int, /) -> States:
+        """Return what a layer would make of other states of one token, ``[rows, width]``; the session stays as it is.
+
+        Each sees the tokens before the token, as the session's passes left them, and itself.
+
+        Args:
+            layer: which.
+            states: what goes into it, ``[rows, width]``.
+            position: of the token, smaller than ``length``.
+
+        Raises:
+            GenerationError: there is no such layer or position.
+        """
+
+    def trimmed(self, token_ids: Sequence[int] | NDArray[np.intp], /) -> TrimmedHead:
+        """Return the rows of the output head for some tokens, at least one; O(their number), so keep it.
+
+        Raises:
+            GenerationError: there are none, or an id that the model lacks.
+        """
+
+    def exit_logits(self, states: States, /, *, head: TrimmedHead | None = None) -> Logits:
+        """Return what the final norm and the output head make of states of any layer, as if it were the last.
+
+        Args:
+            states: ``[rows, width]``.
+            head: what to compute; None for all tokens.
+
+        Returns:
+            float32 ``[rows, vocabulary.size]``, or ``[rows, len(head.ids)]``; the caller owns the array.
+        """
+
+    def skipping(self, kept: Sequence[int], /, *, room: int) -> SkippingSession:
+        """Return a draft of what follows that runs some layers only; O(1), and the session stays as it is.
+
+        Args:
+            kept: the layers that it runs, ascending; none leaves the embedding and the head.
+            room: the most tokens that it will be extended by.
+
+        Raises:
+            GenerationError: they are not layers in ascending order, or there is no room for so many tokens.
+        """
+
+
+@runtime_checkable
 class LanguageModel(Protocol):
     """An autoregressive model with its tokenizer."""
 
@@ -168,11 +336,13 @@ class Extension(NamedTuple):
         session: which.
         token_ids: as for ``Session.extend``.
         all_positions: whether logits are wanted after each token (``extend_all``) or after the last (``extend``).
+        tree: what is looked at behind them (``TreeSession.extend_tree``); None for nothing.
     """
 
     session: Session
     token_ids: Sequence[int]
     all_positions: bool
+    tree: TokenTree | None = None
 
 
 @runtime_checkable
@@ -186,7 +356,8 @@ class PackedModel(LanguageModel, Protocol):
             extensions: of sessions of this model, none of them twice.
 
         Returns:
-            For each what its ``extend`` or ``extend_all`` would have returned, up to rounding of float32 sums.
+            For each what its ``extend``, ``extend_all`` or ``extend_tree`` would have returned, up to rounding of
+            float32 sums.
 
         Raises:
             GenerationError: one of them is not possible; then no session is extended.

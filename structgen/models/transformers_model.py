@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +14,14 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import chat_prompt
-from structgen.models.extension import check_extension, check_truncation
+from structgen.models.extension import check_extension, check_kept, check_truncation, treeless
+from structgen.models.transformers_trees import keep_entries, takes_trees, tree_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.models.protocol import Logits, Prompt
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["TransformersModel", "TransformersSession"]
 
@@ -97,9 +100,29 @@ class TransformersModel:
         """
         return DynamicCache() if self._keeps_all else DynamicCache(config=self.model.config)
 
-    def run(self, token_ids: list[int], cache: DynamicCache, *, positions: int) -> torch.Tensor:
-        """Run one forward pass behind ``cache``, which grows; return float32 logits ``[positions, size]``."""
-        extra = {"logits_to_keep": positions} if self._can_skip_logits else {}
+    @cached_property
+    def takes_trees(self) -> bool:
+        """See ``structgen.models.transformers_trees.takes_trees``; tried out where it is asked for first."""
+        return takes_trees(self)
+
+    def run(
+        self, token_ids: list[int], cache: DynamicCache, *, positions: int, tree: TokenTree | None = None
+    ) -> torch.Tensor:
+        """Run one forward pass behind ``cache``, which grows.
+
+        Args:
+            token_ids: what is run, before the tokens of the tree.
+            cache: the keys and values of the tokens before them.
+            positions: after how many tokens at the end logits are wanted, those of the tree included.
+            tree: what is run behind the tokens; None for nothing.
+
+        Returns:
+            float32 logits ``[positions, size]``.
+        """
+        extra: dict[str, Any] = {"logits_to_keep": positions} if self._can_skip_logits else {}
+        if tree is not None:
+            extra |= tree_inputs(self.model, len(token_ids), tree, past=cache.get_seq_length())
+            token_ids = [*token_ids, *tree.token_ids]
         with torch.inference_mode():
             output = self.model(
                 input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
@@ -121,7 +144,8 @@ class TransformersSession:
     The session keeps the token ids beside the cache, so that it can always start over: where a cache cannot
     be cut (recurrent states), ``truncate`` drops it, and the next forward pass runs over the whole sequence.
 
-    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``.
+    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, and behind them, where there is a tree, all
+        of its tokens.
     """
 
     def __init__(self, model: TransformersModel) -> None:
@@ -129,7 +153,13 @@ class TransformersSession:
         self._tokens: list[int] = []
         self._cached = 0
         self._cache = model.empty_cache()
+        self._tree: TokenTree | None = None
         self.forwards = 0
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether the model's architecture allows it; the first session of a model that is asked tries it out."""
+        return self._model.takes_trees
 
     @property
     def length(self) -> int:
@@ -145,7 +175,30 @@ class TransformersSession:
         """See ``Session.extend_all``."""
         return self._run(token_ids, all_positions=True)
 
-    def _run(self, token_ids: Sequence[int], *, all_positions: bool) -> Logits:
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        if not self.can_branch:
+            raise treeless(name=self._model.name)
+        return self._run(token_ids, all_positions=all_positions, tree=tree)
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; O(length) where the nodes are not the first of the tree, else O(1)."""
+        check_kept(nodes, tree=self._tree, name=self._model.name)
+        self._end_tree(nodes)
+
+    def _end_tree(self, nodes: Sequence[int] = ()) -> None:
+        """Take over these tokens of a tree, and leave nothing else of it in the cache."""
+        if self._tree is not None:
+            try:
+                keep_entries(self._cache, self._cached, nodes)
+                self._tokens += [int(self._tree.token_ids[node]) for node in nodes]
+                self._cached = len(self._tokens)
+                self._tree = None
+            except BaseException:  # Ctrl-C between two layers of the cache
+                self._drop_cache()
+                raise
+
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
         model = self._model
         ids = check_extension(
             token_ids,
@@ -153,10 +206,14 @@ class TransformersSession:
             name=model.name,
             id_limit=model.id_limit,
             max_context=model.max_context,
+            tree=tree,
         )
+        self._end_tree()
         fresh = self._tokens[self._cached :] + ids
+        ahead = 0 if tree is None else len(tree.token_ids)
+        positions = ahead + (len(ids) if all_positions else 1)
         try:
-            logits = model.run(fresh, self._cache, positions=len(ids) if all_positions else 1)
+            logits = model.run(fresh, self._cache, positions=positions, tree=tree)
         except BaseException as error:
             # Some layers of the cache have grown and others have not; Ctrl-C lands here too.
             self._drop_cache()
@@ -164,12 +221,13 @@ class TransformersSession:
                 raise GenerationError(
                     f"model {model.name!r}",
                     "the forward pass failed",
-                    evidence=f"{error} at {self.length} + {len(ids)} tokens",
+                    evidence=f"{error} at {self.length} + {len(ids) + ahead} tokens",
                     remedy="shorten the prompt, choose another device, or a smaller dtype",
                 ) from error
             raise
         self._tokens += ids
         self._cached = len(self._tokens)
+        self._tree = tree
         self.forwards += 1
         result: Logits = logits.numpy()
         return result
@@ -177,6 +235,7 @@ class TransformersSession:
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``; O(1), or a pass over all tokens later where the cache cannot be cut."""
         check_truncation(length, held=self.length, name=self._model.name)
+        self._end_tree()
         del self._tokens[length:]
         if length >= self._cached:
             return
@@ -188,6 +247,7 @@ class TransformersSession:
 
     def fork(self) -> TransformersSession:
         """See ``Session.fork``; a plain cache shares its tensors, which are replaced and never written to."""
+        self._end_tree()
         twin = TransformersSession(self._model)
         twin._tokens = list(self._tokens)
         twin._cached = self._cached
@@ -206,6 +266,7 @@ class TransformersSession:
     def _drop_cache(self) -> None:
         self._cache = self._model.empty_cache()
         self._cached = 0
+        self._tree = None
 
 
 def _can_keep_all(config: Any) -> bool:

@@ -21,7 +21,7 @@ from structgen.program.run import Run
 from structgen.program.template import Template
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
+    from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler
     from structgen.decode.diffusion.unmasking import Unmasking
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel, Progress
@@ -37,6 +37,7 @@ _RESERVED: Final = (
     "sampler",
     "potentials",
     "seed",
+    "drafter",
     "tries",
     "alternatives",
     "marginals",
@@ -53,8 +54,8 @@ class Program(Generic[Parameters, Value]):
 
     * ``model``: the language model, a diffusion model, or ``structgen.remote(...)``; by default that of the program
       that calls it, else ``structgen.load_model()``;
-    * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``tries``, ``alternatives``, ``marginals``, ``unmasking``:
-      see ``program``, in place of the program's own settings.
+    * ``max_tokens``, ``sampler``, ``potentials``, ``seed``, ``drafter``, ``tries``, ``alternatives``, ``marginals``,
+      ``unmasking``: see ``program``, in place of the program's own settings.
 
     Attributes:
         function: the function that was decorated.
@@ -154,8 +155,8 @@ class Program(Generic[Parameters, Value]):
         Raises:
             ProgramError: the arguments do not fit; at once.  All else as ``run``, while the events are read.
         """
-        changes = {name: kwargs.pop(name, None) for name in _RESERVED}
-        model = changes.pop("model")
+        changes: dict[str, Any] = {name: kwargs.pop(name) for name in _RESERVED if name in kwargs}
+        model = changes.pop("model", None)
         bound = self._bound(args, kwargs)
         return self._events(model, bound, settings_with(self.settings, changes))
 
@@ -311,6 +312,7 @@ def program(
     sampler: AnySampler | AnyCanvasSampler | None = None,
     potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
+    drafter: AnyDrafter = "auto",
     chat: bool = True,
     tries: int = 8,
     describe: bool = True,
@@ -336,6 +338,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
               probable tokens, or the most probable completions.
             * ``potentials``: what else answers have to fulfil, or are worth.
             * ``seed``: of the sampler's random numbers.
+            * ``drafter``: what guesses tokens, so that one forward pass tells several: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: how often a field is drawn at most that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 
 import numpy as np
 
-from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler, Greedy
+from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler, Greedy
 from structgen.decode.diffusion.canvas_sampler import CanvasSampler
 from structgen.decode.diffusion.unmasking import Unmasking
 from structgen.engine import compile
@@ -52,6 +52,7 @@ class Settings:
             model's kind: ``Greedy()``, or ``Dingo()``.
         potentials: what else answers have to fulfil, or are worth.
         seed: of the random numbers; each answer has a stream of its own.
+        drafter: what guesses tokens for models that write token by token.
         chat: whether turns are spelled by the model's chat template.
         tries: how often a field is drawn that its type's own validators refuse.
         describe: whether the prompt says how the answer is to be written.
@@ -65,6 +66,7 @@ class Settings:
     sampler: AnySampler | AnyCanvasSampler | None = None
     potentials: Sequence[AnyPotential] = ()
     seed: int = 0
+    drafter: AnyDrafter = "auto"
     chat: bool = True
     tries: int = 8
     describe: bool = True
@@ -200,6 +202,7 @@ class Execution:
             sampler=self._token_sampler(request),
             potentials=(*settings.potentials, *request.potentials),
             seed=self._seed,
+            drafter=settings.drafter,
             tries=self._tries(request),
             alternatives=settings.alternatives,
             marginals=settings.marginals,
@@ -325,5 +328,6 @@ def _shown(value: Any) -> str:
 
 
 def settings_with(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """The settings with those of ``changes`` that are not None."""
-    return replace(settings, **{name: value for name, value in changes.items() if value is not None})
+    """The settings with those of ``changes`` that are not None; a drafter may be."""
+    given = {name: value for name, value in changes.items() if value is not None or name == "drafter"}
+    return replace(settings, **given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
 
@@ -205,7 +205,7 @@ class Run(Generic[Value]):
         if results is None:
             return None
         parts = [result.stats for result in results]
-        return Stats(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(Stats)})
+        return Stats.total(parts)
 
     @cached_property
     def trace(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _scores(result: Result) -> dict[str, Any]:
         "logprob": _finite(result.logprob),
         "log_z": _finite(result.log_z),
         "steps": [_step(step, result) for step in result.steps],
-        "stats": {each.name: getattr(result.stats, each.name) for each in fields(Stats)},
+        "stats": result.stats.as_dict(),
     }
 
 

@@ -18,7 +18,7 @@ from structgen.program.run import FieldScore, Outcome, Violation
 from structgen.program.scores import field_scores, token_offsets
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler, Context, Generation, Result
+    from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Context, Generation, Result
     from structgen.engine import Constraint
     from structgen.program.answer import Answer
 
@@ -42,6 +42,7 @@ class Writing:
         sampler: see ``structgen.generate``.
         potentials: see ``structgen.generate``.
         seed: see ``structgen.generate``.
+        drafter: see ``structgen.generate``.
         tries: how often one field is drawn at most.
         alternatives: see ``structgen.decode.start_generation``.
         marginals: whether to compute ``FieldScore.marginals``, which takes forward passes of its own.
@@ -60,6 +61,7 @@ class Writing:
         sampler: AnySampler,
         potentials: Sequence[AnyPotential] = (),
         seed: int,
+        drafter: AnyDrafter = "auto",
         tries: int,
         alternatives: int = 0,
         marginals: bool = False,
@@ -75,6 +77,7 @@ class Writing:
             sampler=sampler,
             potentials=[_reading(potential, answer) for potential in potentials],
             seed=seed,
+            drafter=drafter,
             alternatives=alternatives,
         )
         if answer.source is not None and answer.source.search_limit and not isinstance(sampler, Sampler):

@@ -57,7 +57,7 @@ class Passes:
                 rows += self._packed.extend_many(pack)
                 self.count += 1
             else:
-                rows += [session.extend(token_ids) for session, token_ids, _ in pack]
+                rows += [each.session.extend(each.token_ids) for each in pack]
                 self.count += len(pack)
         self.time_s += perf_counter() - began
         for row in rows:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, final
 import numpy as np
 
 from structgen.errors import GenerationError
-from structgen.models.extension import check_truncation
+from structgen.models.extension import check_truncation, extend, treeless
 from structgen.models.protocol import Extension, PackedModel
 
 if TYPE_CHECKING:
@@ -190,16 +190,18 @@ class Contrastive:
     def run(self, extensions: Sequence[Extension]) -> list[Logits]:
         """Append ids to sessions of this model, all of them or none."""
         plans: list[_Plan] = []
-        for session, token_ids, all_positions in extensions:
+        for session, token_ids, all_positions, tree in extensions:
             if not isinstance(session, ContrastiveSession) or session.model is not self:
                 raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+            if tree is not None:
+                raise treeless(name=self.name)
             plans.append(session.plan(token_ids, all_positions=all_positions))
         steps = [step for plan in plans for step in plan.steps]
         try:
             if self._packed is not None:
                 rows = self._packed.extend_many(steps) if steps else []
             else:
-                rows = [each.extend_all(ids) if every else each.extend(ids) for each, ids, every in steps]
+                rows = [extend(step, name=self.name) for step in steps]
         except BaseException:
             for plan in plans:
                 plan.session.take_back()

@@ -87,7 +87,8 @@ class SpySession:
 
     def extend_all(self, token_ids: Sequence[int], /) -> Any:
         self._spy.fed.append(list(token_ids))
-        return self._session.extend_all(token_ids)
+        rows = self._session.extend_all(token_ids)
+        return rows if self._spy.spoil is None else np.stack([self._spy.spoil(row) for row in rows])
 
     def truncate(self, length: int, /) -> None:
         self._session.truncate(length)
@@ -162,9 +163,9 @@ def test_scores_add_up_to_the_law_of_the_model(
 
 
 def test_forced_tokens_cost_no_forward_pass(json_vocabulary: Vocabulary) -> None:
-    """A run of forced tokens is fed together with the token before it; each chosen token costs one pass."""
+    """Without drafts, a run of forced tokens is fed together with the token before it; each chosen token costs a pass."""
     spy = Spy(HashModel(json_vocabulary, seed=1))
-    result = generate(spy, "a prompt", RECORD, max_tokens=80)
+    result = generate(spy, "a prompt", RECORD, max_tokens=80, drafter=None)
     stats = result.stats
     opening = sum(step.forced for step in result.steps[:3])
     assert opening > 0  # the output begins with a forced run, which has a pass of its own after the prompt's
@@ -396,7 +397,7 @@ def test_arguments_of_the_wrong_kind_are_refused(json_vocabulary: Vocabulary) ->
     model = HashModel(json_vocabulary)
     with pytest.raises(TypeError, match="Grammar or a Constraint"):
         generate(model, "", "abc")  # type: ignore[arg-type]
-    with pytest.raises(GenerationError, match="drafter"):
+    with pytest.raises(TypeError, match="drafter: expected a Drafter.*DraftModel"):
         generate(model, "", literal("a"), drafter=model)  # type: ignore[arg-type]
 
 
@@ -449,10 +450,10 @@ def test_a_generation_can_be_iterated(json_vocabulary: Vocabulary) -> None:
 
 def test_times_and_counts(json_vocabulary: Vocabulary) -> None:
     """Counts agree with the steps, times are there and not negative."""
-    result: Result = generate(HashModel(json_vocabulary), "ab", RECORD)
+    result: Result = generate(HashModel(json_vocabulary), "ab", RECORD, drafter=None)
     stats = result.stats
     assert stats.tokens == len(result.tokens) == stats.forced + stats.sampled
-    assert (stats.drafted, stats.accepted) == (0, 0)
+    assert (stats.drafted, stats.accepted, stats.drafts) == (0, 0, None)
     assert stats.prompt_tokens == len(HashModel(json_vocabulary).encode_prompt("ab"))
     assert min(stats.time_mask_s, stats.time_model_s) > 0
     assert stats.time_other_s >= 0

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from function_model import FunctionModel
+from tree_lives import path, random_tree
 
 from structgen.decode import generate
 from structgen.engine import Vocabulary, compile
@@ -15,7 +17,8 @@ from structgen.errors import GenerationError
 from structgen.grammar.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
 from structgen.models.batching import Worker
-from structgen.models.protocol import Extension, Logits
+from structgen.models.protocol import Extension, Logits, TreeSession
+from structgen.models.token_tree import TokenTree
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -128,6 +131,29 @@ def wander(model: LanguageModel, seed: int, *, turns: int = 30) -> list[float]:
     return heard
 
 
+def look_ahead(model: LanguageModel, seed: int) -> list[float]:
+    """Look at trees, keep some of their tokens, and do other things at random; return what the model said."""
+    random = np.random.default_rng(seed)
+    session: Any = model.start()
+    heard = [float(session.extend([1 + seed])[7])]
+    for turn in range(int(random.integers(1, 20))):
+        tree = random_tree(random, int(random.integers(1, 9)), tokens=260)
+        match int(random.integers(6)):
+            case 0:
+                session = session.fork()
+            case 1:
+                with pytest.raises(GenerationError, match="token 0 has the parent 0"):
+                    session.extend_tree([2], TokenTree([1], [0]))
+            case 2:
+                heard += session.extend_all([turn, 3])[:, 7].tolist()
+            case _:
+                heard += session.extend_tree([turn, 4], tree, all_positions=turn % 2 == 0)[:, 7].tolist()
+                if random.integers(4):
+                    session.keep(path(tree, int(random.integers(-1, len(tree.parents)))))
+        heard.append(float(session.length))
+    return heard
+
+
 def alone(program: Callable[[], object]) -> Any:
     """What a program gives on its own."""
     try:
@@ -147,6 +173,62 @@ def test_programs_hear_what_they_would_hear_alone(seed: int, packed: bool) -> No
         found = run_together(batch, [lambda i=i: wander(batch, 100 * seed + i) for i in range(count)])
     for one, other in zip(found, expected, strict=True):
         assert repr(one) == repr(other) if isinstance(other, Exception) else one == other
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("packed", [True, False])
+def test_trees_are_looked_at_together(seed: int, packed: bool) -> None:
+    """Each worker is told of its own tree, also after passes that failed half-way."""
+    faulty = Recorder(lambda passes: RuntimeError("too many") if passes % 3 == 2 else None)
+    model = faulty if packed else Unpacked()
+    with Batch(model, pass_tokens=[1, 20, 512][seed % 3]) as batch:
+        found = run_together(batch, [lambda i=i: look_ahead(batch, 10 * seed + i) for i in range(6)])
+    assert found == [look_ahead(HashModel(VOCABULARY, max_context=400), 10 * seed + i) for i in range(6)]
+    assert (len(faulty.passes) > 3) == (packed and seed % 3 > 0)
+
+
+def test_the_tokens_of_trees_count() -> None:
+    """A pass with trees takes fewer requests."""
+    model = Recorder()
+    tree = TokenTree([1, 2, 3, 4], [-1, -1, 0, 1])
+
+    def looks(count: int) -> Logits:
+        return batch.start().extend_tree([count], tree) if count > 1 else batch.start().extend([count])
+
+    with Batch(model, pass_tokens=11) as batch:
+        rows = run_together(batch, [lambda count=count: looks(count) for count in (1, 2, 3, 4, 1)])
+    assert [[ids for _, ids in each] for each in model.passes] == [[(1,), (2,), (3,)], [(4,), (1,)]]
+    assert [each.size // VOCABULARY.size for each in rows] == [1, 5, 5, 5, 1]
+
+
+def test_trees_of_models_that_know_none_are_refused() -> None:
+    """A session of a batch has the methods whatever it stands for, and says that they are of no use."""
+    model = FunctionModel(VOCABULARY, lambda text: {b"ab": 0.5})
+    with Batch(model) as batch:
+        session = batch.start()
+        assert isinstance(session, TreeSession)
+        assert not session.can_branch
+        assert batch.start().extend([3]).shape == (VOCABULARY.size,)
+        with batch.worker():
+            for refused in (lambda: session.extend_tree([1], TokenTree([1], [-1])), lambda: session.keep([])):
+                with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+                    refused()
+        assert session.length == 0
+    with Batch(HashModel(VOCABULARY)) as other:
+        assert other.start().can_branch
+
+
+def test_a_model_that_packs_sequences_need_not_know_trees() -> None:
+    """It is not given any, so that it cannot overlook them."""
+
+    class Packing(FunctionModel):
+        def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+            return [each.session.extend(each.token_ids) for each in extensions]
+
+    tree = TokenTree([1], [-1])
+    with Batch(Packing(VOCABULARY, lambda text: {b"ab": 0.5})) as batch:
+        found = run_together(batch, [lambda: batch.start().extend_tree([1], tree) for _ in range(3)])
+    assert all("its sessions do not look at trees" in str(error) for error in found)
 
 
 def test_what_runs_together_does_not_depend_on_the_threads() -> None:

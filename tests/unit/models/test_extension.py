@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from function_model import FunctionModel
 
+from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
-from structgen.models.extension import check_extension, check_truncation
+from structgen.models import HashModel
+from structgen.models.extension import can_branch, check_extension, check_kept, check_truncation, extend
+from structgen.models.protocol import Extension
+from structgen.models.token_tree import TokenTree
 
 LIMITS = {"length": 6, "name": "m", "id_limit": 10, "max_context": 8}
 
@@ -31,6 +36,50 @@ def test_bad_extensions_are_refused(ids: list[int], problem: str) -> None:
     """Each fault has its own message."""
     with pytest.raises(GenerationError, match=problem):
         check_extension(ids, **LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("tree", "problem"),
+    [
+        (TokenTree([], []), "a tree needs tokens, and a parent for each: found 0 tokens and 0 parents"),
+        (TokenTree([1], []), "found 1 tokens and 0 parents"),
+        (TokenTree([1, 2], [-1, 1]), "a parent stands before its child: token 1 has the parent 1"),
+        (TokenTree([1, 2], [-1, -2]), "token 1 has the parent -2"),
+        (TokenTree([1, 10], [-1, 0]), "no token has the id 10"),
+        (TokenTree([1, 2], [-1, 0]), "1 tokens longer than the context"),
+    ],
+)
+def test_bad_trees_are_refused(tree: TokenTree, problem: str) -> None:
+    """As bad tokens are; depth is what the context bounds."""
+    with pytest.raises(GenerationError, match=problem.replace(": ", ".*")):
+        check_extension([1], tree=tree, **LIMITS)
+    assert check_extension([1], tree=TokenTree([1, 2, 3], [-1, -1, -1]), **LIMITS) == [1]
+
+
+def test_only_paths_are_kept() -> None:
+    """From a root down, each the parent of the next."""
+    tree = TokenTree([1, 2, 3], [-1, 0, 0])
+    for nodes in ([], [0], [0, 1], [0, 2]):
+        assert check_kept(nodes, tree=tree, name="m") is tree
+    for nodes in ([1], [0, 0], [0, 1, 2], [2, 0], [3], [-1]):
+        with pytest.raises(GenerationError, match="no such path"):
+            check_kept(nodes, tree=tree, name="m")
+    with pytest.raises(GenerationError, match="there is no tree"):
+        check_kept([], tree=None, name="m")
+
+
+def test_an_extension_says_what_is_done() -> None:
+    """By one of three methods; a session that has no trees says so before anything is run."""
+    session = HashModel(Vocabulary([b"", b"a", b"b"], eos=[0])).start()
+    tree = TokenTree([1, 2], [-1, -1])
+    shapes = [extend(Extension(session, [1, 2], *rest), name="m").shape for rest in ((False,), (True,), (True, tree))]
+    assert shapes == [(3,), (2, 3), (4, 3)]
+    other = FunctionModel(Vocabulary([b"", b"a"], eos=[0]), lambda text: {}).start()
+    assert can_branch(session)
+    assert not can_branch(other)
+    with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+        extend(Extension(other, [1], False, tree), name="m")
+    assert other.length == 0
 
 
 def test_there_may_be_no_bound() -> None:

@@ -51,7 +51,10 @@ class TableModel(HashModel):
         return _TableSession(self)
 
     def extend_many(self, extensions: Any, /) -> list[Any]:
-        return [each.session.extend(each.token_ids) for each in extensions]
+        return [
+            each.session.extend_all(each.token_ids) if each.all_positions else each.session.extend(each.token_ids)
+            for each in extensions
+        ]
 
 
 class _TableSession:

@@ -203,6 +203,7 @@ def test_both_streams_share_a_pass_where_they_can(json_vocabulary: Vocabulary) -
 def test_extend_many_is_what_each_session_says_alone(json_vocabulary: Vocabulary) -> None:
     """Sessions at different places, one of them within its prompt, answer as if they were alone."""
     from structgen.models.protocol import Extension
+    from structgen.models.token_tree import TokenTree
 
     contrastive = Contrastive(HashModel(json_vocabulary, seed=3), without="the other prompt")
     prompt = contrastive.encode_prompt("a prompt")
@@ -223,6 +224,10 @@ def test_extend_many_is_what_each_session_says_alone(json_vocabulary: Vocabulary
             assert row == pytest.approx(contrastive.start().extend([*before, *more[:length]]), abs=1e-6)
     with pytest.raises(GenerationError, match="not its own"):
         contrastive.extend_many([Extension(contrastive.model.start(), [1], all_positions=False)])
+    lengths_before = [session.length for session in sessions]
+    with pytest.raises(GenerationError, match="its sessions do not look at trees"):
+        contrastive.extend_many([Extension(session, [4], False, TokenTree([1], [-1])) for session in sessions])
+    assert [session.length for session in sessions] == lengths_before
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])

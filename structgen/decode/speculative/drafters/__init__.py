@@ -1,0 +1,1 @@
+"""Drafters: where guesses come from."""

@@ -1,0 +1,1 @@
+"""Drafts by heads that were trained to look ahead."""

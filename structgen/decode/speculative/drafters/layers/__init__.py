@@ -1,0 +1,1 @@
+"""Drafts of a model on itself: the target's own network, with some of its layers left out."""

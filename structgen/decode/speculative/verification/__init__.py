@@ -1,0 +1,1 @@
+"""Verifiers: what makes of guesses a draw from the target's own law."""

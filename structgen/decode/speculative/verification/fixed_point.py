@@ -1,0 +1,66 @@
+"""Fixed points: all tokens of a window are chosen at once, again and again, until nothing changes.
+
+Where each token is a function of those before it, as with greedy decoding or with fixed noise, the sequence that
+writing one token after the other gives is the only one that every position agrees with.  Each round settles at least
+one more token, and more wherever the guesses were right.
+
+Sources: Y. Song et al., "Accelerating Feedforward Computation via Parallel Nonlinear Equation Solving" (ICML 2021,
+arXiv 2002.03629); A. Santilli et al., "Accelerating Transformer Inference for Translation via Parallel Decoding" (ACL
+2023, arXiv 2305.10427), for greedy decoding of language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["FixedPoint", "find_fixed_point", "settled"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedPoint:
+    """What the rounds came to.
+
+    Attributes:
+        tokens: as writing one after the other gives them; fewer than were guessed if it ends before.
+        rounds: how often all positions were chosen.
+    """
+
+    tokens: tuple[int, ...]
+    rounds: int
+
+
+def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], guess: Sequence[int]) -> FixedPoint:
+    """Iterate from a guess until nothing changes.
+
+    Args:
+        choose: given tokens, says for each position the token that comes after those before it; one forward pass.  The
+            answer for a position must not depend on tokens from it on.  None where nothing can follow: the tokens
+            before are no beginning of an output, or a complete one.
+        guess: as many tokens as are wanted.
+
+    Complexity: at most as many rounds as there are tokens.
+    """
+    tokens, right, rounds = list(guess), 0, 0
+    while right < len(tokens):
+        chosen = choose(tuple(tokens))
+        rounds += 1
+        right = settled(tokens, chosen)
+        if chosen[right - 1] is None:
+            del tokens[right - 1 :]  # what is settled ends here
+            break
+        tokens = [old if new is None else new for old, new in zip(tokens, chosen, strict=True)]
+    return FixedPoint(tuple(tokens), rounds)
+
+
+def settled(tokens: Sequence[int], chosen: Sequence[int | None]) -> int:
+    """How many of the tokens that were chosen are those of writing one after the other.
+
+    That is, up to and with the first that differs from what was guessed there.
+    """
+    for position, (old, new) in enumerate(zip(tokens, chosen, strict=True)):
+        if old != new:
+            return position + 1
+    return len(tokens)

@@ -1,0 +1,136 @@
+"""What a pass takes: the table, what is assumed of models, and a measurement by a clock that the model moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from structgen.decode.speculative.cost import CostModel
+from structgen.engine import Vocabulary
+from structgen.errors import ModelError
+from structgen.models.hash_model import HashModel, HashSession
+
+VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+
+
+class Clock:
+    """Tells the time that passes of its models took."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedSession(HashSession):
+    """Takes 2 s a pass and 0.1 s a row, more from 8 rows on, and every other time a second longer."""
+
+    clock: Clock
+    passes = 0
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Any:
+        self.passes += 1
+        self.clock.now += 2 + 0.1 * len(token_ids) + 0.5 * max(0, len(token_ids) - 8) + self.passes % 2
+        return super().extend_all(token_ids)
+
+
+class TimedModel(HashModel):
+    """A hash model whose passes move a clock."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        super().__init__(VOCABULARY, **settings)
+        self.clock = clock
+        self.closed: list[TimedSession] = []
+
+    def start(self) -> TimedSession:
+        session = TimedSession(self)
+        session.clock = self.clock
+        return session
+
+
+def test_the_time_is_linear_between_points() -> None:
+    cost = CostModel(0.5, ((3, 1.2), (5, 2.0)))
+    assert [cost.relative(rows) for rows in range(9)] == pytest.approx([0, 1, 1.1, 1.2, 1.6, 2, 2.5, 3, 3.5])
+    assert cost.relatives(8).tolist() == [cost.relative(rows) for rows in range(9)]
+    assert [CostModel(0.25).relative(rows) for rows in (0, 1, 5)] == [0, 1, 2]
+
+
+def test_a_shared_table_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        CostModel(0.1).relatives(3)[0] = 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"row": -0.1},
+        {"row": float("nan")},
+        {"row": 0.1, "table": ((1, 1.0),)},
+        {"row": 0.1, "table": ((4, 0.9),)},
+        {"row": 0.1, "table": ((4, 1.2), (3, 1.3))},
+        {"row": 0.1, "table": ((4, 1.2), (8, 1.1))},
+        {"row": 0.1, "table": ((2.5, 1.2),)},
+        {"row": 0.1, "seconds": 0.0},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="CostModel"):
+        CostModel(**settings)
+
+
+def test_a_measurement_finds_the_shortest_times() -> None:
+    clock = Clock()
+    cost = CostModel.measured(TimedModel(clock), rows=(1, 2, 4, 8, 12), repeats=4, clock=clock)
+    assert cost.seconds == pytest.approx(2.1)
+    assert [rows for rows, _ in cost.table] == [2, 4, 8, 12]
+    assert [time for _, time in cost.table] == pytest.approx([2.2 / 2.1, 2.4 / 2.1, 2.8 / 2.1, 5.2 / 2.1])
+    assert cost.row == pytest.approx(0.6 / 2.1)
+
+
+def test_a_measurement_fits_a_short_context() -> None:
+    clock = Clock()
+    assert CostModel.measured(TimedModel(clock, max_context=9), rows=(1, 8), clock=clock).table
+    with pytest.raises(ModelError, match="measure fewer rows"):
+        CostModel.measured(TimedModel(clock, max_context=8), rows=(1, 8), clock=clock)
+
+
+def test_a_measurement_is_never_falling() -> None:
+    clock = Clock()
+    cost = CostModel.measured(TimedModel(clock), rows=(1, 2), repeats=1, clock=clock)  # 3.1 s, then 2.2 s
+    assert cost == CostModel(0.0, ((2, 1.0),), 3.1)
+
+
+def test_a_measurement_that_makes_no_sense_is_refused() -> None:
+    model = HashModel(VOCABULARY)
+    for rows in ((1,), (2, 4), (1, 4, 4)):
+        with pytest.raises(ValueError, match="ascend from 1"):
+            CostModel.measured(model, rows=rows)
+    with pytest.raises(ValueError, match="at least 1"):
+        CostModel.measured(model, repeats=0)
+    with pytest.raises(ModelError, match="takes no time"):
+        CostModel.measured(model, clock=lambda: 0.0)
+
+
+def test_what_is_assumed_depends_on_the_kind_of_device() -> None:
+    def on(kind: str) -> Any:
+        return SimpleNamespace(device=SimpleNamespace(type=kind))
+
+    unknown = CostModel.assumed(HashModel(VOCABULARY))
+    cpu = CostModel.assumed(SimpleNamespace(network=on("cpu")))
+    gpu = CostModel.assumed(SimpleNamespace(model=on("cuda")))
+    batched = CostModel.assumed(SimpleNamespace(model=SimpleNamespace(network=on("cpu"))))
+    assert batched == cpu
+    times = np.stack([each.relatives(64) for each in (gpu, cpu, unknown)])
+    assert (np.diff(times[:, 2:], axis=0) > 0).all()
+
+
+def test_a_model_that_holds_itself_is_of_unknown_kind() -> None:
+    model = SimpleNamespace()
+    model.model = model
+    assert CostModel.assumed(model) == CostModel.assumed(HashModel(VOCABULARY))
