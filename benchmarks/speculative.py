@@ -101,7 +101,7 @@ def main() -> None:
 def sets(model: Any) -> dict[str, list[Case]]:
     """The cases by set."""
     from structgen.engine import compile
-    from structgen.grammar import regex
+    from structgen.grammar.regex import regex
     from structgen.grammar.json_schema import json_schema
 
     vocabulary = model.vocabulary

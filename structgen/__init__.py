@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from structgen.decode import Greedy, Multinomial, Result, generate
+    from structgen.decode import DraftStats, Greedy, Multinomial, Result, Speculation, generate
     from structgen.decode.diffusion.canvas_sampler import Dingo, Posterior
     from structgen.decode.diffusion.drafting.adaptive_parallel import AdaptiveParallel
     from structgen.decode.diffusion.drafting.free_dave import FreeDave
@@ -45,9 +45,12 @@ if TYPE_CHECKING:
         Samples,
         sample,
     )
+    from structgen.decode.speculative import drafters, shapes, verification
+    from structgen.decode.speculative.cost import CostModel
     from structgen.engine import Constraint, Explanation, Matcher, Vocabulary, compile, fill_masks
     from structgen.errors import (
         BudgetError,
+        DraftWarning,
         GenerationError,
         GrammarError,
         LimitExceeded,
@@ -77,9 +80,12 @@ __all__ = [
     "BestOf",
     "BudgetError",
     "Constraint",
+    "CostModel",
     "CreditDecoding",
     "DelayedReuse",
     "Dingo",
+    "DraftStats",
+    "DraftWarning",
     "DualReuse",
     "EntropyBound",
     "ExactBest",
@@ -115,6 +121,7 @@ __all__ = [
     "Run",
     "Samples",
     "SelfSpeculative",
+    "Speculation",
     "Static",
     "StructgenError",
     "Threshold",
@@ -126,6 +133,7 @@ __all__ = [
     "ask",
     "assistant",
     "compile",
+    "drafters",
     "extract",
     "fill_masks",
     "fork",
@@ -149,14 +157,16 @@ __all__ = [
     "replay_page",
     "sample",
     "select",
+    "shapes",
     "system",
     "tool",
     "unique",
     "user",
+    "verification",
 ]
 
 _NAMES = {
-    "structgen.decode": ("Greedy", "Multinomial", "Result", "generate"),
+    "structgen.decode": ("DraftStats", "Greedy", "Multinomial", "Result", "Speculation", "generate"),
     "structgen.decode.diffusion.canvas_sampler": ("Dingo", "Posterior"),
     "structgen.decode.diffusion.drafting.adaptive_parallel": ("AdaptiveParallel",),
     "structgen.decode.diffusion.drafting.free_dave": ("FreeDave",),
@@ -191,9 +201,12 @@ _NAMES = {
         "Samples",
         "sample",
     ),
+    "structgen.decode.speculative": ("drafters", "shapes", "verification"),
+    "structgen.decode.speculative.cost": ("CostModel",),
     "structgen.engine": ("Constraint", "Explanation", "Matcher", "Vocabulary", "compile", "fill_masks"),
     "structgen.errors": (
         "BudgetError",
+        "DraftWarning",
         "GenerationError",
         "GrammarError",
         "LimitExceeded",
@@ -215,6 +228,8 @@ _NAMES = {
     "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_PACKAGES = ("structgen.decode.speculative",)
+"""Their names are modules, which have to be imported before they are attributes."""
 
 if not TYPE_CHECKING:  # a type checker would take every name for defined
 
@@ -222,7 +237,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for defined
         """Import a public name from its home and keep it."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        home = _HOMES[name]
+        if home in _PACKAGES:
+            importlib.import_module(f"{home}.{name}")
+        value = getattr(importlib.import_module(home), name)
         globals()[name] = value
         return value
 

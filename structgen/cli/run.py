@@ -265,6 +265,7 @@ def _write_weights(task: _Task, request: Request) -> None:
 
     from structgen.decode import Context
     from structgen.decode.sampling import SequenceSampler, run_sampler
+    from structgen.decode.sampling.auto_particles import whole_speculation
 
     if not isinstance(task.sampler, SequenceSampler):
         raise click.UsageError("--weights needs a sampler of whole outputs")
@@ -277,6 +278,7 @@ def _write_weights(task: _Task, request: Request) -> None:
             potentials=task.potentials,
             max_tokens=_most_tokens(request),
             generator=np.random.Generator(np.random.PCG64(request.seed)),
+            speculation=whole_speculation("auto"),
         )
     task.progress.close()
     write_weights(samples, request, task.sampler, task.model.name)

@@ -11,6 +11,7 @@ from structgen.decode.potentials import Potential, as_potential
 from structgen.decode.potentials.lifted import Score
 from structgen.decode.sampler import Greedy, Sampler
 from structgen.decode.sampling import SMC, Proposal, SequenceSampler
+from structgen.decode.sampling.auto_particles import whole_speculation
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
 from structgen.decode.start import check_start
 from structgen.engine import Constraint
@@ -104,13 +105,14 @@ def start_generation(  # noqa: PLR0913  as generate
         VocabularyError: the constraint belongs to another vocabulary.
         TypeError: ``drafter`` is none.
     """
-    speculation = as_speculation(drafter)
+    whole = _whole(sampler)
+    speculation = as_speculation(drafter) if isinstance(whole, Sampler) else whole_speculation(drafter)
     check_start(context.model, len(context), constraint, max_tokens)
     return Generation(
         context,
         constraint,
         max_tokens=max_tokens,
-        sampler=_whole(sampler),
+        sampler=whole,
         seed=seed,
         jump_forward=jump_forward,
         score_ending=score_ending,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, final
 
 from structgen.decode.look_ahead import LookAhead
-from structgen.models.protocol import TreeSession
+from structgen.models.protocol import Extension, TreeSession
 from structgen.models.token_tree import ChainSession
 
 if TYPE_CHECKING:
@@ -177,14 +177,39 @@ class Context:
         if tree is None or not (self.branches or every or len(unseen) <= _SHORT):
             rows.extend(self._session.extend_all(unseen) if every else self._session.extend(unseen)[None])
             return rows
+        trees: TreeSession | ChainSession
         if isinstance(self._session, TreeSession) and self._session.can_branch:
-            self._trees = self._session
+            trees = self._session
         else:
-            self._trees = ChainSession(self._session, name=self.model.name)
-        found = self._trees.extend_tree(unseen, tree, all_positions=every)
+            trees = ChainSession(self._session, name=self.model.name)
+        found = trees.extend_tree(unseen, tree, all_positions=every)
+        self._look(trees, tree, found[missing - 1 :])
         rows.extend(found[:missing])
-        self._ahead = LookAhead(len(self._tokens), tree, found[missing - 1 :])
         return rows
+
+    def extension(self, tree: TokenTree | None = None) -> Extension:
+        """What has to run for the logits of the next token, as a part of a pass over several contexts.
+
+        ``told`` takes what the pass tells; nothing may happen to the context in between.
+
+        Args:
+            tree: looked at behind the tokens; only where ``branches``.
+        """
+        return Extension(self.session, self.unseen, all_positions=False, tree=tree)
+
+    def told(self, tree: TokenTree | None, rows: Logits) -> Logits:
+        """Take over what a pass told of an ``extension``, and return the logits of the next token.
+
+        Args:
+            tree: that of the extension.
+            rows: what the pass returned for it: ``[1 + n, V]``, or ``[V]`` without a tree.
+        """
+        self._ahead = None
+        if tree is None or not isinstance(self._session, TreeSession):
+            return rows
+        self._look(self._session, tree, rows)
+        law: Logits = rows[0]
+        return law
 
     def fork(self) -> Context:
         """Return an independent context with the same tokens, and what is cached of them."""
@@ -200,6 +225,11 @@ class Context:
         """Free the cache; the tokens stay."""
         self._ahead = self._trees = None
         self._session.close()
+
+    def _look(self, trees: TreeSession | ChainSession, tree: TokenTree, rows: Logits) -> None:
+        """Note what a pass told of a tree behind all tokens, ``[1 + n, V]``, and what holds the tree."""
+        self._trees = trees
+        self._ahead = LookAhead(len(self._tokens), tree, rows)
 
     def _settle(self) -> None:
         """Take over what a look ahead has run of the tokens that came."""

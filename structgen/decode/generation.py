@@ -107,7 +107,7 @@ class Generation:
             self._sampler: Sampler = sampler
         else:
             self._sampler = Multinomial()
-            self._writer = Writer(sampler, context, constraint, max_tokens)
+            self._writer = Writer(sampler, context, constraint, max_tokens, speculation if jump_forward else None)
         self._gate = Gate(self._potentials, self._grammar, self._vocabulary)
         self._max_tokens = max_tokens
         self._jump_forward = jump_forward
@@ -282,6 +282,8 @@ class Generation:
             )
         forced = sum(step.forced for step in self._steps if step.token is not None)
         drafts = None if self._drafts is None else self._drafts.stats()
+        if self._writer is not None:
+            drafts = self._writer.drafts
         stats = Stats(
             prompt_tokens=self._prompt_tokens,
             tokens=len(self._tokens),

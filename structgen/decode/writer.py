@@ -9,11 +9,13 @@ import numpy as np
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import run_sampler
+from structgen.decode.speculative.draft_stats import DraftStats
 
 if TYPE_CHECKING:
     from structgen.decode.context import Context
     from structgen.decode.result import Result
     from structgen.decode.sampling import SequenceSampler
+    from structgen.decode.speculative.speculation import Speculation
     from structgen.engine import Constraint
 
 __all__ = ["Withheld", "Writer"]
@@ -54,14 +56,29 @@ class Writer:
         context: the prompt and what is written.
         constraint: what the output is a member of.
         max_tokens: of the whole output.
+        speculation: how to guess tokens; None not to.
     """
 
-    def __init__(self, sampler: SequenceSampler, context: Context, constraint: Constraint, max_tokens: int) -> None:
+    def __init__(
+        self,
+        sampler: SequenceSampler,
+        context: Context,
+        constraint: Constraint,
+        max_tokens: int,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._sampler = sampler
         self._context = context
         self._constraint = constraint
         self._max_tokens = max_tokens
+        self._speculation = speculation
         self._complete: tuple[int, ...] | None = None
+        self._drafts: list[DraftStats] = []
+
+    @property
+    def drafts(self) -> DraftStats | None:
+        """What drafts brought to all that was written; None where there are none."""
+        return DraftStats.total(self._drafts) if self._drafts else None
 
     def is_complete(self, tokens: tuple[int, ...]) -> bool:
         """Whether ``tokens`` were written as an output that ends without a stop."""
@@ -81,7 +98,10 @@ class Writer:
             max_tokens=self._max_tokens,
             generator=generator,
             begun=tokens,
+            speculation=self._speculation,
         )
+        if samples.drafts is not None:
+            self._drafts.append(samples.drafts)
         result = samples.best() if self._sampler.takes_best else samples.draw(generator)
         has_stop = bool(result.steps) and result.steps[-1].token is None
         self._complete = None if has_stop else result.tokens

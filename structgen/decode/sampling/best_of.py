@@ -172,7 +172,7 @@ def _drawn(branches: Branches, count: int, generator: np.random.Generator) -> li
     """Draw outputs side by side; those that cannot be completed, because of potentials, are missing."""
     live, finished = [_Written(branches.root(), count)], list[_Written]()
     while live:
-        rows = branches.logits([each.branch for each in live])
+        rows = branches.logits([each.branch for each in live], [each.count for each in live])
         grown = [
             child
             for each, logits in zip(live, rows, strict=True)

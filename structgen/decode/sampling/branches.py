@@ -18,6 +18,7 @@ from structgen.decode.context import Context
 from structgen.decode.potentials import Hypothesis, Questions
 from structgen.decode.projection import log_mass
 from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.sampling.branch_drafts import BranchDrafts, Growing
 from structgen.decode.sampling.context_pool import ContextPool
 from structgen.decode.sampling.law import BARE_END, Law
 from structgen.decode.sampling.masks import Masks
@@ -28,6 +29,8 @@ from structgen.errors import GenerationError
 if TYPE_CHECKING:
     from structgen.decode.sampling.lookahead import Expectation
     from structgen.decode.sampling.problem import Problem
+    from structgen.decode.speculative.draft_stats import DraftStats
+    from structgen.decode.speculative.speculation import Speculation
     from structgen.engine import Matcher
     from structgen.models.protocol import Logits
 
@@ -89,9 +92,12 @@ class Branches:
     Args:
         problem: see above.
         context: the prompt in a context that may have it cached; it is forked, not used.
+        speculation: how to guess what branches that grow together take; None not to.
     """
 
-    def __init__(self, problem: Problem, context: Context | None = None) -> None:
+    def __init__(
+        self, problem: Problem, context: Context | None = None, *, speculation: Speculation | None = None
+    ) -> None:
         self.problem = problem
         self.questions = Questions(problem.potentials)
         self.masks = Masks(problem.constraint.vocabulary)
@@ -100,6 +106,9 @@ class Branches:
         self._eos = np.array(sorted(self._vocabulary.eos), dtype=np.intp)
         self._stops = frozenset(self._vocabulary.eos)
         self._passes = Passes(problem.model, self._vocabulary.size)
+        self._drafts: BranchDrafts | None = None
+        if speculation is not None:
+            self._drafts = BranchDrafts(speculation, problem, self.masks, is_packed=self._passes.is_packed)
         self._open: set[Context] = set()
         self._base = None if context is None else context.fork()
         self._base_logits: Logits | None = None
@@ -115,6 +124,8 @@ class Branches:
 
     def close(self) -> None:
         """Free all caches; results stay."""
+        if self._drafts is not None:
+            self._drafts.close()
         for context in self._open:
             context.close()
         self._open.clear()
@@ -125,6 +136,11 @@ class Branches:
     def forwards(self) -> int:
         """Forward passes so far; one that several branches share counts once."""
         return self._passes.count
+
+    @property
+    def drafts(self) -> DraftStats | None:
+        """What drafts brought so far; None where there are none."""
+        return None if self._drafts is None else self._drafts.stats()
 
     @property
     def sampled(self) -> int:
@@ -175,6 +191,7 @@ class Branches:
             verdict=f"{remark}; {self.verdict}" if remark else self.verdict,
             masks=self.masks.filled,
             history=tuple(history),
+            drafts=self.drafts,
         )
 
     @property
@@ -211,29 +228,40 @@ class Branches:
         for token in problem.begun:
             if not matcher.accept(token):
                 raise GenerationError("matcher", f"it refuses token {token}, which the output begins with")
-        context, logits = self._prompted()
+        context, logits = self._prompted() if self._drafts is None else (self._unprompted(), None)
         return Branch(hypothesis, matcher, context, 0.0, score, logits=logits)
 
     def remaining(self, branch: Branch) -> int:
         """Tokens that are left of the budget."""
         return self.problem.max_tokens - len(branch.hypothesis.tokens)
 
-    def logits(self, branches: Sequence[Branch]) -> list[Logits]:
-        """Run what is pending of branches that are not finished through the model; ``[V]`` after each."""
+    def logits(self, branches: Sequence[Branch], counts: Sequence[int] = ()) -> list[Logits]:
+        """Run what is pending of branches that are not finished through the model; ``[V]`` after each.
+
+        Args:
+            branches: all that grow together.
+            counts: how many next tokens are drawn after each; then what may follow is looked at in the same passes, and
+                those that told it are not run again.  None looks at nothing.
+        """
         pending = [branch for branch in branches if branch.logits is None]
-        contexts = [branch.context for branch in pending if branch.context is not None]
-        if len(contexts) < len(pending):
+        if any(branch.context is None for branch in pending):
             raise ValueError("a finished branch has no law")
-        for branch, row in zip(pending, self._passes.run(contexts), strict=True):
-            branch.logits = row
+        if self._drafts is not None and counts:
+            self._run_ahead(self._drafts, branches, counts)
+        else:
+            rows = self._passes.run([branch.context for branch in pending if branch.context is not None])
+            for branch, row in zip(pending, rows, strict=True):
+                branch.logits = row
         return [branch.logits for branch in branches if branch.logits is not None]
 
     def logits_at(self, branches: Sequence[Branch]) -> list[Logits]:
         """Run branches that ``grown`` made, or the root; ``[V]`` after each, which the branches do not keep."""
         skipped = len(self.problem.begun)
         pending = [branch for branch in branches if branch.logits is None]
-        rows = iter(self._passes.run(self._pool.placed([branch.hypothesis.tokens[skipped:] for branch in pending])))
-        return [next(rows) if branch.logits is None else branch.logits for branch in branches]
+        paths = [branch.hypothesis.tokens[skipped:] for branch in pending]
+        rows = iter(self._passes.run(self._pool.placed([path for path in paths if path])))
+        found = iter([next(rows) if path else self._prompt_law() for path in paths])
+        return [next(found) if branch.logits is None else branch.logits for branch in branches]
 
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
         """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
@@ -336,7 +364,13 @@ class Branches:
         """
         if branch.context is None:
             raise ValueError("a finished branch cannot go on")
+        context = branch.context
         contexts = self._contexts(branch, sum(step.token is not None for step in steps))
+        if self._drafts is not None:
+            going_on = [
+                (step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None
+            ]
+            self._drafts.split(context, going_on, contexts[::-1])
         self._sampled += len(steps)
         return [
             self._finished(branch, step, log_p)
@@ -369,6 +403,8 @@ class Branches:
     def drop(self, branch: Branch) -> None:
         """Give up a branch."""
         if branch.context is not None:
+            if self._drafts is not None:
+                self._drafts.drop(branch.context)
             self._open.discard(branch.context)
             branch.context.close()
             branch.context = None
@@ -398,17 +434,19 @@ class Branches:
         tokens = branch.hypothesis.tokens
         forced = sum(step.forced for step in steps if step.token is not None)
         elapsed = perf_counter() - self._began
+        drafts = self.drafts
         stats = Stats(
             prompt_tokens=len(self.problem.prompt),
             tokens=len(tokens),
             forced=forced,
             sampled=len(tokens) - forced,
-            drafted=0,
-            accepted=0,
+            drafted=0 if drafts is None else drafts.drafted,
+            accepted=0 if drafts is None else drafts.accepted,
             forwards=self._passes.count,
             time_mask_s=self.masks.time_s,
             time_model_s=self._passes.time_s,
             time_other_s=max(elapsed - self._passes.time_s - self.masks.time_s, 0.0),
+            drafts=drafts,
         )
         return Result(
             data=branch.hypothesis.data,
@@ -427,18 +465,61 @@ class Branches:
                 return int(at)
         return None
 
-    def _prompted(self) -> tuple[Context, Logits]:
-        """A context with the prompt, all of it in front of the model, and what the model says then."""
+    def _run_ahead(self, drafts: BranchDrafts, branches: Sequence[Branch], counts: Sequence[int]) -> None:
+        """Give every branch its law: from what was looked at, else by passes that look ahead."""
+        pending: list[tuple[Branch, Growing]] = []
+        ready: list[Growing] = []
+        for branch, count in zip(branches, counts, strict=True):
+            if branch.context is None:
+                continue
+            growing = Growing(branch.context, branch.matcher, self.remaining(branch), count)
+            if branch.logits is None:
+                branch.logits = next(iter(branch.context.known(1)), None)
+            if branch.logits is None:
+                pending.append((branch, growing))
+            else:
+                ready.append(growing)
+        drafts.spare(len(ready), len(pending))
+        if not pending:
+            return
+        growing_now = [growing for _, growing in pending]
+        trees = drafts.propose(growing_now, ready)
+        before = self._passes.time_s
+        rows = self._passes.run(
+            [growing.context for growing in growing_now],
+            [tree.token_tree() if len(tree) else None for tree in trees],
+        )
+        for (branch, _), row in zip(pending, rows, strict=True):
+            branch.logits = row
+        drafts.observe(growing_now, trees, rows, self._passes.time_s - before)
+
+    def _prompt(self) -> Context:
+        """The context with the prompt that others are forked from."""
+        if self._base is None:
+            self._base = Context(self.problem.model, self.problem.prompt)
+        return self._base
+
+    def _unprompted(self) -> Context:
+        """A context with the prompt, which is run with what is looked at behind it."""
+        context = self._prompt().fork()
+        self._open.add(context)
+        context.prepare()
+        return context
+
+    def _prompt_law(self) -> Logits:
+        """What the model says after the prompt; all of it is in front of the model then."""
         if self._base_logits is None:
-            base = self._base or Context(self.problem.model, self.problem.prompt)
-            self._base = base
+            base = self._prompt()
             base.prepare()
             (self._base_logits,) = self._passes.run([base])
-        if self._base is None:
-            raise RuntimeError("the prompt was run without a context")
-        context = self._base.fork()
+        return self._base_logits
+
+    def _prompted(self) -> tuple[Context, Logits]:
+        """A context with the prompt, all of it in front of the model, and what the model says then."""
+        law = self._prompt_law()
+        context = self._prompt().fork()
         self._open.add(context)
-        return context, self._base_logits
+        return context, law
 
     def _contexts(self, branch: Branch, count: int) -> list[Context]:
         """As many contexts with what ``branch`` holds, its own last."""

@@ -43,6 +43,7 @@ class Masks:
         self._stops = frozenset(vocabulary.eos)
         self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
         self._rows: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._guessed: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     def allowed(
         self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
@@ -62,6 +63,30 @@ class Masks:
             ids = allowed_ids(self._with_one_stop(row if forbidding is None else row & forbidding), self._size)
         self.time_s += perf_counter() - began
         return ids
+
+    def guessing(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        """What is allowed where a matcher stands, with every EOS id, for those that guess; read-only.
+
+        ``knows`` knows nothing of it, since what is drawn must not depend on guesses; who needs the mask later finds it
+        filled.
+
+        Args:
+            matcher: stays as it is.
+            remaining: of the budget; not spent.
+        """
+        began = perf_counter()
+        key = _key(matcher, remaining)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._guessed.get(key)
+        if row is None:
+            if len(self._guessed) >= _KEPT:
+                self._guessed.clear()
+            row = self._guessed[key] = self._fill(matcher, key)
+        row = row.view()
+        row.flags.writeable = False
+        self.time_s += perf_counter() - began
+        return row
 
     @cached_property
     def all_ids(self) -> NDArray[np.intp]:
@@ -89,6 +114,7 @@ class Masks:
     def clear(self) -> None:
         """Forget all masks."""
         self._rows.clear()
+        self._guessed.clear()
 
     def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
         """The row of the constraint and the budget, which is not spent."""
@@ -97,14 +123,20 @@ class Masks:
         if known is not None:
             return known
         self.filled += 1
-        if key[1] >= 0:
-            matcher.fill_mask_within(self._row, 0, remaining)
-        else:
-            matcher.fill_mask(self._row)
+        row = self._guessed.pop(key, None)
+        if row is None:
+            row = self._fill(matcher, key)
         if len(self._rows) >= _KEPT:
             self._rows.clear()
-        row: NDArray[np.int32] = self._row[0].copy()
         self._rows[key] = row
+        return row
+
+    def _fill(self, matcher: Matcher, key: tuple[int, int]) -> NDArray[np.int32]:
+        if key[1] >= 0:
+            matcher.fill_mask_within(self._row, 0, key[1])
+        else:
+            matcher.fill_mask(self._row)
+        row: NDArray[np.int32] = self._row[0].copy()
         return row
 
     def _with_one_stop(self, row: NDArray[np.int32]) -> NDArray[np.int32]:

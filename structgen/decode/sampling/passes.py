@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, final
 
 from structgen.errors import GenerationError
-from structgen.models.protocol import Extension, PackedModel
+from structgen.models.protocol import PackedModel
 
 if TYPE_CHECKING:
     from structgen.decode.context import Context
     from structgen.models.protocol import LanguageModel, Logits
+    from structgen.models.token_tree import TokenTree
 
 __all__ = ["Passes"]
 
@@ -44,21 +46,29 @@ class Passes:
         """Whether the model runs several sequences in one pass."""
         return self._packed is not None
 
-    def run(self, contexts: Sequence[Context]) -> list[Logits]:
+    def run(self, contexts: Sequence[Context], trees: Sequence[TokenTree | None] = ()) -> list[Logits]:
         """Run what the model has not seen yet of each context; ``[V]`` after each.
+
+        Args:
+            contexts: see above.
+            trees: what may follow each of them, which is looked at in the same pass where its session and the model
+                can; none for no context.
 
         Raises:
             GenerationError: the model's laws are of another size than the vocabulary.
         """
         began = perf_counter()
         rows: list[Logits] = []
-        for pack in _packs(contexts):
+        for pack in _packs([*zip(contexts, trees or repeat(None), strict=False)]):
             if self._packed is not None and len(pack) > 1:
-                rows += self._packed.extend_many(pack)
+                looked = [(context, tree if context.branches else None) for context, tree in pack]
+                told = self._packed.extend_many([context.extension(tree) for context, tree in looked])
+                rows += [context.told(tree, each) for (context, tree), each in zip(looked, told, strict=True)]
                 self.count += 1
             else:
-                rows += [each.session.extend(each.token_ids) for each in pack]
-                self.count += len(pack)
+                before = sum(context.forwards for context, _ in pack)
+                rows += [context.laws(1, tree)[0] for context, tree in pack]
+                self.count += sum(context.forwards for context, _ in pack) - before
         self.time_s += perf_counter() - began
         for row in rows:
             if row.shape != (self._size,):
@@ -71,16 +81,18 @@ class Passes:
         return rows
 
 
-def _packs(contexts: Sequence[Context]) -> Iterator[list[Extension]]:
+def _packs(
+    contexts: Sequence[tuple[Context, TokenTree | None]],
+) -> Iterator[list[tuple[Context, TokenTree | None]]]:
     """What is to be run, in parts of a bounded number of tokens."""
-    pack: list[Extension] = []
+    pack: list[tuple[Context, TokenTree | None]] = []
     tokens = 0
-    for context in contexts:
-        unseen = context.unseen
-        tokens += len(unseen)
+    for context, tree in contexts:
+        count = len(context.unseen) + (0 if tree is None else len(tree.token_ids))
+        tokens += count
         if pack and tokens > _PASS_TOKENS:
             yield pack
-            pack, tokens = [], len(unseen)
-        pack.append(Extension(context.session, unseen, all_positions=False))
+            pack, tokens = [], count
+        pack.append((context, tree))
     if pack:
         yield pack

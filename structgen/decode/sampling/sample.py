@@ -9,6 +9,7 @@ import numpy as np
 
 from structgen.decode.context import Context
 from structgen.decode.potentials import as_potential
+from structgen.decode.sampling.auto_particles import whole_speculation
 from structgen.decode.sampling.branches import Branches
 from structgen.decode.sampling.problem import Problem
 from structgen.decode.sampling.smc import SMC
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from structgen.decode.potentials.lifted import Score
     from structgen.decode.sampling.samples import Samples
     from structgen.decode.sampling.sequence_sampler import SequenceSampler
+    from structgen.decode.speculative.speculation import AnyDrafter, Speculation
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -45,6 +47,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     order: RevealOrder | None = None,
     temperature: float | None = None,
     seed: int = 0,
+    drafter: AnyDrafter = "auto",
     chat: bool = True,
     limits: Limits | None = None,
 ) -> Samples:
@@ -67,6 +70,9 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         order: of a diffusion model: which slots are revealed when, by default one by one in any order.
         temperature: of a diffusion model, whose law at this temperature is the target; 1 by default.
         seed: of the random numbers; the same seed gives the same samples.
+        drafter: what guesses tokens, so that one forward pass tells several, as in ``generate``.  What the
+            grammar dictates is guessed with any of them; ``"auto"`` asks for more only while one particle is written,
+            where it pays.  Samples, weights and estimates are the same with all of them, and with None.
         chat: whether a text becomes a message of the model's chat template.
         limits: for compiling a grammar; a constraint has its own.
 
@@ -77,12 +83,17 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         BudgetError, GenerationError, VocabularyError, GrammarError, LimitExceeded, ModelError: as ``generate``.
         GenerationError: also where a potential raises an error, returns no score, or breaks its contract.
         ValueError: an argument belongs to the other kind of model.
+        TypeError: ``drafter`` is none.
     """
     if isinstance(model, DiffusionModel):
         if potentials:
             raise ValueError(
                 f"potentials are asked about beginnings of a text, and model {model.name!r} fills a canvas everywhere "
                 "at once; say it in the grammar, or take an autoregressive model"
+            )
+        if drafter not in ("auto", None):
+            raise ValueError(
+                f"drafter={drafter!r:.60} is not for model {model.name!r}, which fills a canvas; leave it out"
             )
         if not isinstance(sampler, SMC):
             raise ValueError(
@@ -110,6 +121,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             raise ValueError(
                 f"{name}={value!r:.60} is not for model {model.name!r}, which writes token by token; leave it out"
             )
+    speculation = whole_speculation(drafter)
     constraint = constraint_of(grammar, model, limits)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return run_sampler(
@@ -119,6 +131,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             potentials=potentials,
             max_tokens=256 if max_tokens is None else max_tokens,
             generator=np.random.Generator(np.random.PCG64(seed)),
+            speculation=speculation,
         )
 
 
@@ -131,6 +144,7 @@ def run_sampler(
     max_tokens: int,
     generator: np.random.Generator,
     begun: tuple[int, ...] = (),
+    speculation: Speculation | None = None,
 ) -> Samples:
     """As ``sample``, after the tokens of a context, which stays as it is.
 
@@ -142,6 +156,7 @@ def run_sampler(
         max_tokens: see ``sample``; what is written already counts.
         generator: the randomness.
         begun: tokens of the output that stand already; the context ends with them.
+        speculation: how to guess tokens; None not to.
 
     Raises:
         GenerationError, BudgetError, VocabularyError: as ``sample``.
@@ -149,5 +164,5 @@ def run_sampler(
     check_start(context.model, len(context) - len(begun), constraint, max_tokens)
     asked = tuple(as_potential(each) for each in potentials)
     problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
-    with Branches(problem, context) as branches:
+    with Branches(problem, context, speculation=speculation) as branches:
         return sampler.run(branches, generator)

@@ -14,6 +14,7 @@ from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
     from structgen.decode.result import Result
+    from structgen.decode.speculative.draft_stats import DraftStats
 
 __all__ = ["Round", "Sample", "Samples"]
 
@@ -78,6 +79,7 @@ class Samples:
         verdict: who forbade what, in words; for messages.
         masks: how many masks were filled; particles in the same state share one.
         history: the rounds of a run, for samplers that have them.
+        drafts: what drafts brought, to all branches together; None where there were none.
     """
 
     samples: tuple[Sample, ...]
@@ -91,6 +93,7 @@ class Samples:
     verdict: str = field(repr=False)
     masks: int = 0
     history: tuple[Round, ...] = field(default=(), repr=False)
+    drafts: DraftStats | None = field(default=None, repr=False)
 
     @property
     def results(self) -> tuple[Result, ...]:

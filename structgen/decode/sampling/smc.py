@@ -144,7 +144,7 @@ class _Run:
 
     def _grown(self, live: Sequence[_Group]) -> list[_Group]:
         """Give every particle its next token."""
-        rows = self._branches.logits([group.branch for group in live])
+        rows = self._branches.logits([group.branch for group in live], [group.count for group in live])
         return [grown for group, logits in zip(live, rows, strict=True) for grown in self._children(group, logits)]
 
     def _children(self, group: _Group, logits: NDArray[np.float32]) -> list[_Group]:

@@ -163,9 +163,11 @@ class Drafts:
     def finish(self, context: Context) -> None:
         """The output is complete; it may still be taken back and go on."""
         self.settle(context)
-        drafting, self._drafting = self._drafting, None
+        drafting = self._drafting
         if drafting is not None:
             drafting.close()
+            if not drafting.is_dropped:  # else it would be begun anew, and fail again
+                self._drafting = None
 
     def choose(
         self,

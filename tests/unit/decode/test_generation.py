@@ -397,7 +397,7 @@ def test_arguments_of_the_wrong_kind_are_refused(json_vocabulary: Vocabulary) ->
     model = HashModel(json_vocabulary)
     with pytest.raises(TypeError, match="Grammar or a Constraint"):
         generate(model, "", "abc")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="drafter: expected a Drafter.*DraftModel"):
+    with pytest.raises(TypeError, match=r"drafter: expected a Drafter.*DraftModel"):
         generate(model, "", literal("a"), drafter=model)  # type: ignore[arg-type]
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, final
 from structgen.decode.speculative.calibration import Calibration
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftTask
 from structgen.decode.speculative.drafters.combined import Combined
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens
-from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
-from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.retrieval import Retrieval
-from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
+from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
+from structgen.decode.speculative.drafters.copying.retrieval import Retrieval
+from structgen.decode.speculative.drafters.counting.forced_tokens import ForcedTokens
+from structgen.decode.speculative.drafters.counting.grammar_statistics import GrammarStatistics
+from structgen.decode.speculative.drafters.recycling.token_recycling import TokenRecycling
 from structgen.engine import Vocabulary
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.draft_session import common_length
-from structgen.decode.speculative.drafters.model_growth import DraftRows
+from structgen.decode.speculative.drafters.draft_models.draft_session import common_length
+from structgen.decode.speculative.drafters.draft_models.model_growth import DraftRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.decode.context import Context
     from structgen.decode.speculative.drafter import Verified
+    from structgen.decode.speculative.drafters.draft_models.place import Place
     from structgen.decode.speculative.drafters.layers.trim import Heads
-    from structgen.decode.speculative.drafters.place import Place
     from structgen.models.heads.protocol import DraftHeads
     from structgen.models.protocol import LayeredSession, Logits, States, TrimmedHead
 

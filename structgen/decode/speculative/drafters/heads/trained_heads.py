@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, final
 
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafters.draft_models.model_drafting import RowsDrafting
 from structgen.decode.speculative.drafters.heads.head_rows import HeadRows
 from structgen.decode.speculative.drafters.layers.layer_rows import layered_session
 from structgen.decode.speculative.drafters.layers.trim import Heads, VocabularyTrim
-from structgen.decode.speculative.drafters.model_drafting import RowsDrafting
 from structgen.decode.speculative.shapes.opt_tree import OptTree
 from structgen.errors import ModelError
 

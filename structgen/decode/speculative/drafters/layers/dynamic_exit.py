@@ -12,10 +12,10 @@ from structgen.decode.projection import allowed_ids, project
 from structgen.decode.sampler import Multinomial
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
+from structgen.decode.speculative.drafters.draft_models.model_drafting import RowsDrafting
 from structgen.decode.speculative.drafters.layers.exit_rates import ExitRates
 from structgen.decode.speculative.drafters.layers.layer_rows import LayerRows, layered_session
 from structgen.decode.speculative.drafters.layers.trim import Heads, VocabularyTrim
-from structgen.decode.speculative.drafters.model_drafting import RowsDrafting
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.errors import ModelError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from structgen.decode.speculative.drafters.draft_session import common_length
-from structgen.decode.speculative.drafters.model_growth import DraftRows
+from structgen.decode.speculative.drafters.draft_models.draft_session import common_length
+from structgen.decode.speculative.drafters.draft_models.model_growth import DraftRows
 from structgen.errors import ModelError
 from structgen.models.protocol import LayeredSession
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from structgen.decode.context import Context
+    from structgen.decode.speculative.drafters.draft_models.place import Place
     from structgen.decode.speculative.drafters.layers.trim import Heads
-    from structgen.decode.speculative.drafters.place import Place
     from structgen.models.protocol import Logits, SkippingSession
 
 __all__ = ["LayerChoice", "LayerRows", "layered_session"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftTask
+from structgen.decode.speculative.drafters.draft_models.model_drafting import RowsDrafting
 from structgen.decode.speculative.drafters.layers.closest_layers import closest_layers
 from structgen.decode.speculative.drafters.layers.layer_rows import LayerRows, layered_session
 from structgen.decode.speculative.drafters.layers.trim import Heads, VocabularyTrim
-from structgen.decode.speculative.drafters.model_drafting import RowsDrafting
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.errors import ModelError
 

@@ -13,12 +13,12 @@ from exact_target import total_variation
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafters.bridge import Bridge
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.string_match import ExactStringMatch, retokenized
-from structgen.decode.speculative.drafters.string_rejection import StringRejection
-from structgen.decode.speculative.drafters.token_intersection import TokenIntersection
-from structgen.decode.speculative.drafters.vocabularies import SharedTokens
+from structgen.decode.speculative.drafters.bridges.bridge import Bridge
+from structgen.decode.speculative.drafters.bridges.string_match import ExactStringMatch, retokenized
+from structgen.decode.speculative.drafters.bridges.string_rejection import StringRejection
+from structgen.decode.speculative.drafters.bridges.token_intersection import TokenIntersection
+from structgen.decode.speculative.drafters.bridges.vocabularies import SharedTokens
+from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.decode.speculative.shapes.fixed import Fixed
 from structgen.engine import Constraint, Vocabulary, compile

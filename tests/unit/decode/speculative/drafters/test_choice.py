@@ -9,7 +9,7 @@ import pytest
 from draft_toys import LETTERS, allowed, compiled, state_of
 
 from structgen.decode import Multinomial, generate
-from structgen.decode.speculative.drafters.choice import Choice, allowed_among
+from structgen.decode.speculative.drafters.recycling.choice import Choice, allowed_among
 from structgen.engine import Vocabulary
 from structgen.grammar.json_schema import json_schema
 from structgen.models.hash_model import HashModel

@@ -7,7 +7,7 @@ import pytest
 from draft_replay import draft_for
 from draft_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.copy_spec import CopySpec
+from structgen.decode.speculative.drafters.copying.copy_spec import CopySpec
 from structgen.engine import compile
 from structgen.grammar.nodes import ByteClass, Repeat
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.independent_draws import IndependentDraws
+from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.decode.speculative.shapes.fixed import Fixed
 from structgen.decode.speculative.shapes.growth import Growth, Shape
+from structgen.decode.speculative.shapes.independent_draws import IndependentDraws
 from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.speculative.verification.k_sequential import KSequential
 from structgen.decode.speculative.verification.recursive_rejection import RecursiveRejection

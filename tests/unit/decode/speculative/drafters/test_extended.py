@@ -11,7 +11,7 @@ from draft_toys import LETTERS, compiled, ran, state_of, task_of, tree_of_texts
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.extended import Extended, harvested
+from structgen.decode.speculative.drafters.recycling.extended import Extended, harvested
 from structgen.models.hash_model import HashModel
 
 A, B, C, D = 1, 2, 3, 4

@@ -10,8 +10,8 @@ import pytest
 from draft_replay import draft_for, replay
 from draft_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
-from structgen.decode.speculative.drafters.state_counts import StateCounts
+from structgen.decode.speculative.drafters.counting.grammar_statistics import GrammarStatistics
+from structgen.decode.speculative.drafters.counting.state_counts import StateCounts
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.grammar.nodes import ByteClass, Grammar, Repeat, choice, sequence
 

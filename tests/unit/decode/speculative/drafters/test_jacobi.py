@@ -13,8 +13,15 @@ from structgen.decode import Context, Greedy, Multinomial, Sampler, generate
 from structgen.decode.gumbel_max import GumbelMax
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.drafters.choice import Choice
-from structgen.decode.speculative.drafters.jacobi import Chooser, Jacobi, most_probable, rows_along, swept, with_noise
+from structgen.decode.speculative.drafters.recycling.choice import Choice
+from structgen.decode.speculative.drafters.recycling.jacobi import (
+    Chooser,
+    Jacobi,
+    most_probable,
+    rows_along,
+    swept,
+    with_noise,
+)
 from structgen.decode.speculative.speculation import Speculation
 from structgen.grammar.regex import regex
 from structgen.models.hash_model import HashModel

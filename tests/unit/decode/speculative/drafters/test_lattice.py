@@ -12,8 +12,8 @@ import pytest
 from draft_toys import LETTERS, compiled
 
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.lattice import Lattice, rescored, tree_of
-from structgen.decode.speculative.drafters.token_ngram import TokenNGram
+from structgen.decode.speculative.drafters.recycling.lattice import Lattice, rescored, tree_of
+from structgen.decode.speculative.drafters.recycling.token_ngram import TokenNGram
 
 PATTERNS = [None, "[a-f]*", "(ab|bc|cd)*", "(a|bb)*c?", "([ab]{2},)*"]
 

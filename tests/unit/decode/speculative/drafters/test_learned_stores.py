@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 
-from structgen.decode.speculative.drafters.ngram_laws import NGramLaws
-from structgen.decode.speculative.drafters.phrase_pool import PhrasePool
-from structgen.decode.speculative.drafters.successors import Successors
-from structgen.decode.speculative.drafters.trigrams import Trials
+from structgen.decode.speculative.drafters.recycling.ngram_laws import NGramLaws
+from structgen.decode.speculative.drafters.recycling.phrase_pool import PhrasePool
+from structgen.decode.speculative.drafters.recycling.successors import Successors
+from structgen.decode.speculative.drafters.recycling.trigrams import Trials
 from structgen.engine import Vocabulary
 
 

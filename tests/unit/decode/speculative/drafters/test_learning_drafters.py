@@ -10,12 +10,12 @@ import pytest
 
 from structgen.decode import Greedy, Multinomial, Result, Sampler, generate
 from structgen.decode.speculative.drafter import Drafter
-from structgen.decode.speculative.drafters.extended import Extended
-from structgen.decode.speculative.drafters.jacobi import Jacobi
-from structgen.decode.speculative.drafters.lookahead import Lookahead
-from structgen.decode.speculative.drafters.stand import Stand
-from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
-from structgen.decode.speculative.drafters.trigrams import TrigramDrafts
+from structgen.decode.speculative.drafters.recycling.extended import Extended
+from structgen.decode.speculative.drafters.recycling.jacobi import Jacobi
+from structgen.decode.speculative.drafters.recycling.lookahead import Lookahead
+from structgen.decode.speculative.drafters.recycling.stand import Stand
+from structgen.decode.speculative.drafters.recycling.token_recycling import TokenRecycling
+from structgen.decode.speculative.drafters.recycling.trigrams import TrigramDrafts
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.grammar.json_schema import json_schema

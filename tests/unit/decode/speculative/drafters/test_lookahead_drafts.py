@@ -9,8 +9,8 @@ from draft_toys import LETTERS, compiled
 from structgen.decode import Greedy, Multinomial, Sampler, generate
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting, DraftState, Verified
-from structgen.decode.speculative.drafters.lookahead import Lookahead, _Looking
-from structgen.decode.speculative.drafters.phrase_pool import PhrasePool
+from structgen.decode.speculative.drafters.recycling.lookahead import Lookahead, _Looking
+from structgen.decode.speculative.drafters.recycling.phrase_pool import PhrasePool
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.grammar.regex import regex

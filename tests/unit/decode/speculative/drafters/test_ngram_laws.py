@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from draft_toys import LETTERS
 
-from structgen.decode.speculative.drafters.ngram_laws import NGramLaws
+from structgen.decode.speculative.drafters.recycling.ngram_laws import NGramLaws
 
 
 def shares(logits: list[float]) -> np.ndarray:

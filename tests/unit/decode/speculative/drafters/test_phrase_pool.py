@@ -7,7 +7,7 @@ import threading
 import pytest
 from draft_toys import LETTERS
 
-from structgen.decode.speculative.drafters.phrase_pool import PhrasePool
+from structgen.decode.speculative.drafters.recycling.phrase_pool import PhrasePool
 
 
 def test_the_latest_come_first() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from structgen.decode.speculative.drafter import DraftState
-from structgen.decode.speculative.drafters.place import Place
+from structgen.decode.speculative.drafters.draft_models.place import Place
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded
 from structgen.grammar.regex import regex

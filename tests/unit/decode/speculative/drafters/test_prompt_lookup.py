@@ -10,9 +10,9 @@ from draft_replay import draft_for, replay
 from draft_vocabulary import draft_vocabulary
 
 from structgen.decode import Greedy, generate
-from structgen.decode.speculative.drafters.output_fields import OutputFields
-from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.structure import structure_after
+from structgen.decode.speculative.drafters.copying.output_fields import OutputFields
+from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
+from structgen.decode.speculative.drafters.copying.structure import structure_after
 from structgen.engine import Constraint, compile
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.json_schema.policy import Whitespace

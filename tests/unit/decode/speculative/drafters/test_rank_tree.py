@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.decode.speculative.drafters.rank_rates import RankRates
-from structgen.decode.speculative.drafters.rank_tree import RankTree
+from structgen.decode.speculative.drafters.recycling.rank_rates import RankRates
+from structgen.decode.speculative.drafters.recycling.rank_tree import RankTree
 from structgen.decode.speculative.shapes.growth import Law
 
 Path = tuple[int, ...]

@@ -9,7 +9,7 @@ from draft_toys import LETTERS, allowed, compiled, ran, tree_of_texts
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.drafters.reading import learned_laws, masks_along, readings
+from structgen.decode.speculative.drafters.recycling.reading import learned_laws, masks_along, readings
 from structgen.engine import Vocabulary
 from structgen.models.hash_model import HashModel
 

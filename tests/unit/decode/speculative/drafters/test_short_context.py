@@ -12,8 +12,8 @@ from draft_positions import position, row_after, task_of
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.passages import relevance
-from structgen.decode.speculative.drafters.short_context import ShortContext, shortened
+from structgen.decode.speculative.drafters.draft_models.passages import relevance
+from structgen.decode.speculative.drafters.draft_models.short_context import ShortContext, shortened
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.decode.speculative.shapes.fixed import Fixed
 from structgen.engine import Constraint, Vocabulary, compile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from draft_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.spelling import Spelling
+from structgen.decode.speculative.drafters.copying.spelling import Spelling
 
 VOCABULARY = draft_vocabulary()
 

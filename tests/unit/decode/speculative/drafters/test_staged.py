@@ -10,7 +10,7 @@ from draft_positions import position, task_of
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.draft_model import DraftModel
+from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
 from structgen.decode.speculative.shapes.chain import Chain
 from structgen.decode.speculative.shapes.fixed import Fixed
 from structgen.decode.speculative.shapes.growth import Shape

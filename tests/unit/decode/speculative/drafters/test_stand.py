@@ -12,9 +12,9 @@ from draft_toys import LETTERS, compiled, state_of, task_of
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.ngram_laws import NGramLaws
-from structgen.decode.speculative.drafters.rank_tree import RankTree
-from structgen.decode.speculative.drafters.stand import Stand
+from structgen.decode.speculative.drafters.recycling.ngram_laws import NGramLaws
+from structgen.decode.speculative.drafters.recycling.rank_tree import RankTree
+from structgen.decode.speculative.drafters.recycling.stand import Stand
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.grammar.regex import regex

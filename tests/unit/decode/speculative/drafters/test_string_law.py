@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.drafters.string_law import Prefixes, TextLaw, string_law
+from structgen.decode.speculative.drafters.bridges.string_law import Prefixes, TextLaw, string_law
 from structgen.engine import Vocabulary
 
 LETTERS = b"abc"

@@ -7,7 +7,7 @@ import threading
 import pytest
 from draft_toys import LETTERS
 
-from structgen.decode.speculative.drafters.successors import Successors
+from structgen.decode.speculative.drafters.recycling.successors import Successors
 from structgen.engine import Vocabulary
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from bpe_vocabularies import PROSE, RECORDS, bpe_vocabulary
 
-from structgen.decode.speculative.drafters.grammar_twin import GrammarTwin
-from structgen.decode.speculative.drafters.token_bridge import TokenBridge
+from structgen.decode.speculative.drafters.bridges.grammar_twin import GrammarTwin
+from structgen.decode.speculative.drafters.bridges.token_bridge import TokenBridge
 from structgen.engine import Vocabulary, compile
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.regex import regex

@@ -10,7 +10,7 @@ from draft_toys import LETTERS, compiled, state_of, task_of
 
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.decode.speculative.drafters.trigrams import Trials, TrigramDrafts
+from structgen.decode.speculative.drafters.recycling.trigrams import Trials, TrigramDrafts
 from structgen.models.hash_model import HashModel
 
 A, B, C, D = 1, 2, 3, 4

@@ -1,0 +1,1 @@
+"""Drafters that count what came where the grammar stood alike."""

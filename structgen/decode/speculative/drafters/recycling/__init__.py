@@ -1,0 +1,1 @@
+"""Drafters that learn from the target's own rows of logits."""
