@@ -46,10 +46,12 @@ def main() -> None:
         schema = path.read_text(encoding="utf-8")
         constraint = compile(json_schema(schema, whitespace="single"), model.vocabulary)
         free = compile(json_schema(schema, whitespace="flexible"), model.vocabulary)
-        generate(model, PROMPT, constraint, max_tokens=arguments.max_tokens)  # caches warm, as in a process that lives
-        jumped = generate(model, PROMPT, constraint, max_tokens=arguments.max_tokens)
-        plain = generate(model, PROMPT, constraint, max_tokens=arguments.max_tokens, jump_forward=False)
-        loose = generate(model, PROMPT, free, max_tokens=arguments.max_tokens)
+        generate(
+            model, PROMPT, constraint, max_tokens=arguments.max_tokens, drafter=None
+        )  # caches warm, as in a process that lives
+        jumped = generate(model, PROMPT, constraint, max_tokens=arguments.max_tokens, drafter=None)
+        plain = generate(model, PROMPT, constraint, max_tokens=arguments.max_tokens, drafter=None, jump_forward=False)
+        loose = generate(model, PROMPT, free, max_tokens=arguments.max_tokens, drafter=None)
         if jumped.tokens != plain.tokens:
             sys.exit(f"{path.name}: jump-forward changed the output\n{jumped.text}\n{plain.text}")
         stats = jumped.stats

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Toy:
             found.append(potential(self.score))
         return found
 
-    def samples(self, sampler: SequenceSampler, seed: int = 0) -> Samples:
+    def samples(self, sampler: SequenceSampler, seed: int = 0, **options: Any) -> Samples:
         return sample(
             self.model,
             "ab",
@@ -93,6 +94,7 @@ class Toy:
             potentials=self.potentials,
             max_tokens=self.max_tokens,
             seed=seed,
+            **options,
         )
 
     def branches(self) -> Branches:

@@ -69,6 +69,7 @@ CANVAS_SAMPLERS: Final = {
 
 _OF_TOKENS: Final = {
     **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole law"),
+    "drafter": "drafts of canvases are policies: --policy freedave, --policy selfspeculative",
     "potential": "say it in the grammar, or take --decoder autoregressive",
 }
 _OF_STEPS: Final = ("policy", "block", "reuse", "replay", "stream")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, NamedTuple
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final, NamedTuple
 
 import click
 
-__all__ = ["Home", "named_value", "split_named"]
+__all__ = ["Home", "made_value", "named_value", "split_named"]
+
+_COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
+"""A comma between settings, not within the brackets of a value."""
 
 
 class Home(NamedTuple):
@@ -48,22 +52,54 @@ def named_value(
         click.UsageError: there is no such name, or its settings are unusable.
     """
     name, held = split_named(option, text)
+    return made_value(option, name, held, homes, count=count, given=given)
+
+
+def made_value(
+    option: str,
+    name: str,
+    held: Mapping[str, Any],
+    homes: Mapping[str, Home],
+    *,
+    count: int | None = None,
+    given: Mapping[str, Any] | None = None,
+    unsaid: Collection[str] = (),
+) -> Any:
+    """Return the value of a name and its settings: ``named_value``, once the option is split.
+
+    Args:
+        option: its name, for messages.
+        name: of the class.
+        held: the settings.
+        homes: the classes by name.
+        count: see ``named_value``.
+        given: see ``named_value``.
+        unsaid: settings that are no literals either, and keep their defaults.
+
+    Raises:
+        click.UsageError: there is no such name, or its settings are unusable.
+    """
     if name not in homes:
         raise click.UsageError(f"{option} {name!r} is none; there are {', '.join(homes)}")
     home = homes[name]
     made: Any = getattr(importlib.import_module(home.module), home.kind)
-    known = [field.name for field in fields(made) if field.init and field.name not in (given or ())]
+    settable = [field for field in fields(made) if field.init and field.name not in {*(given or ()), *unsaid}]
+    known = [field.name for field in settable]
     for key in held:
         if key not in known:
             raise click.UsageError(
                 f"{option} {name}: there is no {key!r}; there are {', '.join(known) or 'no settings'}"
             )
+    settings = dict(held)
     if home.counted is not None and count is not None:
-        if home.counted in held:
+        if home.counted in settings:
             raise click.UsageError(f"{option} {name}: {home.counted} is what -n says: give one of them")
-        held[home.counted] = count
+        settings[home.counted] = count
+    for field in settable:
+        if field.default is MISSING and field.default_factory is MISSING and field.name not in settings:
+            raise click.UsageError(f"{option} {name}: it needs {field.name}: write {name}:{field.name}=VALUE")
     try:
-        return made(**held, **(given or {}))
+        return made(**settings, **(given or {}))
     except (ValueError, TypeError) as error:
         raise click.UsageError(f"{option} {name}: {error}") from error
 
@@ -76,7 +112,7 @@ def split_named(option: str, text: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, settings = text.partition(":")
     held: dict[str, Any] = {}
-    for item in settings.split(",") if settings else ():
+    for item in _COMMA.split(settings) if settings else ():
         key, separator, value = item.partition("=")
         if not separator or not key:
             raise click.UsageError(f"{option} {name}: expected KEY=VALUE; found {item!r}")

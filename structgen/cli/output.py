@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from structgen.decode import Result, Stats
+    from structgen.decode import DraftStats, Result, Stats
 
-__all__ = ["finite", "result_as_json", "write_costs"]
+__all__ = ["accepted_drafts", "finite", "result_as_json", "write_costs"]
 
 
 def result_as_json(result: Result, seed: int) -> str:
@@ -41,10 +41,20 @@ def write_costs(stats: Stats, *, slots: int | None = None) -> None:
     """Say on standard error what an output cost; ``slots`` are those of its canvas."""
     seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
     on = "" if slots is None else f" on {slots} slots"
+    drafted = stats.drafts is not None and stats.drafts.passes > 0
+    each = f", {stats.tokens_per_forward:.1f} tokens a pass" if drafted else ""
     click.echo(
-        f"{stats.tokens} tokens{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes",
+        f"{stats.tokens} tokens{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes"
+        f"{each}{accepted_drafts(stats.drafts)}",
         err=True,
     )
+
+
+def accepted_drafts(drafts: DraftStats | None) -> str:
+    """How many of the drafted tokens were accepted, as the end of a sentence; nothing where none were run."""
+    if drafts is None or not drafts.drafted:
+        return ""
+    return f", {drafts.accepted} of {drafts.drafted} drafted tokens accepted"
 
 
 def finite(value: float) -> float | None:

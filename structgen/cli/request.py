@@ -28,6 +28,7 @@ class Request:
     decoder: Decoder
     max_tokens: int | None
     sampler: str | None
+    drafter: str | None
     potential: tuple[str, ...]
     weights: bool
     count: int | None

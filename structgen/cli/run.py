@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import click
 
 from structgen.cli.canvas import CANVAS_SAMPLERS, POLICIES, REUSES, run_canvases
+from structgen.cli.drafting import DRAFTER_NAMES, drafter_of, failures_noted
 from structgen.cli.failure import DONE, INTERRUPTED, Failure
 from structgen.cli.output import result_as_json, write_costs
 from structgen.cli.program_file import is_program, run_program
@@ -19,7 +20,7 @@ from structgen.cli.source import SourceOptions, compile_source, read_source, sou
 from structgen.cli.vocabulary import model_of
 
 if TYPE_CHECKING:
-    from structgen.decode import AnyPotential, AnySampler, Generation
+    from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Generation
     from structgen.engine import Constraint
     from structgen.models import LanguageModel
 
@@ -41,6 +42,7 @@ class _Task:
     prompt: list[int]
     sampler: AnySampler
     potentials: Sequence[AnyPotential]
+    drafter: AnyDrafter
     progress: ProgressLine
 
 
@@ -72,6 +74,12 @@ class _Task:
     metavar="NAME[:KEY=VALUE,...]",
     help=f"How outputs are drawn: {', '.join(SAMPLERS)}; of canvases: {', '.join(CANVAS_SAMPLERS)}.  "
     "[default: greedy, or multinomial with options of it; dingo]",
+)
+@click.option(
+    "--drafter",
+    metavar="NAME[:KEY=VALUE,...]",
+    help=f"What guesses tokens, so that one forward pass tells several: {', '.join(DRAFTER_NAMES)}.  "
+    "[default: auto, or what a program says]",
 )
 @click.option(
     "--potential",
@@ -132,6 +140,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     completion at each step, posterior draws one; --policy says how much of it stands before the model is asked again.
     """
     request = Request(**options)
+    click.get_current_context().with_resource(failures_noted())
     (path,) = source.take_path(paths, "FILE")
     if request.stream and request.as_json:
         raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
@@ -151,10 +160,11 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     compile_source(read)  # refuses what is wrong before a model is fetched and loaded
     progress = ProgressLine()
     try:
+        drafter = drafter_of(request.drafter, progress)
         model = model_of(request.model, progress)
         constraint = compile_source(read, model.vocabulary)
         ids = model.encode_prompt(prompt, chat=not request.no_chat)
-        task = _Task(model, constraint, ids, sampler, potentials, progress)
+        task = _Task(model, constraint, ids, sampler, potentials, drafter, progress)
         if request.weights:
             _write_weights(task, request)
             return DONE
@@ -173,15 +183,20 @@ def _run_program(path: str, request: Request) -> int:
         raise click.UsageError("--weights is for descriptions: a program has one value")
     sampling = request.sampler is not None or _is_shaped(request)
     sampler = _sampler(request) if sampling or (request.count or 1) > 1 else None
+    changes: dict[str, Any] = {
+        "max_tokens": request.max_tokens,
+        "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
+        "potentials": potentials_of(request.potential) or None,
+    }
+    progress = ProgressLine()
+    if request.drafter is not None:
+        changes["drafter"] = drafter_of(request.drafter, progress)  # None is no drafter there
     return run_program(
         path,
         request.arg,
         model=request.model,
-        changes={
-            "max_tokens": request.max_tokens,
-            "alternatives": None if request.trace is None else _TRACED_ALTERNATIVES,
-            "potentials": potentials_of(request.potential) or None,
-        },
+        progress=progress,
+        changes=changes,
         sampler=sampler,
         seeds=range(request.seed, request.seed + (1 if _is_whole(sampler) else request.count or 1)),
         stream=request.stream,
@@ -241,6 +256,7 @@ def _write_output(task: _Task, request: Request, seed: int) -> None:
             sampler=task.sampler,
             potentials=task.potentials,
             seed=seed,
+            drafter=task.drafter,
         )
         try:
             _follow(generation, task.progress, stream=request.stream)
@@ -278,7 +294,7 @@ def _write_weights(task: _Task, request: Request) -> None:
             potentials=task.potentials,
             max_tokens=_most_tokens(request),
             generator=np.random.Generator(np.random.PCG64(request.seed)),
-            speculation=whole_speculation("auto"),
+            speculation=whole_speculation(task.drafter),
         )
     task.progress.close()
     write_weights(samples, request, task.sampler, task.model.name)

@@ -13,7 +13,7 @@ import click
 from structgen.cli.failure import Failure
 from structgen.cli.module_file import run_file
 from structgen.cli.named import Home, named_value
-from structgen.cli.output import finite
+from structgen.cli.output import accepted_drafts, finite
 
 if TYPE_CHECKING:
     from structgen.cli.request import Request
@@ -102,7 +102,9 @@ def write_weights(samples: Samples, request: Request, sampler: AnySampler | AnyC
     # Where nobody was asked and something was written, nobody forbade anything.
     asked = f", {samples.asked} questions; {samples.verdict}" if samples.asked or not samples.samples else ""
     click.echo(
-        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes{asked}", err=True
+        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes"
+        f"{accepted_drafts(samples.drafts)}{asked}",
+        err=True,
     )
 
 
@@ -169,4 +171,5 @@ def _summary(samples: Samples) -> dict[str, Any]:
         "sampled_tokens": samples.tokens,
         "asked": samples.asked,
         "masks": samples.masks,
+        "drafts": None if samples.drafts is None else asdict(samples.drafts),
     }

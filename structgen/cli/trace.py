@@ -79,6 +79,9 @@ def _page(held: Any) -> Iterator[str]:
             f"  {stats['tokens']} tokens: {stats['forced']} forced, {stats['sampled']} chosen; "
             f"{stats['forwards']} forward passes; the masks removed {_removed(answer['log_z'])} of the mass in all"
         )
+        drafts = stats.get("drafts")
+        if drafts is not None and drafts["passes"]:
+            yield from _drafts(drafts, tokens=stats["tokens"], forwards=stats["forwards"])
     yield ""
     yield f"value: {_short(held['value'])}"
 
@@ -105,6 +108,20 @@ def _sampling(held: Any) -> Iterator[str]:
     error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
     yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['asked']} questions"
     yield f"potentials: {held['verdict']}"
+
+
+def _drafts(drafts: Any, *, tokens: int, forwards: int) -> Iterator[str]:
+    """What drafts brought: by drafter, and how often how many tokens in a row were right."""
+    seconds = drafts["saved_s"]
+    saved = f"{abs(seconds):.3f} s {'saved' if seconds >= 0 else 'lost'}"
+    yield f"  drafts: {drafts['passes']} passes looked ahead, {tokens / forwards:.2f} tokens a pass; about {saved}"
+    for name, source in drafts["sources"].items():
+        yield f"    {name:{_WIDTH}} {source['accepted']:>5} of {source['drafted']:>5} accepted"
+    lengths = sorted((int(length), count) for length, count in drafts["lengths"].items())
+    most = max((count for _, count in lengths), default=0)
+    for length, count in lengths:
+        bar = "#" * max(round(_BAR * count / most), 1)
+        yield f"    {length:>5} taken {count:>5} times  {bar}"
 
 
 def _steps(steps: Any) -> Iterator[str]:

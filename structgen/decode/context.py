@@ -151,7 +151,9 @@ class Context:
             rows.append(row)
         return rows
 
-    def laws(self, count: int, tree: TokenTree | None = None, *, end: int | None = None) -> list[Logits]:
+    def laws(
+        self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
+    ) -> list[Logits]:
         """Return the logits after each of the last ``count`` tokens, from a look ahead or from the model.
 
         What the model has not seen is run in one forward pass, a prompt of several tokens before the first of the
@@ -162,8 +164,9 @@ class Context:
             tree: looked at behind the tokens where there is a pass; ``ahead`` tells then what it told.  Not behind a
                 long prompt where only a chain can be run, whose logits are those of all tokens or of one.
             end: takes the first ``end`` tokens for all of them; without a tree.
+            again: run what the model has not seen also where a look ahead tells its laws, for the sake of the tree.
         """
-        rows = self.known(count, end=end)
+        rows = [] if again else self.known(count, end=end)
         if len(rows) == count:
             return rows
         seen = self.session.length

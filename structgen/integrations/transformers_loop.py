@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, start_generation
+from structgen.decode import AnyDrafter, Context, Greedy, Multinomial, Result, Sampler, start_generation
 from structgen.errors import GenerationError, VocabularyError
 from structgen.models.transformers_model import TransformersModel
 
@@ -50,6 +50,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
     constraint: Constraint,
     sampler: Sampler | None = None,
     seed: int | None = None,
+    drafter: AnyDrafter = "auto",
     jump_forward: bool = True,
     results: list[Result] | None = None,
     **model_kwargs: Any,
@@ -69,6 +70,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         constraint: compiled for the model's vocabulary.
         sampler: used instead of what the generation config asks for.
         seed: row ``i`` is sampled with ``seed + i``; by default drawn from torch's generator.
+        drafter: see ``structgen.decode.generate``.
         jump_forward: see ``structgen.decode.generate``.
         results: a list to which the ``Result`` of each row is appended.
         model_kwargs: ``attention_mask`` and what transformers adds to it.
@@ -81,6 +83,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
         GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
         BudgetError: the shortest member of the grammar takes more than ``max_new_tokens``.
         VocabularyError: the vocabulary of the constraint is not as wide as the model's head.
+        TypeError: ``drafter`` is none.
     """
     _check_request(model, generation_config, stopping_criteria, model_kwargs)
     if sampler is None:
@@ -98,6 +101,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
                 max_tokens=int(generation_config.max_length) - length,
                 sampler=sampler,
                 seed=seed + index,
+                drafter=drafter,
                 jump_forward=jump_forward,
             )
             for _ in generation:

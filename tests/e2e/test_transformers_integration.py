@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from structgen.decode import Greedy, Multinomial, Result, generate  # noqa: E402
+from structgen.decode.speculative.drafters import DraftModel  # noqa: E402
 from structgen.engine import Constraint, Vocabulary, compile  # noqa: E402
 from structgen.errors import BudgetError, GenerationError, VocabularyError  # noqa: E402
 from structgen.grammar.nodes import ByteClass, Repeat, choice, literal, sequence  # noqa: E402
@@ -285,7 +286,7 @@ def test_the_loop_inside_transformers(model: Any, wide: Constraint) -> None:
     """``custom_generate`` gives every row of a padded batch the output of ``generate``, with fewer forward passes."""
     inputs = prompts(6, 3)
     results: list[Result] = []
-    sequences = loop(model, wide, inputs, results=results)
+    sequences = loop(model, wide, inputs, results=results, drafter=None)
     assert (sequences[:, :6] == inputs["input_ids"]).all()
     for row, result in enumerate(results):
         assert PATTERN.fullmatch(result.text)
@@ -311,6 +312,28 @@ def test_the_loop_is_our_generate(model: Any, wide: Constraint) -> None:
         expected = generate(Prompted(), "", wide, max_tokens=40, sampler=sampler, seed=4)
         found = loop(model, wide, inputs, sampler=sampler, seed=4)[0, 6:].tolist()
         assert found == [*expected.tokens, EOS]
+
+
+def test_the_loop_takes_a_drafter(model: Any, wide: Constraint) -> None:
+    """The outputs of a padded batch are the same with drafts and without; the model's own twin spares it passes."""
+    inputs = prompts(6, 3)
+    draft_model = from_transformers(tiny_model(1), list(wide.vocabulary.tokens))
+    both: tuple[dict[str, Any], ...] = ({}, {"sampler": Multinomial(), "seed": 4})
+    for options in both:
+        held: dict[str, list[Result]] = {}
+        sequences = {}
+        for name, drafter in {"plain": None, "auto": "auto", "twin": DraftModel(draft_model, draws=False)}.items():
+            held[name] = []
+            sequences[name] = loop(model, wide, inputs, drafter=drafter, results=held[name], **options)
+        assert (sequences["auto"] == sequences["plain"]).all()
+        assert (sequences["twin"] == sequences["plain"]).all()
+        assert [result.stats.drafts is None for result in held["plain"]] == [True, True]
+        if not options:  # the most probable tokens are what a twin chooses
+            for plain, twin in zip(held["plain"], held["twin"], strict=True):
+                assert twin.stats.accepted > 0
+                assert twin.stats.forwards < plain.stats.forwards
+    with pytest.raises(TypeError, match="a language model drafts through DraftModel"):
+        loop(model, wide, inputs, drafter=draft_model)
 
 
 def test_the_loop_samples_as_transformers_was_asked(model: Any, wide: Constraint) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
+from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_stats import DraftStats, SourceStats
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import DraftState, DraftTask, Verified
@@ -43,6 +44,14 @@ _PENDING: Final = 64
 _BITS: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint32)
 
 
+class _Pass(NamedTuple):
+    """A forward pass: rows that it had to run, rows that it ran, and how long it took."""
+
+    needed: int
+    rows: int
+    seconds: float
+
+
 @final
 class Drafts:
     """The guesses for one output, and the passes that they were run in.
@@ -64,9 +73,10 @@ class Drafts:
         self._speculation = speculation
         self._choice = DrawnChoice(speculation.verifier, speculation.alone, sampler)
         self._cost = speculation.cost_of(context.model)
+        self._assumed = self._cost or CostModel.assumed(context.model)  # for what was saved
         generator = np.random.Generator(np.random.PCG64([seed, _STREAM]))
         self._task = DraftTask(constraint, sampler, len(context), generator)
-        self._drafting: GuardedDrafting | None = GuardedDrafting(speculation.drafter, context, self._task)
+        self._drafting: GuardedDrafting | None = None  # begun before the first pass: not all outputs have one
         self.tree: DraftTree | None = None
         self._has_drawn = False
         self._pending = 0  # rows that the pass has in any case
@@ -76,9 +86,7 @@ class Drafts:
         self._lengths: Counter[int] = Counter()
         self._passes = 0
         self._saved = 0
-        self._rows: list[
-            tuple[int, int, float]
-        ] = []  # of each pass: rows that it had to run, rows that it ran, seconds
+        self._run: list[_Pass] = []
         self._time = 0.0
 
     def propose(self, context: Context, matcher: Matcher, mask: NDArray[np.int32], remaining: int) -> None:
@@ -91,6 +99,8 @@ class Drafts:
             remaining: tokens that are left of the budget.
         """
         self.tree = None
+        self._has_drawn = False
+        self._pending = len(context.unseen)
         if remaining <= 1:  # nothing follows the token that this pass tells
             return
         began = perf_counter()
@@ -100,14 +110,12 @@ class Drafts:
         allowed.flags.writeable = False
         state = DraftState(matcher.fork(), allowed, remaining, kind_of(allowed))
         budget = self._speculation.budget
-        self._has_drawn = False
         tree = self._drafting.propose(context, state, budget)
         if len(tree):
             tree.sources[:] = [source or self._speculation.drafter.name for source in tree.sources]
             # Which of them a law with replacement gave may not decide how many there are.
             most = budget if not self._speculation.replaced else _MOST_DRAWN * (1 + len(tree))
             tree = walked(tree, matcher, remaining=remaining, budget=most)
-        self._pending = len(context.unseen)
         if len(tree) and self._cost is not None:
             pending = min(self._pending, _PENDING)
             tree = worthwhile(tree, self._cost, budget, pending=pending, branches=context.branches)
@@ -133,7 +141,7 @@ class Drafts:
             verified = Verified(len(context), tree or DraftTree(), ahead.rows)
         size = 0 if self.tree is None else len(self.tree)
         self._start = len(context)
-        self._rows.append((self._pending, self._pending + size, seconds))
+        self._run.append(_Pass(self._pending, self._pending + size, seconds))
         if self.tree is not None:
             self._passes += 1
             self._drafted.update(source for source in self.tree.sources if source != FORCED)
@@ -213,15 +221,12 @@ class Drafts:
 
     def _saved_seconds(self) -> float:
         """What the passes that were not needed would have taken, less what drafts cost."""
-        if not self._saved or self._cost is None:
-            return -self._time
+        relative = self._assumed.relative
+        wider = sum(each.seconds * (1 - relative(each.needed) / relative(each.rows)) for each in self._run)
+        if not self._saved:
+            return -wider - self._time
         # The first pass is over the prompt.
-        alone = [seconds / self._cost.relative(rows) for _, rows, seconds in self._rows[1:] or self._rows]
-        one = float(np.median(alone))
-        wider = sum(
-            seconds * (1 - self._cost.relative(needed) / self._cost.relative(rows))
-            for needed, rows, seconds in self._rows
-        )
+        one = float(np.median([each.seconds / relative(each.rows) for each in self._run[1:] or self._run]))
         return self._saved * one - wider - self._time
 
 

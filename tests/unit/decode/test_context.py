@@ -12,6 +12,7 @@ from structgen.grammar.algebra import select
 from structgen.grammar.nodes import Grammar, literal
 from structgen.grammar.regex import regex
 from structgen.models.hash_model import HashModel
+from structgen.models.token_tree import TokenTree
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(32, 127)), b"ab", b"re", b"red", b"green"], eos=[0])
 
@@ -63,6 +64,31 @@ def test_forks_are_independent() -> None:
         first = written(begin(copy, regex("[0-9]{3}")))
         assert copy.forwards <= 4
         assert first == written(begin(context, regex("[0-9]{3}")))
+        copy.close()
+
+
+@pytest.mark.parametrize("taken", ["", "b", "bc", "bx", "z"])
+def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
+    """What one pass said of two contexts and their trees is what a session of its own says, and so is what follows."""
+    model = HashModel(VOCABULARY, seed=3)
+    tree = TokenTree([*ids("b"), *ids("c"), *ids("d")], (-1, 0, 1))
+    came = [token for character in taken for token in ids(character)]
+    with Context(model, ids("xa")) as first, Context(model, ids("ya")) as second:
+        asked = [first.extension(tree), second.extension()]
+        rows = model.extend_many(asked)
+        law, other = first.told(tree, rows[0]), second.told(None, rows[1])
+        np.testing.assert_array_equal(law, model.start().extend(ids("xa")))
+        np.testing.assert_array_equal(other, model.start().extend(ids("ya")))
+        assert second.ahead is None
+        copy = first.fork()
+        for context in (first, copy):
+            context.append(came)
+            known = context.known(1)
+            assert len(known) == "bcd".startswith(taken)
+            for row in known:
+                np.testing.assert_array_equal(row, model.start().extend([*ids("xa"), *came]))
+            context.append(ids("q"))
+            np.testing.assert_array_equal(context.laws(1)[0], model.start().extend([*ids("xa"), *came, *ids("q")]))
         copy.close()
 
 

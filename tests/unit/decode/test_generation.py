@@ -163,7 +163,7 @@ def test_scores_add_up_to_the_law_of_the_model(
 
 
 def test_forced_tokens_cost_no_forward_pass(json_vocabulary: Vocabulary) -> None:
-    """Without drafts, a run of forced tokens is fed together with the token before it; each chosen token costs a pass."""
+    """Without drafts, forced tokens are fed together with the token before them, and each chosen token costs a pass."""
     spy = Spy(HashModel(json_vocabulary, seed=1))
     result = generate(spy, "a prompt", RECORD, max_tokens=80, drafter=None)
     stats = result.stats

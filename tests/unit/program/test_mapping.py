@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
+from guessers import Guesser
 from pydantic import AfterValidator
 
-from structgen.decode import Multinomial
+from structgen.decode import AnyDrafter, Context, Multinomial
+from structgen.decode.speculative.drafter import Drafting, DraftTask
+from structgen.decode.speculative.drafters import DraftModel
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.grammar.regex import regex
 from structgen.models.hash_model import HashModel
+from structgen.models.protocol import Extension, Logits
 from structgen.program import program
 
 
@@ -112,3 +117,67 @@ def test_a_model_that_fails_fails_its_items(json_vocabulary: Vocabulary) -> None
     found = word.map(["a" * 400, "b"], model=HashModel(json_vocabulary, max_context=300), max_tokens=10)
     assert isinstance(found[0].error, GenerationError)
     assert found[1].error is None
+
+
+@dataclass(frozen=True, eq=False)
+class Present(Guesser):
+    """Guesses nothing, and keeps the prompts of the outputs that it was asked for."""
+
+    prompts: list[tuple[int, ...]] = field(default_factory=list)
+
+    def start(self, context: Context, task: DraftTask) -> Drafting:
+        self.prompts.append(context.tokens)
+        return self
+
+
+def test_a_drafter_reaches_every_item(json_vocabulary: Vocabulary) -> None:
+    model = HashModel(json_vocabulary, seed=2)
+    present = Present()
+    items = [f"item {number}" for number in range(7)]
+    together = word.map(items, batch_size=3, model=model, drafter=present)
+    assert sorted(present.prompts) == sorted(tuple(model.encode_prompt(f"{item} 1")) for item in items)
+    for drafter, drafts in (("auto", True), (None, False), (present, True)):
+        runs = [item.run for item in word.map(items, batch_size=3, model=model, drafter=drafter)]
+        assert [run.stats.drafts is not None for run in runs if run and run.stats] == [drafts] * len(items)
+        assert [run.value for run in runs if run] == [item.value for item in together]
+
+
+class Passes(HashModel):
+    """Counts what runs: passes over several sequences with the sizes of their trees, and all that sessions were in."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary, seed=2)
+        self.shared: list[list[int]] = []
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        trees = [each.tree for each in extensions]
+        self.shared.append([0 if tree is None else len(tree.token_ids) for tree in trees])
+        return super().extend_many(extensions)
+
+
+@program
+def letters(text: str) -> Annotated[str, regex("[a-f]{12}")]:
+    """{text}"""
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampler": Multinomial(temperature=0.2), "seed": 3}])
+def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, settings: dict[str, Any]) -> None:
+    """Two programs whose draft model is their own twin: fewer passes for both together, with the same outputs."""
+    model = HashModel(json_vocabulary, seed=2)
+    twin = DraftModel(model, draws=False)
+    texts = ["one", "two"]
+
+    def written(drafter: AnyDrafter) -> tuple[list[str], int, list[list[int]]]:
+        model = Passes(json_vocabulary)
+        runs = [item.run for item in letters.map(texts, batch_size=2, model=model, drafter=drafter, **settings)]
+        stats = [run.stats for run in runs if run is not None and run.stats is not None]
+        assert len(stats) == 2
+        alone = sum(each.forwards for each in stats) - sum(map(len, model.shared))
+        return [run.value for run in runs if run is not None], alone + len(model.shared), model.shared
+
+    plain, plain_passes, plain_shared = written(None)
+    drafted, drafted_passes, drafted_shared = written(twin)
+    assert drafted == plain == [letters(text, model=model, **settings) for text in texts]
+    assert drafted_passes < plain_passes
+    assert not any(any(sizes) for sizes in plain_shared)
+    assert any(len(sizes) == 2 and all(sizes) for sizes in drafted_shared)

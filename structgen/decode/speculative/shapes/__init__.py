@@ -1,7 +1,8 @@
 """How large a tree of guesses is, where it branches, and who is asked for it.
 
 ``growth`` is the interface between drafters that can say laws and shapes that make trees of them (``Chain``,
-``Fixed``, ``OptTree``, ``DySpec``, ``Sequoia``).  ``Bandit``, ``Goodput`` and ``Pearl`` are drafters that ask others.
+``Fixed``, ``OptTree``, ``DySpec``, ``Sequoia``, ``IndependentDraws``).  ``Bandit``, ``Goodput`` and ``Pearl`` are
+drafters that ask others.
 """
 
 from structgen.decode.speculative.shapes.acceptance import RankAcceptance
@@ -12,6 +13,7 @@ from structgen.decode.speculative.shapes.dyspec import DySpec
 from structgen.decode.speculative.shapes.fixed import Fixed
 from structgen.decode.speculative.shapes.goodput import Goodput, Survival
 from structgen.decode.speculative.shapes.growth import Growth, Law, Shape
+from structgen.decode.speculative.shapes.independent_draws import IndependentDraws
 from structgen.decode.speculative.shapes.memory import DraftMemory
 from structgen.decode.speculative.shapes.opt_tree import OptTree
 from structgen.decode.speculative.shapes.pearl import Pearl
@@ -30,6 +32,7 @@ __all__ = [
     "Fixed",
     "Goodput",
     "Growth",
+    "IndependentDraws",
     "Law",
     "OptTree",
     "OptimalForm",

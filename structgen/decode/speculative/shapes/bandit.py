@@ -33,8 +33,8 @@ class Bandit(Drafter):
 
     For drafters that cost something.  Where asking is free, ``Combined`` asks all of them and learns from every guess.
 
-    Source: Y. Hou, F. Zhang, C. Du et al., "BanditSpec" (2025, arXiv 2505.15141), algorithms 1 to 3; kinds of positions
-    and costs are ours.
+    Source: Y. Hou, F. Zhang, C. Du et al., "BanditSpec" (ICML 2025, arXiv 2505.15141); kinds of positions and costs are
+    ours.
 
     Attributes:
         drafters: the arms; one that fails brings no guesses from then on.

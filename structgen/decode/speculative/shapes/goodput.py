@@ -92,7 +92,7 @@ class Goodput(Drafter):
     its draft compared with what came: it is taken up again once it is right often enough.
 
     Source: X. Liu, C. Daniel, L. Hu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using
-    Goodput" (2024, arXiv 2406.14066), section 4, for a batch of one; trials that are not run are ours.
+    Goodput" (2024, arXiv 2406.14066), for a batch of one; trials that are not run are ours.
 
     Attributes:
         drafter: what guesses.

@@ -1,6 +1,6 @@
 """The best tree for acceptances that depend on the rank alone, and the size and depth that write the fastest.
 
-Source: Z. Chen, A. May, R. Svirschevski et al., "Sequoia" (2024, arXiv 2402.12374), sections 4.1 and 4.3.
+Source: Z. Chen, A. May, R. Svirschevski et al., "Sequoia" (2024, arXiv 2402.12374).
 """
 
 from __future__ import annotations

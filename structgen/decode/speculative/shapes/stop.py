@@ -51,7 +51,7 @@ class EntropyStop(Stop):
     inequality bounds the probability that a drawn guess is accepted from below by ``1 - sqrt(scale * H)``; the draft
     ends where that falls below ``least``.  Entropies are those of laws to which the grammar was applied.
 
-    Source: Z. Zhang, J. Xu, T. Liang et al., "Draft Model Knows When to Stop" (2024, arXiv 2411.18462), section 3.
+    Source: Z. Zhang, J. Xu, T. Liang et al., "Draft Model Knows When to Stop" (2024, arXiv 2411.18462).
 
     Attributes:
         least: the smallest acceptance that is worth a guess, in [0, 1].
@@ -84,7 +84,7 @@ class RejectionStop(Stop):
     threshold on that is the best rule where guesses and verification have fixed costs.  The original learns a head for
     ``p``; here it is how often guesses of the same grade of confidence came true, in the same kind of position.
 
-    Source: K. Huang, X. Guo, M. Wang, "SpecDec++" (2024, arXiv 2405.19715), section 3.
+    Source: K. Huang, X. Guo, M. Wang, "SpecDec++" (2024, arXiv 2405.19715).
 
     Attributes:
         most: the largest probability of a refusal at which a draft goes on, in [0, 1].

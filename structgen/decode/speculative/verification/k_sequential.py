@@ -9,8 +9,7 @@ is, the token is drawn from what is left,
 which is nowhere negative where ``1 - (1 - beta)**k <= rho beta``.  The least ``rho`` of which that is true takes drafts
 with at least ``1 - 1/e`` times the probability of the best transport from drafts to tokens.
 
-Source: Z. Sun et al., "SpecTr: Fast Speculative Decoding via Optimal Transport" (NeurIPS 2023, arXiv 2310.15141,
-    section 5).
+Source: Z. Sun et al., "SpecTr: Fast Speculative Decoding via Optimal Transport" (NeurIPS 2023, arXiv 2310.15141).
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def test_a_trie_that_knows_all_rejects_nothing() -> None:
     toy, trie = Toy("[ab]{1,2}", 2, seed=1), PrefixTrie()
     toy.samples(RejectionTrie(400, trie=trie, max_tries=10_000))
     assert math.exp(trie.root.log_success) == pytest.approx(toy.z, rel=1e-12)
-    found = toy.samples(RejectionTrie(100, trie=trie), seed=2)
+    found = toy.samples(RejectionTrie(100, trie=trie), seed=2, drafter=None)
     assert found.particles == 100
     assert found.forwards == 1
     assert found.log_evidence == pytest.approx(math.log(toy.z), abs=1e-12)

@@ -1,4 +1,4 @@
-"""Drafters that fail in every way that there is: one warning, the drafter dropped, the output that of the plain loop."""
+"""Drafters that fail in all sorts of ways: one warning, the drafter is dropped, the output is the plain loop's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def of(change: Callable[[DraftTree], object]) -> Callable[..., DraftTree]:
     return partial(changed, change)
 
 
-def drawn(law: Any, tokens: Any = (ord("a"),), parent: int = ROOT) -> Callable[..., DraftTree]:
+def drawn(law: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
     return of(lambda tree: tree.drawn.update({parent: Drawn(law, tokens)}))
 
 
@@ -182,13 +182,11 @@ def test_others_are_asked_on(constraint: Constraint, title: str) -> None:
         bad = Bad(WRONGS[title])
         with pytest.warns(DraftWarning, match="drafter 'bad'") as caught:
             drafted = generate(model, "say", constraint, max_tokens=40, drafter=wrapped((bad, knowing)))
-            again = generate(model, "say", constraint, max_tokens=40, drafter=Combined((Bad(failing), knowing)))
-        assert len(caught) == 2
+        assert len(caught) == 1
         assert_alike(plain, drafted)
-        assert_alike(plain, again)
         assert drafted.stats.drafts is not None
         assert drafted.stats.drafts.sources["knowing"].accepted > 0
-    assert again.stats.forwards < plain.stats.forwards
+        assert drafted.stats.forwards < plain.stats.forwards
 
 
 def test_a_matcher_that_is_moved_is_no_matter(constraint: Constraint) -> None:
@@ -221,10 +219,10 @@ def test_huge_trees_are_cut(constraint: Constraint) -> None:
     fan, comb = DraftTree(), DraftTree()
     for first in range(WIDTH):
         node = fan.add(ROOT, first, 1 / WIDTH)
-        for second in range(WIDTH):
+        for second in range(0, WIDTH, 3):
             fan.add(node, second, 1 / WIDTH)
     node = ROOT
-    for _ in range(100):
+    for _ in range(50):
         for token in range(WIDTH):
             last = comb.add(node, token, 0.5)
         node = last
@@ -237,17 +235,17 @@ def test_huge_trees_are_cut(constraint: Constraint) -> None:
 def test_a_drafter_that_failed_stays_dropped(constraint: Constraint) -> None:
     """Also where the output is rejected and written anew, and so begun to draft for again."""
     model = model_of(6)
-    with Context(model, model.encode_prompt("say")) as context, pytest.warns(DraftWarning) as caught:
+
+    def write_four_times(context: Context) -> None:
         generation = start_generation(context, constraint, max_tokens=40, drafter=Bad(failing))
         for _ in range(4):
             for _ in generation:
                 pass
             generation.reject(len(generation.tokens), keep=2)
+
+    with Context(model, model.encode_prompt("say")) as context, pytest.warns(DraftWarning) as caught:
+        write_four_times(context)
     assert len(caught) == 1
-
-
-class _Nameless(Knowing):  # type: ignore[misc]
-    pass
 
 
 def no_tokenizer() -> Any:
@@ -285,9 +283,10 @@ def test_draft_models_that_do_not_fit(constraint: Constraint, drafter: Callable[
 
 def test_warnings_that_are_errors_are_the_callers(constraint: Constraint) -> None:
     """Who turns warnings into errors gets one, not an output."""
-    with warnings.catch_warnings(), pytest.raises(DraftWarning, match="lost"):
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        generate(model_of(8), "say", constraint, max_tokens=40, drafter=Bad(failing))
+        with pytest.raises(DraftWarning, match="lost"):
+            generate(model_of(8), "say", constraint, max_tokens=40, drafter=Bad(failing))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

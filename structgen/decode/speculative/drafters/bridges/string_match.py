@@ -35,7 +35,7 @@ class ExactStringMatch(Bridge):
     What it writes is chosen, not drawn: a guess is right where the target writes the same.  So the output is the same
     as without drafts, seed for seed.  Tokens of the two models need not have anything in common but bytes.
 
-    Source: see ``Bridge``; there "SLEM", section 3.
+    Source: see ``Bridge``; there "SLEM".
     """
 
     def start(self, crossing: Crossing) -> ShapedDrafting:

@@ -38,7 +38,7 @@ class StringRejection(Bridge):
     that the draft model lacks.  What the bounds leave out makes the law less like the draft model's; whatever it is,
     the tree records it, and the verifier is exact.
 
-    Source: see ``Bridge``; there "SLRS", section 3, whose sum over all tokenizations has a number of terms that grows
+    Source: see ``Bridge``; there "SLRS", whose sum over all tokenizations has a number of terms that grows
         exponentially with the bytes of a token.  Here the terms are those of a tree of beginnings, which is bounded,
         and the law is that of the longest target token that the text begins with.
 

@@ -34,7 +34,7 @@ class TokenIntersection(Bridge):
     These are real laws over the target's tokens, so drafts can be drawn from them and verified; what the draft model
     would have said with other tokens is lost.  Good where most tokens are shared.
 
-    Source: see ``Bridge``; there "TLI", section 4.
+    Source: see ``Bridge``; there "TLI".
     """
 
     def start(self, crossing: Crossing) -> ShapedDrafting:

@@ -119,7 +119,7 @@ class DraftSession:
         if stage is not None and place is not None and most > 0:
             tree = self._fitting(stage.guess(context, place, most), trunk)
         tokens = tree.token_tree() if len(tree) else None
-        self._rows[trunk] = context.laws(1, tokens)[-1]
+        self._rows[trunk] = context.laws(1, tokens, again=True)[-1]
         ahead = context.ahead
         if tokens is None or ahead is None or ahead.start != len(context):
             if stage is not None:

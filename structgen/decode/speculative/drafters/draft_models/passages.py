@@ -23,7 +23,7 @@ def relevance(chunks: Sequence[Sequence[int]], question: Sequence[int]) -> list[
 
     BM25 with tokens and pairs as terms, ``k1 = 1.5`` and ``b = 0.75``; each term of the question counts once.
 
-    Source: S. Robertson and H. Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), 3.
+    Source: S. Robertson and H. Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009).
 
     Args:
         chunks: token ids of each.

@@ -32,7 +32,7 @@ def closest_layers(
     and the state of a single token is looked at.  (It is the best set where layers add what does not depend on their
     input, at right angles.)
 
-    Source: Chen et al. 2025, CLaSp (arXiv 2505.24196), section 3.
+    Source: Chen et al. 2025, CLaSp (arXiv 2505.24196).
 
     Args:
         through: what layer ``i`` makes of states ``[rows, width]``, of each by itself; it is called for all of a depth

@@ -82,7 +82,7 @@ class DynamicExit(Drafter):
     @property
     def name(self) -> str:
         """See ``Drafter.name``."""
-        return "dynamic-exit"
+        return "dynamic exit"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``.

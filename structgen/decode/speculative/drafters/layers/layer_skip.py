@@ -54,7 +54,7 @@ class LayerSkip(Drafter):
     @property
     def name(self) -> str:
         """See ``Drafter.name``."""
-        return f"layer-skip-{len(self.skipped)}"
+        return f"layer skip of {len(self.skipped)}"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``.
@@ -104,7 +104,7 @@ class Clasp(Drafter):
     @property
     def name(self) -> str:
         """See ``Drafter.name``."""
-        return f"clasp-{self.skipped}"
+        return f"clasp of {self.skipped}"
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``.

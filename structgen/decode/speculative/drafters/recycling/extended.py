@@ -32,7 +32,7 @@ class Extended(Drafter):
     Where ``base`` guesses nothing, the phrases that begin with the last token of the output are guessed.
 
     Source: W. Zhao et al., "Ouroboros: Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding"
-    (2024, arXiv 2402.13720), sections 3.2 to 3.4.
+    (2024, arXiv 2402.13720).
 
     Attributes:
         base: the drafter.

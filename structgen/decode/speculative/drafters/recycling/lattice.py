@@ -101,8 +101,8 @@ def rescored(
     A dynamic program over positions: what the future of a way depends on is its last ``scorer.order`` tokens and the
     state of the grammar; of the ways that agree in these, the ``count`` best are kept.
 
-    Source: T. Kim et al., "Exploring and Improving Drafts in Blockwise Parallel Decoding" (2024, arXiv 2404.09221),
-    section 5; the intersection with the grammar is new here.
+    Source: T. Kim et al., "Exploring and Improving Drafts in Blockwise Parallel Decoding" (2024, arXiv 2404.09221);
+    the intersection with the grammar is new here.
 
     Args:
         lattice: the candidates.

@@ -41,7 +41,7 @@ class NGramLaws:
     is kept can be drawn from.  Where a run comes again, its mean moves on; laws of long ago fade.
 
     Source: the n-gram module of W. Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling"
-    (2025, arXiv 2506.04708), section 4.1.
+    (2025, arXiv 2506.04708).
 
     Threads may share one.  Runs that were neither learned nor asked for longest are forgotten beyond ``most``, for each
     vocabulary by itself; one takes about 1 kB.

@@ -20,7 +20,7 @@ class PhrasePool:
     A phrase that is the beginning of another one with the same first token is not kept beside it.
 
     Source: the n-gram pool of Y. Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
-    (2024, arXiv 2402.02057), section 3.2, and the phrase pool of W. Zhao et al., "Ouroboros" (2024, arXiv 2402.13720).
+    (2024, arXiv 2402.02057), and the phrase pool of W. Zhao et al., "Ouroboros" (2024, arXiv 2402.13720).
 
     Threads may share one.
 

@@ -28,8 +28,8 @@ class RankTree(Shape):
 
     A node is told by the ranks of the children that lead down to it.
 
-    Source: the static tree of X. Luo et al. (2024, arXiv 2408.08696), section 3.2; the tree by measured acceptance of
-    W. Song et al. (2025, arXiv 2506.04708), section 4.3, which keeps the nodes that were reached most often.
+    Source: the static tree of X. Luo et al. (2024, arXiv 2408.08696); the tree by measured acceptance of
+    W. Song et al. (2025, arXiv 2506.04708), which keeps the nodes that were reached most often.
 
     Attributes:
         paths: the nodes; a parent stands before its children, and a child of a lower rank before its siblings.

@@ -21,7 +21,7 @@ class Successors:
     """For each token the ``count`` tokens that were expected behind it the last time it was seen.
 
     Source: the adjacency matrix of X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large
-    Language Models with Token Recycling" (2024, arXiv 2408.08696), section 3.1.
+    Language Models with Token Recycling" (2024, arXiv 2408.08696).
 
     Threads may share one.  It holds a matrix of int32 ``[V, count]`` for each vocabulary that it was used with: 1.6 MB
     for 49k tokens and 8 successors, of which a system that hands out memory page by page provides only what is used.

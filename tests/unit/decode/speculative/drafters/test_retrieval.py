@@ -14,7 +14,7 @@ from draft_vocabulary import draft_vocabulary
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.drafters import draft_store
+from structgen.decode.speculative.drafters.copying import draft_store
 from structgen.decode.speculative.drafters.copying.continuations import Continuation, guesses_of
 from structgen.decode.speculative.drafters.copying.draft_store import DraftStore
 from structgen.decode.speculative.drafters.copying.retrieval import Retrieval

@@ -1,0 +1,87 @@
+"""How far it pays to look ahead behind several sequences, against sums written out and against one sequence alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from structgen.decode.sampling.joint_worth import Outlook, joint_depth, outlook
+from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.worth import worthwhile
+
+FLAT = CostModel(0.1)
+
+
+def test_an_outlook_adds_up_what_is_at_each_depth() -> None:
+    """Of a tree with a fork: reach by depth, and how many rows."""
+    tree = DraftTree()
+    first = tree.add(ROOT, 1, 0.5)
+    tree.add(ROOT, 2, 0.25)
+    tree.add(first, 3, 0.5)
+    assert outlook(tree, 3) == Outlook([0.75, 0.25], [2, 1], 3)
+    assert outlook(DraftTree()) == Outlook([], [], 1)
+
+
+def test_of_one_sequence_it_is_the_best_part_of_its_chain() -> None:
+    """As ``worthwhile`` finds it, which ranks parts of trees: 300 random chains."""
+    generator = np.random.default_rng(1)
+    for _ in range(300):
+        confidences = generator.uniform(0.2, 1.0, size=int(generator.integers(1, 9))).tolist()
+        cost = CostModel(float(generator.uniform(0, 0.4)), ((2, 1 + float(generator.uniform(0, 0.4))),))
+        chain = DraftTree.chain(range(len(confidences)), confidences)
+        pending, budget = int(generator.integers(1, 4)), int(generator.integers(1, 9))
+        best = worthwhile(chain, cost, budget, pending=pending)
+        assert joint_depth([outlook(chain)], cost, pending=pending, budget=budget) == len(best)
+
+
+def test_of_several_it_is_the_depth_that_saves_most() -> None:
+    """Written out: spared passes, rows that are taken and not run later, and the price of all rows; 200 cases."""
+    generator = np.random.default_rng(2)
+    found = set()
+    for _ in range(200):
+        count = int(generator.integers(2, 5))
+        chains = [generator.uniform(0.6, 1.0, size=int(generator.integers(1, 6))).tolist() for _ in range(count)]
+        particles = generator.integers(1, 4, size=count).tolist()
+        price = float(generator.uniform(0, 0.5))
+        reaches = [np.cumprod(chain).tolist() for chain in chains]
+        savings = [0.0]
+        for depth in range(1, min(map(len, chains)) + 1):
+            spared = sum(
+                math.prod(reach[at] ** n for reach, n in zip(reaches, particles, strict=True)) for at in range(depth)
+            )
+            taken = sum(max(sum(reach[at] for reach in reaches) - 1, 0.0) for at in range(depth))
+            savings.append(spared + price * taken - price * depth * count)
+        outlooks = [
+            outlook(DraftTree.chain(range(len(chain)), chain), n) for chain, n in zip(chains, particles, strict=True)
+        ]
+        depth = joint_depth(outlooks, CostModel(price), pending=count, budget=99)
+        assert savings[depth] == pytest.approx(max(savings))
+        found.add(depth)
+    assert {0, 1, 2} < found
+
+
+def test_one_that_is_not_guessed_makes_the_others_useless() -> None:
+    """The pass is needed then whatever is known of them."""
+    sure = Outlook([1.0] * 5, [1] * 5)
+    assert joint_depth([sure, sure], FLAT, pending=2, budget=99) == 5
+    assert joint_depth([sure, Outlook([], [])], FLAT, pending=2, budget=99) == 0
+    assert joint_depth([sure, Outlook([1.0, 1.0], [0, 0])], FLAT, pending=1, budget=99) == 2
+    assert joint_depth([], FLAT, pending=1, budget=99) == 0
+
+
+def test_a_budget_is_for_all_of_them() -> None:
+    """Eight rows for two sequences are four tokens of each."""
+    sure = Outlook([1.0] * 9, [1] * 9)
+    assert joint_depth([sure, sure], FLAT, pending=2, budget=8) == 4
+    assert joint_depth([sure, sure], FLAT, pending=2, budget=1) == 0
+
+
+def test_many_particles_leave_a_tree_sooner() -> None:
+    """What one is likely to take, not all of sixteen are."""
+    likely = outlook(DraftTree.chain(range(8), 0.9))
+    alone = joint_depth([likely], FLAT, pending=1, budget=99)
+    together = joint_depth([likely._replace(particles=16)], FLAT, pending=1, budget=99)
+    assert alone > together
