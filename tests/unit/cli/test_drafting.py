@@ -116,6 +116,17 @@ def test_outputs_are_the_same_with_every_drafter(run: Command, name: str, sampli
     assert "a pass" not in plain[2]
 
 
+@pytest.mark.parametrize(
+    "sampler", ["greedy", "smc:particles=4", "bestof:n=3", "beam:n=3", "asap:samples=3", "adadec:threshold=0.5"]
+)
+def test_outputs_are_the_same_with_every_sampler(run: Command, sampler: str) -> None:
+    plain, auto, twin = (
+        run("--sampler", sampler, "--drafter", name) for name in ("none", "auto", "draft-model:model=M,draws=False")
+    )
+    assert plain[0] == 0, plain[2]
+    assert auto[:2] == twin[:2] == plain[:2]
+
+
 @pytest.mark.parametrize("name", LAYERED)
 def test_a_drafter_that_fails_is_one_note(run: Command, name: str) -> None:
     """The model does not show its layers: that is said, and the output is written all the same."""

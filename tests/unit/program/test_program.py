@@ -402,8 +402,8 @@ def test_awaiting_and_cancelling(json_vocabulary: Vocabulary) -> None:
         ]
         assert names == ["name", "age"]
         slow = _Slow(json_vocabulary)
-        task = asyncio.create_task(extract.aio("x", model=slow))
-        await asyncio.to_thread(slow.reached.wait, 10)
+        task = asyncio.create_task(extract.aio("x", model=slow, drafter=None))
+        assert await asyncio.to_thread(slow.reached.wait, 10)
         task.cancel()
         slow.go.set()
         with pytest.raises(asyncio.CancelledError):

@@ -135,7 +135,8 @@ def test_samples_do_not_depend_on_guesses(json_vocabulary: Vocabulary, name: str
         constraint = compile(grammar, json_vocabulary)
         plain = sample(model, "say", constraint, drafter=None, **options)
         assert plain.drafts is None
-        found = [sample(model, "say", constraint, drafter=drafter, **options) for drafter in drafters(plain)]
+        asked = drafters(plain)[(index + turn) % 2 :: 2]
+        found = [sample(model, "say", constraint, drafter=drafter, **options) for drafter in asked]
         chains = ChainModel(json_vocabulary, seed=index, writes=writes)
         found.append(sample(chains, "say", constraint, drafter=Noisy(), **options))
         for drafted in found:
