@@ -184,7 +184,6 @@ def fill_masks(
     matchers: Sequence[Matcher],
     bitmask: Bitmask,
 ) -> None: ...
-
 def fill_mask_trees(
     matchers: Sequence[Matcher],
     trees: Sequence[tuple[Sequence[int], Sequence[int]]],
