@@ -161,6 +161,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     progress = ProgressLine()
     try:
         drafter = drafter_of(request.drafter, progress)
+        _check_drafter(request, drafter, sampler)
         model = model_of(request.model, progress)
         constraint = compile_source(read, model.vocabulary)
         ids = model.encode_prompt(prompt, chat=not request.no_chat)
@@ -173,6 +174,20 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     finally:
         progress.close()
     return DONE
+
+
+def _check_drafter(request: Request, drafter: AnyDrafter, sampler: AnySampler) -> None:
+    """Refuse a drafter that the sampler has no use for."""
+    from structgen.decode.sampling import SequenceSampler
+    from structgen.decode.sampling.auto_particles import whole_speculation
+
+    if isinstance(sampler, SequenceSampler):
+        try:
+            whole_speculation(drafter, sampler)
+        except ValueError as error:
+            raise click.UsageError(
+                f"--drafter {request.drafter} is not for --sampler {request.sampler}; leave it out"
+            ) from error
 
 
 def _run_program(path: str, request: Request) -> int:
@@ -294,7 +309,7 @@ def _write_weights(task: _Task, request: Request) -> None:
             potentials=task.potentials,
             max_tokens=_most_tokens(request),
             generator=np.random.Generator(np.random.PCG64(request.seed)),
-            speculation=whole_speculation(task.drafter),
+            speculation=whole_speculation(task.drafter, task.sampler),
         )
     task.progress.close()
     write_weights(samples, request, task.sampler, task.model.name)

@@ -106,7 +106,7 @@ def start_generation(  # noqa: PLR0913  as generate
         TypeError: ``drafter`` is none.
     """
     whole = _whole(sampler)
-    speculation = as_speculation(drafter) if isinstance(whole, Sampler) else whole_speculation(drafter)
+    speculation = as_speculation(drafter) if isinstance(whole, Sampler) else whole_speculation(drafter, whole)
     check_start(context.model, len(context), constraint, max_tokens)
     return Generation(
         context,

@@ -136,6 +136,15 @@ class Context:
         """Whether all of a tree can be looked at in one pass, or only its first chain."""
         return isinstance(self._session, TreeSession) and self._session.can_branch
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a look ahead is of use.
+
+        It is not where a session cannot branch, and has to run its whole sequence again after tokens were cut off: it
+        says so itself (``cuts_freely``).
+        """
+        return self.branches or bool(getattr(self._session, "cuts_freely", True))
+
     def known(self, count: int, *, end: int | None = None) -> list[Logits]:
         """The logits that ``laws`` would return, up to the first that a look ahead does not tell."""
         rows: list[Logits] = []
@@ -177,7 +186,7 @@ class Context:
             rows.append(self._session.extend(unseen[: 1 - missing]))
             unseen, missing = unseen[1 - missing :], missing - 1
         every = 1 < missing == len(unseen)
-        if tree is None or not (self.branches or every or len(unseen) <= _SHORT):
+        if tree is None or not (self.branches or (self.looks_ahead and (every or len(unseen) <= _SHORT))):
             rows.extend(self._session.extend_all(unseen) if every else self._session.extend(unseen)[None])
             return rows
         trees: TreeSession | ChainSession
@@ -185,8 +194,12 @@ class Context:
             trees = self._session
         else:
             trees = ChainSession(self._session, name=self.model.name)
-        found = trees.extend_tree(unseen, tree, all_positions=every)
-        self._look(trees, tree, found[missing - 1 :])
+        try:
+            found = trees.extend_tree(unseen, tree, all_positions=every)
+            self._look(trees, tree, found[missing - 1 :])
+        except BaseException:  # Ctrl-C may land behind the pass, where the cache holds a chain
+            self._forget(len(self._tokens))
+            raise
         rows.extend(found[:missing])
         return rows
 
@@ -239,7 +252,17 @@ class Context:
         ahead, trees = self._ahead, self._trees
         if ahead is not None and trees is not None:
             self._trees = None
-            trees.keep(ahead.path(self._tokens[ahead.start :]))
+            try:
+                trees.keep(ahead.path(self._tokens[ahead.start :]))
+            except BaseException:  # as in ``laws``
+                self._forget(ahead.start)
+                raise
+
+    def _forget(self, length: int) -> None:
+        """Drop the look ahead, and what the cache holds of it behind ``length`` tokens."""
+        self._ahead = self._trees = None
+        if self._session.length > length:
+            self._session.truncate(length)
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._tokens)} tokens, {self._session.length} cached, {self.model.name}>"

@@ -333,6 +333,11 @@ class BatchSession:
         return self._batch._extend(Extension(self.inner, token_ids, all_positions=True))
 
     @property
+    def cuts_freely(self) -> bool:
+        """What the session in the batch says of itself."""
+        return bool(getattr(self.inner, "cuts_freely", True))
+
+    @property
     def can_branch(self) -> bool:
         """See ``TreeSession.can_branch``: whether the session that it stands for does."""
         with self._batch._use:

@@ -157,6 +157,11 @@ class TransformersSession:
         self.forwards = 0
 
     @property
+    def cuts_freely(self) -> bool:
+        """Whether ``truncate`` costs nothing; else the whole sequence is run again after it."""
+        return _is_plain(self._cache)
+
+    @property
     def can_branch(self) -> bool:
         """Whether the model's architecture allows it; the first session of a model that is asked tries it out."""
         return self._model.takes_trees

@@ -66,6 +66,7 @@ class BestOf:
     answer: Callable[[Result], Hashable] = _text
 
     lossless: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = True
     takes_best: ClassVar[bool] = True
     target: ClassVar[str] = "the best of several outputs of locally constrained decoding"
 

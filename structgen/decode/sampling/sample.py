@@ -121,7 +121,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
             raise ValueError(
                 f"{name}={value!r:.60} is not for model {model.name!r}, which writes token by token; leave it out"
             )
-    speculation = whole_speculation(drafter)
+    speculation = whole_speculation(drafter, sampler)
     constraint = constraint_of(grammar, model, limits)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return run_sampler(

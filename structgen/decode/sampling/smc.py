@@ -59,6 +59,7 @@ class SMC:
     lookahead: Lookahead | None = None
 
     lossless: ClassVar[bool] = True
+    looks_ahead: ClassVar[bool] = True
     takes_best: ClassVar[bool] = False
     target: ClassVar[str] = "the model's law given the constraint, times the potentials"
 

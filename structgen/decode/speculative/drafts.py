@@ -101,7 +101,7 @@ class Drafts:
         self.tree = None
         self._has_drawn = False
         self._pending = len(context.unseen)
-        if remaining <= 1:  # nothing follows the token that this pass tells
+        if remaining <= 1 or not context.looks_ahead:  # nothing follows the token of this pass, or it costs more
             return
         began = perf_counter()
         if self._drafting is None:

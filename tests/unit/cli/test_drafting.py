@@ -116,9 +116,18 @@ def test_outputs_are_the_same_with_every_drafter(run: Command, name: str, sampli
     assert "a pass" not in plain[2]
 
 
-@pytest.mark.parametrize(
-    "sampler", ["greedy", "smc:particles=4", "bestof:n=3", "beam:n=3", "asap:samples=3", "adadec:threshold=0.5"]
-)
+@pytest.mark.parametrize("sampler", ["beam:n=3", "asap:samples=3", "adadec:threshold=0.5"])
+def test_searches_take_no_drafter(run: Command, sampler: str) -> None:
+    """What is drafted by itself is nothing there, and a drafter that is named is refused."""
+    plain, auto = (run("--sampler", sampler, "--drafter", name) for name in ("none", "auto"))
+    assert plain[0] == 0, plain[2]
+    assert auto[:2] == plain[:2]
+    status, out, err = run("--sampler", sampler, "--drafter", "prompt-lookup")
+    assert (status, out) == (2, "")
+    assert "--drafter prompt-lookup is not for" in err
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "smc:particles=4", "bestof:n=3"])
 def test_outputs_are_the_same_with_every_sampler(run: Command, sampler: str) -> None:
     plain, auto, twin = (
         run("--sampler", sampler, "--drafter", name) for name in ("none", "auto", "draft-model:model=M,draws=False")

@@ -168,9 +168,9 @@ def test_superposed_drafts_of_a_network(model: Any, monkeypatch: pytest.MonkeyPa
     passes: list[int] = []
     forward = model.network.forward
 
-    def counted(parts: Any) -> Any:
+    def counted(parts: Any, **options: Any) -> Any:
         passes.append(len(parts))
-        return forward(parts)
+        return forward(parts, **options)
 
     monkeypatch.setattr(model.network, "forward", counted)
     drawn = sample(model, "the", regex("[a-e]{4,9}"), sampler=Superposed(5), max_tokens=9)

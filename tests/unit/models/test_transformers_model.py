@@ -272,3 +272,20 @@ def test_ids_of_the_hub_load_through_its_cache(
     assert model.name == "owner/tiny"
     offline = reach is hub.Reach.CACHED
     assert calls == ([] if offline else ["owner/tiny"]) + [("owner/tiny", offline)] * 2
+
+
+def test_drafts_need_a_cache_that_can_be_cut(model: Any) -> None:
+    """The output is the same with drafts; where a wrong guess would cost the whole sequence, there are none."""
+    from structgen.decode import generate
+    from structgen.grammar.regex import regex
+
+    grammar = regex("(ab|ba){6,12}c")
+    plain = generate(model, "abbaab", grammar, max_tokens=40, drafter=None)
+    drafted = generate(model, "abbaab", grammar, max_tokens=40)
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.drafts is not None
+    if model.start().cuts_freely:
+        assert drafted.stats.forwards < plain.stats.forwards
+    else:
+        assert model.name == "convolution and attention"
+        assert drafted.stats.drafts.passes == 0

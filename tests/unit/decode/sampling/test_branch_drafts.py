@@ -298,15 +298,16 @@ def test_generate_hands_the_drafter_on(json_vocabulary: Vocabulary) -> None:
 
 
 def test_searches_look_at_nothing(json_vocabulary: Vocabulary) -> None:
-    """A beam goes on in as many ways as it has places, so one guess tells it too little."""
+    """A beam goes on in as many ways as it has places, so one guess tells it too little; a drafter is refused."""
     model = HashModel(json_vocabulary, seed=2)
     plain, drafted = (
-        sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=drafter) for drafter in (None, Noisy())
+        sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=drafter) for drafter in (None, "auto")
     )
     assert [each.tokens for each in plain.results] == [each.tokens for each in drafted.results]
     assert plain.forwards == drafted.forwards
-    assert drafted.drafts is not None
-    assert drafted.drafts.passes == 0
+    assert drafted.drafts is None
+    with pytest.raises(ValueError, match="not for sampler Beam"):
+        sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=Noisy())
 
 
 class Failing(Guesser):

@@ -194,7 +194,7 @@ def test_a_matcher_that_is_moved_is_no_matter(constraint: Constraint) -> None:
     model = model_of(4)
 
     def moving(_: Bad, __: Context, state: DraftState) -> DraftTree:
-        taken = []
+        taken: list[int] = []
         while not state.matcher.is_terminated and len(taken) < 9:
             allowed = state.matcher.allowed_tokens(1)
             if not allowed:

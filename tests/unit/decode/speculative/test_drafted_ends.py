@@ -309,6 +309,8 @@ def test_thoughts(json_vocabulary: Vocabulary) -> None:
 class InterruptedSession(HashSession):
     """Ctrl-C at some pass, before it or behind it."""
 
+    model: Any
+
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.calls = 0
@@ -408,6 +410,40 @@ def test_an_interruption_between_a_pass_and_its_look_ahead(
             with pytest.raises(KeyboardInterrupt):
                 for _ in generation:
                     pass
+        assert context.session.length <= len(context)
+        context.prepare()
+        np.testing.assert_array_equal(context.laws(1)[-1], model.start().extend(context.tokens))
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_interruption_where_the_cache_takes_over_guesses(json_vocabulary: Vocabulary, behind: bool) -> None:
+    """A chain is cut off again from the cache of a session that knows no trees."""
+
+    class Cut(PlainSession):
+        armed = False
+
+        def truncate(self, length: int, /) -> None:
+            if self.armed:
+                type(self).armed = False
+                if behind:
+                    super().truncate(length)
+                raise KeyboardInterrupt
+            super().truncate(length)
+
+    class Model(PlainModel):
+        def start(self) -> PlainSession:
+            return Cut(self.model.start())
+
+    model = HashModel(json_vocabulary, seed=6, writes=WRITES)
+    constraint = compile(RECORD, json_vocabulary)
+    with Context(Model(model), model.encode_prompt("say")) as context:
+        generation = start_generation(context, constraint, max_tokens=40, drafter=Noisy(width=1, depth=9))
+        for _ in range(3):
+            next(generation)
+        Cut.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            for _ in generation:
+                pass
         assert context.session.length <= len(context)
         context.prepare()
         np.testing.assert_array_equal(context.laws(1)[-1], model.start().extend(context.tokens))

@@ -246,7 +246,7 @@ def test_the_law_of_many_outputs_is_exact(title: str) -> None:
 
 def _with_every(p: Any, q: Any, drafts: Any, chance: Any) -> int:
     """Takes whatever is drafted."""
-    return int(drafts[0]) if drafts else chance.draw(p)
+    return int(drafts[0] if drafts else chance.draw(p))
 
 
 def _without_residual(p: Any, q: Any, drafts: Any, chance: Any) -> int:
@@ -254,7 +254,7 @@ def _without_residual(p: Any, q: Any, drafts: Any, chance: Any) -> int:
     for draft in drafts:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
-    return chance.draw(p)
+    return int(chance.draw(p))
 
 
 def _the_wrong_way_round(p: Any, q: Any, drafts: Any, chance: Any) -> int:
@@ -263,7 +263,7 @@ def _the_wrong_way_round(p: Any, q: Any, drafts: Any, chance: Any) -> int:
         if chance.coin(acceptance(q[draft], p[draft])):
             return int(draft)
     rest = residual(p, q, 1)
-    return chance.draw(rest if rest.sum() > 0 else p)
+    return int(chance.draw(rest if rest.sum() > 0 else p))
 
 
 def _all_against_the_same(p: Any, q: Any, drafts: Any, chance: Any) -> int:
@@ -272,7 +272,7 @@ def _all_against_the_same(p: Any, q: Any, drafts: Any, chance: Any) -> int:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
     rest = residual(p, q, 1)
-    return chance.draw(rest if rest.sum() > 0 else p)
+    return int(chance.draw(rest if rest.sum() > 0 else p))
 
 
 def _as_if_replaced(p: Any, q: Any, drafts: Any, chance: Any) -> int:

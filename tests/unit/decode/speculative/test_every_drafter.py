@@ -131,14 +131,14 @@ def check_batch(case: DrafterCase, constraints: dict[str, Constraint], model: La
     for number in range(first, first + 4):
         constraint = constraints[NAMES[number % len(NAMES)]]
         most = max(24, constraint.min_tokens())
-        options = {"max_tokens": most, "seed": number, "sampler": sampler_of(case, number)}
+        options: dict[str, Any] = {"max_tokens": most, "seed": number, "sampler": sampler_of(case, number)}
         jobs.append((PROMPTS[number % len(PROMPTS)], constraint, options))
-    plain = [generate(model, prompt, constraint, drafter=None, **options) for prompt, constraint, options in jobs]
+    plain = [generate(model, prompt, constraint, drafter=None, **each) for prompt, constraint, each in jobs]
     drafted = together(
         model,
         [
-            partial(generate, prompt=prompt, grammar=constraint, drafter=drafter, **options)
-            for prompt, constraint, options in jobs
+            partial(generate, prompt=prompt, grammar=constraint, drafter=drafter, **each)
+            for prompt, constraint, each in jobs
         ],
     )
     for one, other in zip(plain, drafted, strict=True):
