@@ -302,8 +302,7 @@ def test_thoughts(json_vocabulary: Vocabulary) -> None:
         check(model, constraint, max_tokens=70, sampler=sampler, seed=seed)
         options: dict[str, Any] = {"max_tokens": 60, "seed": seed, "sampler": Thinking(5, sampler=sampler)}
         plain = generate(model, "say", constraint, drafter=None, **options)
-        for drafter in (Noisy(), Stopping(json_vocabulary.eos), "auto"):
-            assert_alike(plain, generate(model, "say", constraint, drafter=drafter, **options))
+        assert_alike(plain, generate(model, "say", constraint, drafter="auto", **options))
 
 
 class InterruptedSession(HashSession):

@@ -230,7 +230,7 @@ def test_the_law_of_outputs_is_exact(title: str) -> None:
     number = [*DRAWERS, *BRIDGED].index(title)
     language = list(LANGUAGES.values())[number % (2 if title in BRIDGED else 3)]
     sampler = list(SAMPLERS.values())[number // 3 % 2]
-    check_law({**DRAWERS, **BRIDGED}[title], language, sampler, 200)
+    check_law({**DRAWERS, **BRIDGED}[title], language, sampler, 150)
 
 
 @pytest.mark.nightly

@@ -37,11 +37,11 @@ def top_tokens(rows: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
     """
     size = rows.shape[1]
     width = size // _HEIGHT
-    if width < _LEAST_WIDTH * count:
+    if width < max(_LEAST_WIDTH * count, _HEIGHT):  # what is left over has to fit in a row of columns
         return _sorted(np.arange(size)[None], rows, count)
     body = _HEIGHT * width
     maxima = rows[:, :body].reshape(len(rows), _HEIGHT, width).max(axis=1)
-    tail = size - body  # fewer than the columns are high
+    tail = size - body  # fewer than the columns are high, so fewer than there are
     np.maximum(maxima[:, :tail], rows[:, body:], out=maxima[:, :tail])
     least = np.partition(maxima, width - count, axis=1)[:, width - count]
     reached = np.flatnonzero(maxima >= least[:, None])

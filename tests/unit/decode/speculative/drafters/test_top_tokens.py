@@ -8,7 +8,7 @@ import pytest
 from structgen.decode.speculative.drafters.recycling.top_tokens import top_tokens
 
 
-@pytest.mark.parametrize("size", [1, 7, 31, 100, 383, 1_000, 5_003])
+@pytest.mark.parametrize("size", [1, 7, 31, 66, 100, 131, 383, 1_000, 5_003])
 @pytest.mark.parametrize("decimals", [0, 1, 6])
 def test_they_are_those_of_a_stable_sort(size: int, decimals: int) -> None:
     rng = np.random.default_rng([size, decimals])
