@@ -13,7 +13,8 @@ may spell them otherwise and go on differently: how many outputs are the same is
 - ``assisted``: the same with an assistant: the first half of the model's own layers, since there is no smaller model
   with this vocabulary.
 
-Usage: python benchmarks/speculative.py [--max-tokens 200] [--repeats 3] [--only SET] [--no-peers] [--record FILE]
+Usage: python benchmarks/speculative.py [--max-tokens 200] [--repeats 3] [--only SET] [--cases N] [--no-peers]
+                                        [--record FILE]
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only")
+    parser.add_argument("--cases", type=int, help="the first so many of each set")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
@@ -85,7 +87,7 @@ def main() -> None:
     details.append("| --- | --- | --- |" + " --- |" * len(ways))
     for kind, cases in sets(model).items():
         if arguments.only in (None, kind):
-            table = measured(cases, ways, arguments.max_tokens, arguments.repeats)
+            table = measured(cases[: arguments.cases], ways, arguments.max_tokens, arguments.repeats)
             lines += summary(kind, table)
             details += (
                 f"| {kind} | {case} | {len(runs['plain'].tokens)} | "

@@ -173,7 +173,8 @@ class Context:
             tree: looked at behind the tokens where there is a pass; ``ahead`` tells then what it told.  Not behind a
                 long prompt where only a chain can be run, whose logits are those of all tokens or of one.
             end: takes the first ``end`` tokens for all of them; without a tree.
-            again: run what the model has not seen also where a look ahead tells its laws, for the sake of the tree.
+            again: with a count of 1: run what the model has not seen also where a look ahead tells its law, for the
+                sake of the tree.
         """
         rows = [] if again else self.known(count, end=end)
         if len(rows) == count:

@@ -186,7 +186,10 @@ class Generation:
         return self._sampler.draw(log_p, self._generator) if len(log_p) > 1 else 0
 
     def logits(self) -> Logits:
-        """Run what is pending through the model, and return the logits of the token that comes next."""
+        """Run what is pending through the model, and return the logits of the token that comes next.
+
+        Whoever does not go on with a token then calls ``context.prepare()``, so that the next pass has one to run.
+        """
         last: Logits = self._forward(ahead=True)[-1]
         unseen = self._context.unseen
         if unseen:  # the law was known, but the session does not hold the tokens any more
