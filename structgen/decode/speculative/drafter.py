@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from structgen.decode.speculative.draft_tree import DraftTree
@@ -31,12 +31,14 @@ class DraftTask:
         prompt_tokens: how many tokens of the context stand before it.
         generator: the drafter's own random numbers; those of the sampler are never touched by drafts, so that an output
             does not depend on them.
+        failed: names of drafters that failed for this output; they are not begun again.
     """
 
     constraint: Constraint
     sampler: Sampler
     prompt_tokens: int
     generator: np.random.Generator
+    failed: set[str] = field(default_factory=set)
 
 
 @final

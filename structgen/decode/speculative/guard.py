@@ -36,7 +36,10 @@ class GuardedDrafting(Drafting):
         self.name = drafter.name
         self._size = task.constraint.vocabulary.size
         self._drafting: Drafting | None = None
-        self._is_dropped = False
+        self._failed = task.failed
+        self._is_dropped = self.name in task.failed
+        if self._is_dropped:
+            return
         try:
             self._drafting = drafter.start(context, task)
         except Exception as error:  # whatever it is, the output does not need it
@@ -87,6 +90,7 @@ class GuardedDrafting(Drafting):
 
     def _warn(self, error: Exception) -> None:
         self._is_dropped = True
+        self._failed.add(self.name)
         warnings.warn(
             f"drafter {self.name!r}: it failed and is not asked any more; {type(error).__name__}: {error}; "
             "the output is not affected",

@@ -232,12 +232,14 @@ def test_huge_trees_are_cut(constraint: Constraint) -> None:
         assert drafted.stats.drafted <= 32 * drafted.stats.forwards
 
 
-def test_a_drafter_that_failed_stays_dropped(constraint: Constraint) -> None:
+@pytest.mark.parametrize("beside", [(), (TokenRecycling(),)], ids=["alone", "combined"])
+def test_a_drafter_that_failed_stays_dropped(constraint: Constraint, beside: tuple[Drafter, ...]) -> None:
     """Also where the output is rejected and written anew, and so begun to draft for again."""
     model = model_of(6)
+    drafter = Combined((Bad(failing), *beside)) if beside else Bad(failing)
 
     def write_four_times(context: Context) -> None:
-        generation = start_generation(context, constraint, max_tokens=40, drafter=Bad(failing))
+        generation = start_generation(context, constraint, max_tokens=40, drafter=drafter)
         for _ in range(4):
             for _ in generation:
                 pass
