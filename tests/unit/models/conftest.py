@@ -105,3 +105,23 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any, t
     byte_tokenizer.save(str(folder / "tokenizer.json"))
     save_file(tiny_weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+@pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
+def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same sums in other ways: which one is quickest must not matter."""
+    from structgen.models import llama_attention, llama_cache
+
+    way: str = request.param
+    if way != "as it is":
+        monkeypatch.setattr(llama_cache, "_COPIED", 2)
+        monkeypatch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
+        monkeypatch.setattr(llama_attention, "_WORTHWHILE", 10**9 if way == "all apart" else 2)
+        monkeypatch.setattr(llama_attention, "_SHORT", 10**9 if way == "all padded" else 3)
+    if way == "in float32":
+
+        def attend(queries: Any, keys: Any, values: Any, bias: Any) -> Any:
+            return llama_attention._attend_in_float32(queries.float(), keys.float(), values.float(), bias)
+
+        monkeypatch.setattr(llama_attention, "attend", attend)
+    return way

@@ -38,24 +38,6 @@ def reference(tiny_folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).eval()
 
 
-@pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same sums in other ways: which one is quickest must not matter."""
-    way: str = request.param
-    if way != "as it is":
-        monkeypatch.setattr(llama_cache, "_COPIED", 2)
-        monkeypatch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
-        monkeypatch.setattr(llama_attention, "_WORTHWHILE", 10**9 if way == "all apart" else 2)
-        monkeypatch.setattr(llama_attention, "_SHORT", 10**9 if way == "all padded" else 3)
-    if way == "in float32":
-
-        def attend(queries: Any, keys: Any, values: Any, bias: Any) -> Any:
-            return llama_attention._attend_in_float32(queries.float(), keys.float(), values.float(), bias)
-
-        monkeypatch.setattr(llama_attention, "attend", attend)
-    return way
-
-
 def load(folder: Path, dtype: Any = torch.float32) -> LlamaModel:
     """Load a folder as the embedded model is loaded."""
     return LlamaModel(folder, name="tiny", device=torch.device("cpu"), dtype=dtype)

@@ -36,23 +36,6 @@ def load(folder: Path, dtype: Any = torch.float32) -> LlamaModel:
     return LlamaModel(folder, name="tiny", device=torch.device("cpu"), dtype=dtype)
 
 
-@pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sums in other ways: which one is quickest must not matter."""
-    way: str = request.param
-    if way != "as it is":
-        monkeypatch.setattr(llama_cache, "_COPIED", 2)
-        monkeypatch.setattr(llama_cache, "_FIRST_CAPACITY", 1)
-        monkeypatch.setattr(llama_attention, "_WORTHWHILE", 10**9 if way == "all apart" else 2)
-        monkeypatch.setattr(llama_attention, "_SHORT", 10**9 if way == "all padded" else 3)
-    if way == "in float32":
-
-        def attend(queries: Any, keys: Any, values: Any, bias: Any) -> Any:
-            return llama_attention._attend_in_float32(queries.float(), keys.float(), values.float(), bias)
-
-        monkeypatch.setattr(llama_attention, "attend", attend)
-
-
 @pytest.fixture
 def family(model: LlamaModel) -> list[LlamaSession]:
     """A session over the prompt with two forks."""
