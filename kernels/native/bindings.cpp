@@ -17,6 +17,7 @@
 #include "flatten.h"
 #include "label.h"
 #include "matcher.h"
+#include "lark_reader.h"
 #include "plain_schema.h"
 #include "python_json.h"
 #include "unfolding_bindings.h"
@@ -129,6 +130,19 @@ nb::object plan_plain(nb::str text, size_t max_depth, nb::dict planners, nb::han
   std::unique_ptr<PlainTerms> terms = nb::cast<PlainPlanner&>(known[0]).plan(*document, known[1], known[3]);
   if (terms == nullptr) return nb::none();
   return nb::make_tuple(std::move(terms), known[2]);
+}
+
+// The program of a plain Lark grammar; None if it is not plain.
+std::unique_ptr<FlatGrammar> read_lark(LarkReader& reader, nb::str text, nb::str start, uint64_t max_nodes, uint32_t max_depth) {
+  Py_ssize_t size = 0, start_size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  const char* start_data = data == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(start.ptr(), &start_size);
+  if (start_data == nullptr) {
+    PyErr_Clear();  // a lone surrogate
+    return nullptr;
+  }
+  return reader.read(std::string(data, static_cast<size_t>(size)), std::string_view(start_data, static_cast<size_t>(start_size)),
+                     {max_nodes, max_depth});
 }
 
 }  // namespace
@@ -269,6 +283,10 @@ NB_MODULE(_native, m) {
            },
            "keywords"_a, "reference_stands_alone"_a, "syntax"_a, "max_cost"_a, "max_depth"_a);
 
+  nb::class_<LarkReader>(m, "LarkReader", "Reads plain Lark grammars.")
+      .def(nb::init<nb::object, nb::object>(), "library"_a, "leaf"_a)
+      .def("read", &read_lark, "text"_a, "start"_a, "max_nodes"_a, "max_depth"_a);
+
   m.def("json_text", &json_text, "value"_a.none(), "max_depth"_a, "max_bytes"_a);
   m.def("plan_plain", &plan_plain, "text"_a, "max_depth"_a, "planners"_a, "add_planner"_a);
   m.def("couple", &couple, "engine"_a, "grammar"_a, "eos"_a, "limits"_a);
@@ -283,6 +301,10 @@ NB_MODULE(_native, m) {
       .def_prop_ro("is_searched", &Constraint::is_searched)
       .def_prop_ro("has_reach", &Constraint::has_reach)
       .def_prop_ro("has_scope", &Constraint::has_scope)
+      .def_prop_ro("has_budgets", &Constraint::has_budgets)
+      .def("is_completable", &Constraint::is_completable, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("has_temperatures", &Constraint::has_temperatures)
+      .def_prop_ro("has_token_sets", &Constraint::has_token_sets)
       .def_prop_ro("states_used", &Constraint::states_used);
 
   nb::class_<Matcher>(m, "Matcher")
@@ -380,6 +402,7 @@ NB_MODULE(_native, m) {
              return to_bytes(live);
            })
       .def("live_specials", &Matcher::live_specials, nb::call_guard<nb::gil_scoped_release>())
+      .def("temperature", &Matcher::temperature, nb::call_guard<nb::gil_scoped_release>())
       .def("rule_path", &Matcher::rule_path, nb::call_guard<nb::gil_scoped_release>());
 
   m.def("fill_masks",

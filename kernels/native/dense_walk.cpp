@@ -125,7 +125,8 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
   edges_.assign(256, kNowhere);
   path_.assign(size_t{trie_.max_depth} + 1, kNowhere);
   const Number start = number_of(from);
-  flags_[start] = kMet | kEntered;
+  // A loop leads back here, behind some text, where the automaton may end.
+  flags_[start] = static_cast<uint8_t>(kMet | kEntered | (engine_.accepting(from) ? kEnds : 0));
   add_edges(start);
   path_[trie_.depth[top]] = start;
   const uint8_t* const bytes = trie_.byte.data();

@@ -78,6 +78,10 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
     return;
   }
   if (try_fill(node, words)) return;
+  if (!keeps_budgets(node)) {
+    fill_completable(node, words, fuel);
+    return;
+  }
   std::vector<const Row*> rows;
   traverse(node, [&](TrieId trie, StateId state, FrameId) -> const Row& {
     const Row& made = row(trie, state);
@@ -120,6 +124,9 @@ void Engine::forget() {
   frame_plans_.clear();
   exact_.clear();
   searched_.clear();
+  within_budgets_.clear();
+  spare_tokens_.clear();
+  completable_.clear();
   path_steps_.clear();
   planned_.clear();
   leaps_.clear();
@@ -153,19 +160,28 @@ bool Engine::may_go_beyond(NodeId end, std::string_view text) {
 }
 
 NodeId Engine::known_step_token(NodeId node, uint32_t token) const {
+  if (machine_[node].has_token_sets) return kNone;
   NodeId next = node;
   for (char byte : tokens_->token(token)) {
     next = machine_.known_step(next, static_cast<uint8_t>(byte));
     if (next == kDeadNode) break;
     if (next == kNone) {
       const NodeId* known = leaps_.find(uint64_t{node} << 32 | token);
-      return known ? *known : kNone;
+      next = known ? *known : kNone;
+      break;
     }
   }
-  return next;
+  return next == kNone ? kNone : machine_.known_tick(next);
 }
 
 NodeId Engine::step_token(NodeId node, uint32_t token) {
+  const NodeId read = read_token(node, token);
+  return machine_.tick(machine_[node].has_token_sets ? machine_.joined(read, machine_.step_special(node, token)) : read);
+}
+
+NodeId Engine::step_special(NodeId node, uint32_t token) { return machine_.tick(machine_.step_special(node, token)); }
+
+NodeId Engine::read_token(NodeId node, uint32_t token) {
   const uint64_t key = uint64_t{node} << 32 | token;
   if (const NodeId* known = leaps_.find(key)) return *known;
   bool leaps = false;

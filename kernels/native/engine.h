@@ -74,13 +74,20 @@ class Engine {
   // Lets the next token, of several that one call takes, have all steps of the limit.
   void renew_steps() { machine_.automaton().meter().steps = 0; }
 
+  // The node after a token that has bytes, as text and as a symbol.
   NodeId step_token(NodeId node, uint32_t token);
+  // After a token without bytes.
+  NodeId step_special(NodeId node, uint32_t token);
   NodeId known_step_token(NodeId node, uint32_t token) const;
 
   // Fewest tokens that complete the text from `node`.  Exact while `fuel` lasts (A* over nodes), else the fewest
   // tokens that spell the shortest completion in bytes; kNone if no tokens complete it.
   uint32_t min_tokens(NodeId node, uint64_t& fuel);
+  // Whether tokens complete the text, within all budgets.  Of a byte-complete vocabulary, where there are budgets and the
+  // fuel ends: whether that is known.
   bool completable(NodeId node, uint64_t fuel);
+  // Whether no token of the mask that the rows make would break a budget.
+  bool keeps_budgets(NodeId node);
   // A shortest completion: bytes, with special tokens as negative numbers -1 - id.
   std::vector<int64_t> shortest_completion(NodeId node);
 
@@ -102,6 +109,8 @@ class Engine {
  private:
   template <class Visit>
   void traverse(NodeId node, Visit&& visit);
+  NodeId read_token(NodeId node, uint32_t token);
+  bool same_symbols(StateId one, StateId other);
   static uint64_t row_key(TrieId trie, StateId state) { return uint64_t{trie} << 32 | state; }
 
   // Rows (rows.cpp).  A row of the vocabulary's trie leaves out the rules that its state calls before it has consumed
@@ -169,6 +178,8 @@ class Engine {
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
+  uint32_t exit_list(std::vector<uint32_t> exits);
+  TrieId residual(uint32_t list);
   std::shared_ptr<const Words> class_mask(uint16_t groups);
 
   // Rows of counted classes (counted.cpp): `C{min,max} T`, also inside a JSON string, for a class of characters C.
@@ -224,6 +235,7 @@ class Engine {
   };
   Absorption absorption(Spot at);
   bool close_absorption(StateId state);
+  bool is_json(StateId state);
   struct Closure;
   Absorption compute_absorption(StateId state);
   Absorption item_absorption(TermId item);
@@ -248,6 +260,7 @@ class Engine {
   };
   const PathStep& path_step(NodeId node);
   uint32_t frame_plan(FrameId frame);
+  std::optional<uint32_t> spare_tokens(FrameId frame);
   uint32_t row_reach(TrieId trie, StateId state);
   struct Way {
     uint32_t tokens;  // fewest, proven
@@ -256,6 +269,13 @@ class Engine {
   using Settled = std::unordered_map<NodeId, Way>;
   uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled);
   bool within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled);
+  NodeId planned_step(NodeId node);
+  // Tokens of a completion within all budgets, as far as there is one along plans; kNone: none is found.
+  uint32_t plan_within_budgets(NodeId node);
+  bool completable_within_budgets(NodeId node, uint64_t fuel);
+  template <class Fits, class FitsBeyond>
+  void fill_fitting(NodeId node, uint32_t* words, Fits&& fits, FitsBeyond&& fits_beyond);
+  void fill_completable(NodeId node, uint32_t* words, uint64_t fuel);
 
   std::shared_ptr<const TokenTrie> tokens_;
   uint32_t vocabulary_size_;
@@ -275,6 +295,7 @@ class Engine {
   size_t cache_bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> reaches_;      // by trie and state, as rows are
   std::unordered_map<FrameId, uint32_t> frame_plans_;
+  std::unordered_map<FrameId, std::optional<uint32_t>> spare_tokens_;
   // What min_tokens() found: by node with the fuel that was given, and for the nodes on the ways.
   struct Searched {
     uint64_t fuel, spent;
@@ -284,6 +305,8 @@ class Engine {
   Settled exact_;
   std::unordered_map<NodeId, PathStep> path_steps_;
   std::unordered_map<NodeId, uint32_t> planned_;  // fewest tokens of the shortest completion in bytes
+  std::unordered_map<NodeId, uint32_t> within_budgets_;  // plan_within_budgets() of nodes
+  std::unordered_map<NodeId, bool> completable_;         // of nodes that were searched from
   NumberMap<NodeId> leaps_;  // by node and token, where the nodes between were not made
   std::vector<Absorption> absorptions_;  // by state
   NumberMap<std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
@@ -294,7 +317,11 @@ class Engine {
   std::shared_mutex mutex_;
 
   void drop_rows();
-  const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : *tries_[id]; }
+  const Trie& trie(TrieId id) const { return id == kVocabularyTrie ? tokens_->trie() : *tries_[id & ~kOwn]; }
+  // With the id of a trie: its rows leave out the rules that their state calls at once, as those of the vocabulary do.
+  static constexpr TrieId kOwn = TrieId{1} << 31;
+  // From so many nodes on, what is left of tokens is walked by the rules that are called, each by itself.
+  static constexpr uint32_t kManyNodes = 512;
 };
 
 }  // namespace structgen

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -136,6 +138,9 @@ class Flattening {
       case NodeClass::kByteClass: return finish(entry, symbols(Instruction::Kind::kBytes, node, mode));
       case NodeClass::kCharClass: return finish(entry, symbols(Instruction::Kind::kChars, node, mode));
       case NodeClass::kSpecialToken: return finish(entry, special(node, mode));
+      case NodeClass::kTokenSet:
+        if (mode != kText) host_.attr("special_in_regular")(nb::handle(node));
+        return finish(entry, ranges_of(Instruction::Kind::kTokens, nb::object(host_.attr("token_ranges")(vocabulary_, nb::handle(node))).ptr(), mode));
       case NodeClass::kSequence:
       case NodeClass::kChoice:
       case NodeClass::kIntersection:
@@ -176,13 +181,18 @@ class Flattening {
         if (mode != kText) host_.attr("distinct_in_regular")(nb::handle(node));
         frame.count = 1;
         break;
+      case NodeClass::kBudget:
+        if (mode != kText && !nb::handle(attribute(node, of_.tokens_)).is_none()) host_.attr("budget_in_regular")(nb::handle(node));
+        frame.count = 1;
+        break;
       case NodeClass::kLabel:
         if (mode != kText) host_.attr("label_in_regular")(nb::handle(node));
         [[fallthrough]];
       default: frame.count = 1;
     }
-    if (frame.mode == kText && (frame.node_class == NodeClass::kIntersection || frame.node_class == NodeClass::kComplement))
-      frame.mode = kRegular;
+    const bool is_boolean = frame.node_class == NodeClass::kIntersection || frame.node_class == NodeClass::kComplement ||
+                            (frame.node_class == NodeClass::kBudget && !nb::handle(attribute(node, of_.characters_)).is_none());
+    if (frame.mode == kText && is_boolean) frame.mode = kRegular;
     stack_.push_back(frame);
   }
 
@@ -306,6 +316,13 @@ class Flattening {
         const Known scope = kind == "bidi" ? Known::kBidiLabel : kind == "u-label" ? Known::kLetterLabel : Known::kLabel;
         return emit({.kind = Kind::kScope, .low = static_cast<uint32_t>(scope)}, parts);
       }
+      case NodeClass::kBudget: return budget(frame, parts[0]);
+      case NodeClass::kTempered: {
+        if (frame.mode != kText) return parts[0];  // of a regular part no piece has a temperature of its own
+        const auto temperature = nb::cast<double>(nb::handle(attribute(frame.node, of_.temperature_)));
+        const auto bits = std::bit_cast<uint64_t>(temperature);
+        return emit({.kind = Kind::kTempered, .low = static_cast<uint32_t>(bits), .high = static_cast<uint32_t>(bits >> 32)}, parts);
+      }
       case NodeClass::kShared: {
         if (frame.mode != kText) return parts[0];
         const uint32_t instruction = emit({.kind = Kind::kShare}, parts);
@@ -314,6 +331,24 @@ class Flattening {
       }
       default: return parts.back();  // what stands for its only part, or for the body of rules
     }
+  }
+
+  // The texts of an item that are short enough, and those that few enough tokens write.
+  uint32_t budget(const Frame& frame, uint32_t item) {
+    using Kind = Instruction::Kind;
+    PyObject* tokens = attribute(frame.node, of_.tokens_);
+    PyObject* characters = attribute(frame.node, of_.characters_);
+    if (!nb::handle(characters).is_none()) {
+      const bool decoded = frame.mode == kDecoded;
+      auto& ranges = flat_.program.ranges;
+      const auto begin = static_cast<uint32_t>(ranges.size());
+      ranges.insert(ranges.end(), {{0, 0xD7FF}, {0xE000, 0x10FFFF}});
+      const uint32_t any = emit({.kind = Kind::kChars, .decoded = decoded, .begin = begin, .end = begin + 2});
+      const uint32_t short_texts = emit({.kind = Kind::kRepeat, .high = count(characters, "characters of a part")}, std::span(&any, 1));
+      item = emit({.kind = Kind::kAnd, .decoded = decoded}, std::array{item, short_texts});
+    }
+    if (nb::handle(tokens).is_none()) return item;
+    return emit({.kind = Kind::kBudget, .low = count(tokens, "tokens of a part")}, std::span(&item, 1));
   }
 
   void set_rule(const Frame& frame, size_t index) {
@@ -360,31 +395,14 @@ class Flattening {
 
   // The instruction of a whole program that was made before.
   uint32_t spliced(const Program& other) {
-    using Kind = Instruction::Kind;
     Program& program = flat_.program;
     if (entries_.size() + other.instructions.size() > max_nodes_) host_.attr("exceeded")("grammar_nodes", max_nodes_);
-    const auto first_rule = static_cast<uint32_t>(program.rules.size()), first_range = static_cast<uint32_t>(program.ranges.size()),
-               first_byte = static_cast<uint32_t>(program.text.size());
-    program.rules.insert(program.rules.end(), other.rules.begin(), other.rules.end());
-    program.ranges.insert(program.ranges.end(), other.ranges.begin(), other.ranges.end());
-    program.text += other.text;
-    std::vector<uint32_t> made, parts;
-    made.reserve(other.instructions.size());
-    for (Instruction one : other.instructions) {
-      parts.clear();
-      switch (one.kind) {
-        case Kind::kLiteral: one.begin += first_byte; one.end += first_byte; break;
-        case Kind::kBytes:
-        case Kind::kChars: one.begin += first_range; one.end += first_range; break;
-        case Kind::kCall: one.low += first_rule; break;
-        default:
-          if (one.kind == Kind::kSetRule) one.low += first_rule;
-          for (uint32_t i = one.begin; i < one.end; ++i) parts.push_back(made[other.operands[i]]);
-          one.begin = one.end = 0;
-      }
-      made.push_back(emit(one, parts));
+    const uint32_t result = program.splice(other);
+    for (size_t i = boolean_nesting_.size(); i < program.instructions.size(); ++i) {
+      const Instruction& one = program.instructions[i];
+      boolean_nesting_.push_back(holds_instructions(one.kind) ? nesting(one) : 0);
     }
-    return made[other.result];
+    return result;
   }
 
   // Leaves live long and many grammars use them, as they do shared nodes.
@@ -427,10 +445,12 @@ class Flattening {
     return literal(std::string_view(data, static_cast<size_t>(size)), mode);
   }
 
-  uint32_t symbols(Instruction::Kind kind, PyObject* node, Mode mode) {
+  uint32_t symbols(Instruction::Kind kind, PyObject* node, Mode mode) { return ranges_of(kind, attribute(node, of_.ranges_), mode); }
+
+  uint32_t ranges_of(Instruction::Kind kind, PyObject* given, Mode mode) {
     auto& ranges = flat_.program.ranges;
     const auto begin = static_cast<uint32_t>(ranges.size());
-    PyObject* pairs = tuple(attribute(node, of_.ranges_));
+    PyObject* pairs = tuple(given);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); ++i) {
       PyObject* pair = tuple(PyTuple_GET_ITEM(pairs, i));
       ranges.emplace_back(count(PyTuple_GetItem(pair, 0), "code point"), count(PyTuple_GetItem(pair, 1), "code point"));
@@ -439,9 +459,13 @@ class Flattening {
   }
 
   uint32_t special(PyObject* node, Mode mode) {
+    const nb::object token = host_.attr("special_id")(vocabulary_, nb::handle(node));
+    if (token.is_none()) {  // its text stands for it
+      const auto text = nb::cast<std::string>(nb::handle(node).attr("token"));
+      return literal(std::string_view(text), mode);
+    }
     if (mode != kText) host_.attr("special_in_regular")(nb::handle(node));
-    const auto token = nb::cast<uint32_t>(host_.attr("special_id")(vocabulary_, nb::handle(node)));
-    return emit({.kind = Instruction::Kind::kSpecial, .low = token});
+    return emit({.kind = Instruction::Kind::kSpecial, .low = nb::cast<uint32_t>(token)});
   }
 
   // The attributes `min` and `max` of a node; kNone is unbounded.
@@ -458,20 +482,28 @@ class Flattening {
     return static_cast<uint32_t>(value);
   }
 
-  uint32_t emit(Instruction instruction, std::span<const uint32_t> parts = {}) {
+  static bool holds_instructions(Instruction::Kind kind) {
     using Kind = Instruction::Kind;
+    return kind != Kind::kLiteral && kind != Kind::kBytes && kind != Kind::kChars && kind != Kind::kTokens;
+  }
+  // How deep boolean operators are nested in an instruction with operands.
+  uint8_t nesting(const Instruction& one) const {
+    using Kind = Instruction::Kind;
+    uint8_t inner = 0;
+    for (uint32_t i = one.begin; i < one.end; ++i) inner = std::max(inner, boolean_nesting_[flat_.program.operands[i]]);
+    inner += one.kind == Kind::kAnd || one.kind == Kind::kNot || one.kind == Kind::kJsonString;
+    if (inner > kMaxBooleanNesting) host_.attr("exceeded")("boolean nesting", kMaxBooleanNesting);
+    return inner;
+  }
+
+  uint32_t emit(Instruction instruction, std::span<const uint32_t> parts = {}) {
     auto& operands = flat_.program.operands;
-    uint8_t nesting = instruction.kind == Kind::kAnd || instruction.kind == Kind::kNot || instruction.kind == Kind::kJsonString;
     if (!parts.empty()) {
       instruction.begin = static_cast<uint32_t>(operands.size());
       operands.insert(operands.end(), parts.begin(), parts.end());
       instruction.end = static_cast<uint32_t>(operands.size());
-      uint8_t inner = 0;
-      for (uint32_t one : parts) inner = std::max(inner, boolean_nesting_[one]);
-      nesting += inner;
-      if (nesting > kMaxBooleanNesting) host_.attr("exceeded")("boolean nesting", kMaxBooleanNesting);
     }
-    boolean_nesting_.push_back(nesting);
+    boolean_nesting_.push_back(parts.empty() ? 0 : nesting(instruction));
     flat_.program.instructions.push_back(instruction);
     return static_cast<uint32_t>(flat_.program.instructions.size() - 1);
   }
@@ -510,7 +542,10 @@ Flattener::Flattener(nb::handle classes)
       is_spare_(interned("is_spare")),
       is_endless_(interned("is_endless")),
       kind_(interned("kind")),
-      plain_(interned("plain")) {
+      plain_(interned("plain")),
+      temperature_(interned("temperature")),
+      tokens_(interned("tokens")),
+      characters_(interned("characters")) {
   if (nb::len(classes) != kNodeClasses) throw nb::value_error("flattener: one class for each kind of node");
   for (size_t i = 0; i < kNodeClasses; ++i) classes_[i] = classes[i];
 }

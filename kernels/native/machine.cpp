@@ -31,29 +31,57 @@ void Machine::forget() {
   edge_bytes_ = 0;
   std::vector<Config> none;
   const uint32_t empty = lists_.intern(none);
-  frames_.push_back({empty, kNone, 0, Scope::kNone, false});
+  frames_.push_back({empty, kNone, 0, Scope::kNone, false, kNoTemperature});
   for (auto& frames : frame_of_list_) frames.clear();
+  budget_frames_.clear();
   frame_of_list_[0].assign(1, kRoot);
   nodes_.emplace_back();
   node_of_list_.assign(1, kDeadNode);
 }
 
-FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope) {
+FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope, uint32_t tokens) {
   sort_unique(entries);
   const uint32_t list = lists_.intern(entries);
   std::vector<FrameId>& known = frame_of_list_[static_cast<size_t>(scope)];
-  if (known.size() <= list) known.resize(list + 1, kNone);
-  if (known[list] != kNone) return known[list];
+  if (tokens == kNone && known.size() <= list) known.resize(list + 1, kNone);
+  const uint64_t key = uint64_t{list} << 32 | tokens;
+  FrameId& place = tokens == kNone ? known[list] : budget_frames_.try_emplace(key, kNone).first->second;
+  if (place != kNone) return place;
   automaton_.meter().charge("making call frames");
   Distance distance = kInfinite;
   bool in_scope = is_container(scope);
+  double temperature = kNoTemperature;
   for (const auto& [state, below] : entries) {
     distance = std::min(distance, add(automaton_[state].distance, frames_[below].distance));
     in_scope |= frames_[below].in_scope;
+    temperature = std::max(temperature, frames_[below].temperature);
   }
-  frames_.push_back({list, rule, distance, scope, in_scope});
-  known[list] = static_cast<FrameId>(frames_.size() - 1);
-  return known[list];
+  if (is_tempered(scope)) temperature = automaton_.terms().temperature(scope);
+  Frame& frame = frames_.emplace_back(Frame{list, rule, distance, scope, in_scope, temperature});
+  frame.tokens = frame.least = tokens;
+  frame.in_budget = tokens != kNone;
+  frame.slack = 0;
+  frame.rest = kInfinite;
+  for (const auto& [state, below] : entries) {
+    const Frame& next = frames_[below];
+    frame.in_budget |= next.in_budget;
+    frame.least = std::min({frame.least, next.least, least_budget(state)});
+    const Distance missing = automaton_[state].distance;
+    if (missing > next.slack) continue;
+    const Distance slack = next.slack == kInfinite ? kInfinite : next.slack - missing, rest = add(missing, next.rest);
+    if (rest < kInfinite && (frame.rest == kInfinite || slack > frame.slack || (slack == frame.slack && rest < frame.rest)))
+      frame.slack = slack, frame.rest = rest;
+  }
+  frame.slack = std::min<Distance>(frame.slack, tokens);
+  return place = static_cast<FrameId>(frames_.size() - 1);
+}
+
+uint32_t Machine::least_budget(StateId state) {
+  TermStore& terms = automaton_.terms();
+  if (!terms.has_budgets()) return kNone;
+  uint32_t least = kNone;
+  for (TermId term : automaton_.items(state)) least = std::min(least, terms.least_budget(term));
+  return least;
 }
 
 // Enters every rule that the configurations call without consuming anything.  Callers come before callees, so a
@@ -64,8 +92,10 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
   const auto add_calls = [&](StateId state, FrameId frame) {
     for (const auto& [rule, after] : automaton_.expanded(state).calls) {
       automaton_.meter().work(kConfigSteps, kMoving);
+      if (automaton_.terms().rule_budget(rule) == 0) continue;  // what it reads is more than it may
       std::vector<Config>& returns = pending[{automaton_.height(rule), rule}];
-      if (frame != kRoot && frames_[frame].scope == Scope::kNone && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
+      const bool is_plain = frame != kRoot && frames_[frame].scope == Scope::kNone && frames_[frame].tokens == kNone;
+      if (is_plain && automaton_.expanded(after).only_final) {  // a tail call returns where its caller does
         const auto below = entries(frame);
         automaton_.meter().work(below.size(), kMoving);
         returns.insert(returns.end(), below.begin(), below.end());
@@ -80,7 +110,7 @@ std::vector<Config> Machine::enter_calls(std::span<const Config> configs) {
     const RuleId rule = highest->first.second;
     std::vector<Config> returns = std::move(highest->second);
     pending.erase(highest);
-    const FrameId frame = intern_frame(returns, rule, automaton_.terms().rule_scope(rule));
+    const FrameId frame = intern_frame(returns, rule, automaton_.terms().rule_scope(rule), automaton_.terms().rule_budget(rule));
     const StateId start = automaton_.rule_start(rule);
     result.emplace_back(start, frame);
     add_calls(start, frame);
@@ -142,13 +172,20 @@ NodeId Machine::intern(std::vector<Config>& configs) {
     const State& held = automaton_.expanded(state);
     node.live |= held.live;
     node.has_specials |= !held.specials.empty();
+    for (const auto& [symbol, after] : held.specials) node.has_token_sets |= (symbol & kTokenSet) != 0;
+    if (!held.live.empty() || !held.specials.empty()) node.temperature = std::max(node.temperature, frames_[frame].temperature);
     node.accepting |= held.final && frame == kRoot;
   }
   for (const auto& [state, frame] : configs) {
     node.distance = std::min(node.distance, add(automaton_[state].distance, frames_[frame].distance));
     node.in_scope |= frames_[frame].in_scope;
+    node.in_budget |= frames_[frame].in_budget;
+    node.least = std::min({node.least, frames_[frame].least, least_budget(state)});
+    if (automaton_[state].distance <= frames_[frame].slack)
+      node.sure = std::min(node.sure, add(automaton_[state].distance, frames_[frame].rest));
     node.in_label |= is_label(frames_[frame].scope);
   }
+  if (node.least == 0) node.sure = kInfinite;
   node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
   if (node_of_list_.size() < lists_.size()) node_of_list_.resize(lists_.size(), kNone);
   node_of_list_[list] = static_cast<NodeId>(nodes_.size() - 1);
@@ -170,6 +207,11 @@ NodeId Machine::known_step(NodeId id, uint8_t byte) const {
   for (const auto& [known, target] : node.few)
     if (known == byte) return target;
   return kNone;
+}
+
+NodeId Machine::node_of(std::span<const Config> configs) {
+  std::vector<Config> held(configs.begin(), configs.end());
+  return intern(held);
 }
 
 NodeId Machine::step(NodeId id, uint8_t byte) {
@@ -218,7 +260,7 @@ NodeId Machine::step_special(NodeId id, uint32_t token) {
   std::vector<Config> moved;
   for (const auto& [state, frame] : closure(id))
     for (const auto& [symbol, after] : automaton_[state].specials)
-      if (symbol == token) moved.emplace_back(after, frame);
+      if (automaton_.terms().is_symbol_of(symbol, token)) moved.emplace_back(after, frame);
   return moved.empty() ? kDeadNode : intern(moved);
 }
 
@@ -226,10 +268,51 @@ std::vector<uint32_t> Machine::specials(NodeId id) const {
   std::vector<uint32_t> found;
   if (!nodes_[id].has_specials) return found;
   for (const auto& [state, frame] : closure(id))
-    for (const auto& [symbol, after] : automaton_[state].specials) found.push_back(symbol);
+    for (const auto& [symbol, after] : automaton_[state].specials)
+      automaton_.terms().for_each_token(symbol, [&](uint32_t token) { found.push_back(token); });
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+std::vector<std::pair<std::vector<uint32_t>, NodeId>> Machine::special_steps(NodeId id) {
+  std::vector<std::pair<std::vector<uint32_t>, NodeId>> steps;
+  if (!nodes_[id].has_specials) return steps;
+  std::vector<uint32_t> symbols;
+  for (const auto& [state, frame] : closure(id))
+    for (const auto& [symbol, after] : automaton_[state].specials) symbols.push_back(symbol);
+  std::sort(symbols.begin(), symbols.end());
+  symbols.erase(std::unique(symbols.begin(), symbols.end()), symbols.end());
+  std::vector<std::pair<uint32_t, uint32_t>> members;  // token, symbol
+  for (uint32_t symbol : symbols)
+    automaton_.terms().for_each_token(symbol, [&](uint32_t token) { members.emplace_back(token, symbol); });
+  automaton_.meter().work(members.size(), kMoving);
+  if (symbols.size() > 1) std::sort(members.begin(), members.end());
+  std::map<std::vector<uint32_t>, size_t> groups;  // by the symbols that a token is one of
+  size_t last = 0;  // the group of the token before
+  std::vector<uint32_t> held, before;
+  for (size_t i = 0; i < members.size();) {
+    const uint32_t token = members[i].first;
+    held.clear();
+    for (; i < members.size() && members[i].first == token; ++i) held.push_back(members[i].second);
+    if (held != before) {
+      const auto [place, is_new] = groups.try_emplace(held, steps.size());
+      if (is_new) steps.emplace_back(std::vector<uint32_t>{}, step_special(id, token));
+      last = place->second;
+      before = held;
+    }
+    steps[last].first.push_back(token);
+  }
+  return steps;
+}
+
+NodeId Machine::joined(NodeId one, NodeId other) {
+  if (one == kDeadNode || one == other) return other;
+  if (other == kDeadNode) return one;
+  const auto first = configs(one), second = configs(other);
+  std::vector<Config> both(first.begin(), first.end());
+  both.insert(both.end(), second.begin(), second.end());
+  return intern(both);
 }
 
 std::vector<FrameId> Machine::scopes(NodeId id) const {
@@ -254,14 +337,15 @@ std::vector<FrameId> Machine::pending_scopes(NodeId id) {
   return found;
 }
 
-NodeId Machine::without(NodeId id, std::span<const FrameId> dropped) {
-  std::map<FrameId, FrameId> kept;  // what becomes of a frame; kNone: every way through it is dropped
-  for (FrameId frame : dropped) kept[frame] = kNone;
+// The node with other frames: `remake` gives what becomes of a frame whose ways down have changed, kNone where every way
+// through it is dropped.  Frames that are not touched stay, and so do those below them.
+template <class IsTouched, class Remake>
+NodeId Machine::rebuilt(NodeId id, std::map<FrameId, FrameId> kept, IsTouched&& is_touched, Remake&& remake) {
   std::vector<FrameId> work;
   for (const auto& [state, frame] : configs(id)) work.push_back(frame);
   while (!work.empty()) {
     const FrameId frame = work.back();
-    if (!frames_[frame].in_scope) kept.emplace(frame, frame);
+    if (!is_touched(frames_[frame])) kept.emplace(frame, frame);
     if (kept.contains(frame)) {
       work.pop_back();
       continue;
@@ -274,12 +358,44 @@ NodeId Machine::without(NodeId id, std::span<const FrameId> dropped) {
     for (const auto& [state, below] : entries(frame))
       if (kept.at(below) != kNone) left.emplace_back(state, kept.at(below));
     const Frame held = frames_[frame];
-    kept[frame] = left.empty() ? kNone : intern_frame(left, held.rule, held.scope);
+    kept[frame] = left.empty() ? kNone : remake(held, left);
   }
   std::vector<Config> left;
   for (const auto& [state, frame] : configs(id))
     if (kept.at(frame) != kNone) left.emplace_back(state, kept.at(frame));
   return left.empty() ? kDeadNode : intern(left);
+}
+
+NodeId Machine::without(NodeId id, std::span<const FrameId> dropped) {
+  std::map<FrameId, FrameId> kept;
+  for (FrameId frame : dropped) kept[frame] = kNone;
+  return rebuilt(
+      id, std::move(kept), [](const Frame& frame) { return frame.in_scope; },
+      [&](const Frame& held, std::vector<Config>& left) { return intern_frame(left, held.rule, held.scope, held.tokens); });
+}
+
+bool Machine::is_sure(NodeId id, Distance more) const {
+  if (nodes_[id].least == kNone) return nodes_[id].distance < kInfinite;
+  if (nodes_[id].sure == kInfinite) return false;
+  const auto held = configs(id);
+  return std::any_of(held.begin(), held.end(), [&](const Config& config) {
+    const Frame& frame = frames_[config.second];
+    return frame.rest < kInfinite && add(automaton_[config.first].distance, more) <= frame.slack;
+  });
+}
+
+// The last byte that was read stands in every frame below a configuration, so the token is one of its part.  Where a
+// part may hold no further token, what comes after it was reached when its text ended, and the part itself is left.
+NodeId Machine::tick(NodeId id) {
+  if (!nodes_[id].in_budget || nodes_[id].ticked != kNone) return known_tick(id);
+  const NodeId after = rebuilt(
+      id, {}, [](const Frame& frame) { return frame.in_budget; },
+      [&](const Frame& held, std::vector<Config>& left) {
+        if (held.tokens == 1) return kNone;
+        return intern_frame(left, held.rule, held.scope, held.tokens == kNone ? kNone : held.tokens - 1);
+      });
+  nodes_[id].ticked = after;
+  return after;
 }
 
 void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
@@ -305,7 +421,7 @@ size_t Machine::bytes_used() const {
   size_t ids = node_of_list_.capacity();
   for (const auto& frames : frame_of_list_) ids += frames.capacity();
   return automaton_.bytes_used() + lists_.bytes() + frames_.size() * sizeof(Frame) + nodes_.size() * sizeof(Node) +
-         ids * sizeof(uint32_t) + edge_bytes_;
+         ids * sizeof(uint32_t) + budget_frames_.size() * 2 * sizeof(*budget_frames_.begin()) + edge_bytes_;
 }
 
 }  // namespace structgen

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,8 @@ using NodeId = uint32_t;
 constexpr FrameId kRoot = 0;    // below the outermost rule: popping it ends the text
 constexpr NodeId kDeadNode = 0;
 
+constexpr double kNoTemperature = -1;
+
 using Config = std::pair<StateId, FrameId>;
 
 struct Frame {
@@ -31,6 +35,13 @@ struct Frame {
   Distance distance = 0; // shortest completion after the call returns
   Scope scope = Scope::kNone;  // of that rule
   bool in_scope = false;       // this frame or one below it is that of a container's scope
+  double temperature = kNoTemperature;  // of the innermost part that has one, this frame's or one's below it
+  // Budgets of tokens.  `slack`: how many bytes may be missing until the call returns so that single bytes complete the
+  // text within all budgets that are open, with `rest` bytes behind it; `rest` is infinite where none may.
+  uint32_t tokens = kNone;  // that may still write text of the rule; kNone: any number
+  bool in_budget = false;   // this frame or one below it has such a number
+  uint32_t least = kNone;   // the smallest number of those frames, and of TermStore::least_budget() behind them
+  Distance slack = kInfinite, rest = 0;
 };
 
 struct Node {
@@ -41,8 +52,14 @@ struct Node {
   bool accepting = false;    // the text may end here
   bool only_accepting = false;  // ... and nothing may follow
   bool has_specials = false;
+  bool has_token_sets = false;  // of which tokens with bytes may be members
   bool in_scope = false;  // some configuration stands inside a rule with the scope of a container
   bool in_label = false;  // ... of a label, of which something is read
+  double temperature = kNoTemperature;  // the highest of the parts that the next token may stand in
+  bool in_budget = false;  // some configuration stands in a frame with a number of tokens
+  uint32_t least = kNone;  // the smallest budget of tokens that is open or may be met; kNone: there is none
+  Distance sure = kInfinite;  // bytes, each a token, that complete the text within all budgets; infinite: not known
+  NodeId ticked = kNone;      // tick() of it, where that is known
   std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
   std::unique_ptr<std::array<NodeId, 256>> many;         // the same when there are more; kNone is unknown
 };
@@ -57,6 +74,8 @@ class Machine {
   NodeId start(TermId term);
   // The node at which the walk of one configuration's own automaton begins: `state` over the root frame.
   NodeId local(StateId state);
+  // The node of some configurations, of which those that are finished are left for what comes after them.
+  NodeId node_of(std::span<const Config> configs);
   NodeId step(NodeId node, uint8_t byte);
   // The same without making anything: kNone where the transition is not known yet.
   NodeId known_step(NodeId node, uint8_t byte) const;
@@ -66,6 +85,19 @@ class Machine {
   bool same_step(NodeId one, NodeId other, uint8_t byte) const;
   NodeId step_special(NodeId node, uint32_t token);
   std::vector<uint32_t> specials(NodeId node) const;
+  // The same in groups, with the node behind each.
+  std::vector<std::pair<std::vector<uint32_t>, NodeId>> special_steps(NodeId node);
+  // The node of both, of which one may be dead.
+  NodeId joined(NodeId one, NodeId other);
+
+  // The node after a token that ended here: all parts that are open have one token less, and those without any are left.
+  NodeId tick(NodeId node);
+  NodeId known_tick(NodeId node) const { return nodes_[node].in_budget ? nodes_[node].ticked : node; }
+
+  // The smallest budget of tokens among the rules that a state may call; kNone: there is none.
+  uint32_t least_budget(StateId state);
+  // Whether single bytes complete the text within all budgets, after so many bytes that change nothing else.
+  bool is_sure(NodeId node, Distance more) const;
 
   // The frames of containers that configurations of the node stand in, and the node without these configurations.
   std::vector<FrameId> scopes(NodeId id) const;
@@ -87,7 +119,9 @@ class Machine {
 
  private:
   NodeId intern(std::vector<Config>& configs);
-  FrameId intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope);
+  FrameId intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope, uint32_t tokens);
+  template <class IsTouched, class Remake>
+  NodeId rebuilt(NodeId id, std::map<FrameId, FrameId> kept, IsTouched&& is_touched, Remake&& remake);
   std::vector<Config> enter_calls(std::span<const Config> configs);
   void remember(NodeId node, uint8_t byte, NodeId target);
 
@@ -95,7 +129,8 @@ class Machine {
   ListPool<Config> lists_;
   std::deque<Frame> frames_;
   std::deque<Node> nodes_;
-  std::vector<FrameId> frame_of_list_[kScopes];  // by scope: the same returns from within a scope and from without differ
+  std::vector<FrameId> frame_of_list_[kAllScopes];  // by scope: the same returns from within a scope and from without differ
+  std::unordered_map<uint64_t, FrameId> budget_frames_;  // by list and number of tokens
   std::vector<NodeId> node_of_list_;
   size_t edge_bytes_ = 0;
 };

@@ -80,8 +80,8 @@ void Matcher::enter(Engine& engine, NodeId node) {
 // The node after a token that is no EOS, or the dead node.
 NodeId Matcher::step(Engine& engine, NodeId node, uint32_t token) const {
   if (token >= engine.tokens().size()) return kDeadNode;
-  if (engine.tokens().token(token).empty()) return engine.machine().step_special(node, token);
-  const NodeId next = engine.step_token(node, token);
+  const bool is_text = !engine.tokens().token(token).empty();
+  const NodeId next = is_text ? engine.step_token(node, token) : engine.step_special(node, token);
   if (next != kDeadNode && !engine.completable(next, constraint_->limits().distance_steps)) return kDeadNode;
   return next;
 }
@@ -103,7 +103,7 @@ bool Matcher::accept(uint32_t token) {
     if (epoch_ == engine.epoch() && engine.byte_complete() && !engine.tokens().token(token).empty()) {
       const NodeId next = engine.known_step_token(node_, token);
       if (next == kDeadNode) return false;
-      if (next != kNone) {
+      if (next != kNone && engine.machine().is_sure(next, 0)) {
         steps_.push_back({node_, accepting_, token, {}});
         enter(engine, next);
         return true;
@@ -266,7 +266,7 @@ std::vector<uint32_t> Matcher::allowed_tokens(size_t most) {
       live = run([&](Engine& held) { return held.distinct().live(position(), constraint_->effort(), enough); });
     } else {
       const std::shared_lock lock(engine.mutex());
-      if (epoch_ == engine.epoch()) live = engine.machine()[node_].live;
+      if (epoch_ == engine.epoch() && engine.machine()[node_].least == kNone) live = engine.machine()[node_].live;
     }
     if (live.size() >= most) {
       const Trie& trie = engine.tokens().trie();
@@ -289,7 +289,7 @@ bool Matcher::needs_budget_mask(uint32_t budget) {
   if (terminated_) return false;
   if (!constraint_->engine().byte_complete() || budget == 0) return true;
   return run([&](Engine& held) {
-    return constraint_->has_scope() ? needs_budget_in_scopes(held, budget - 1) : held.reach(node_) > budget - 1;
+    return constraint_->has_scope() ? needs_budget_in_scopes(held, budget - 1) : (!held.keeps_budgets(node_) || held.reach(node_) > budget - 1);
   });
 }
 
@@ -361,6 +361,12 @@ std::string Matcher::live_bytes() {
     live.for_each([&](uint8_t byte) { bytes.push_back(static_cast<char>(byte)); });
     return bytes;
   });
+}
+
+std::optional<double> Matcher::temperature() {
+  if (terminated_ || !constraint_->has_temperatures()) return std::nullopt;
+  const double found = run([&](Engine& engine) { return engine.machine()[node_].temperature; });
+  return found < 0 ? std::nullopt : std::optional<double>(found);
 }
 
 std::vector<uint32_t> Matcher::live_specials() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,9 +28,12 @@ class Constraint {
   // What is known of the rules without repetition that the grammar has.
   Scope scope() const { return scopes_.containers; }
   bool has_labels() const { return scopes_.labels; }
+  bool has_temperatures() const { return scopes_.temperatures; }
+  bool has_token_sets() const { return scopes_.token_sets; }
   bool has_scope() const { return scope() != Scope::kNone || has_labels(); }
   // Whether a completion must be searched for anywhere, since nothing is promised of what must differ.
   bool is_searched() const { return scope() == Scope::kUnknown; }
+  bool has_budgets() const { return scopes_.budgets; }
   // Whether needs_budget_mask() is a table look-up that may say no.
   bool has_reach() const { return !has_scope() && engine_->byte_complete(); }
   Distinct::Effort effort() const { return {scope() != Scope::kNone, is_searched(), limits_.distance_steps}; }
@@ -53,6 +57,11 @@ class Constraint {
     prepare();
     const Charge charge(*this);
     return work(*engine_);
+  }
+
+  // Whether tokens complete the empty text.
+  bool is_completable() const {
+    return exclusively([&](Engine& engine) { return engine.completable(start(), limits_.distance_steps); });
   }
 
   // The first node; call it with exclusive access.
@@ -117,6 +126,8 @@ class Matcher {
   NodeId state_id();  // equal for equal futures, until the engine forgets
   std::string live_bytes();
   std::vector<uint32_t> live_specials();
+  // The highest temperature of the parts of the text that the next token may stand in; none where none has one.
+  std::optional<double> temperature();
   std::vector<std::string> rule_path();
 
  private:

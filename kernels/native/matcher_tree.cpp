@@ -54,7 +54,7 @@ bool Matcher::follow_known(const Branches& tree, std::vector<bool>& allowed, uin
     } else if (token < engine.tokens().size()) {
       if (engine.tokens().token(token).empty()) return false;
       nodes[i + 1] = engine.known_step_token(before, token);
-      if (nodes[i + 1] == kNone) return false;
+      if (nodes[i + 1] == kNone || (nodes[i + 1] != kDeadNode && !engine.machine().is_sure(nodes[i + 1], 0))) return false;
       allowed[i] = nodes[i + 1] != kDeadNode;
     }
   }

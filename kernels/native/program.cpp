@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <span>
 #include <stdexcept>
@@ -69,6 +70,7 @@ class Run {
       }
       case Kind::kChars: return spelled(one.decoded, [&] { return terms_.chars(ranges(one)); });
       case Kind::kSpecial: return terms_.special(one.low);
+      case Kind::kTokens: return terms_.token_set(ranges(one));
       case Kind::kSequence: return terms_.sequence(parts(operands));
       case Kind::kChoice: return terms_.choice(parts(operands));
       case Kind::kRepeat: return terms_.repeat(made_[operands[0]], one.low, one.high);
@@ -83,6 +85,13 @@ class Run {
       case Kind::kSetRule: terms_.set_rule(first_rule + one.low, made_[operands[0]]); return kEmptyTerm;
       case Kind::kShare: return terms_.call(shared_rule(shared_.plain, made_[operands[0]]).first);
       case Kind::kScope: return scoped(made_[operands[0]], static_cast<Scope>(one.low));
+      case Kind::kTempered: {
+        const Scope scope = terms_.temperature_scope(std::bit_cast<double>(uint64_t{one.high} << 32 | one.low));
+        const auto [rule, is_new] = shared_rule(shared_.scoped[static_cast<size_t>(scope)], made_[operands[0]]);
+        if (is_new) terms_.set_scope(rule, scope);
+        return terms_.call(rule);
+      }
+      case Kind::kBudget: return budgeted(made_[operands[0]], one.low);
       case Kind::kTerm: return one.low;
     }
     return kEmptyTerm;
@@ -131,6 +140,17 @@ class Run {
     return terms_.call(rule);
   }
 
+  TermId budgeted(TermId item, uint32_t tokens) {
+    if (tokens == 0 && terms_.distance(item) != kUnsolved) return terms_.distance(item) == 0 ? kEpsilonTerm : kEmptyTerm;
+    const auto [place, is_new] = shared_.budgets.try_emplace(uint64_t{item} << 32 | tokens, 0);
+    if (is_new) {
+      place->second = terms_.add_rule("");
+      terms_.set_rule(place->second, item);
+      terms_.set_budget(place->second, tokens);
+    }
+    return terms_.call(place->second);
+  }
+
   const Program& program_;
   Automaton& automaton_;
   TermStore& terms_;
@@ -158,6 +178,7 @@ bool is_sound(const Program& program, size_t index) {
     }
     case Kind::kCall: return one.low < program.rules.size();
     case Kind::kSpecial:
+    case Kind::kTokens:
     case Kind::kTerm: return false;
     default: break;
   }
@@ -174,6 +195,8 @@ bool is_sound(const Program& program, size_t index) {
     case Kind::kScope: return count == 1 && one.low < kScopes;
     case Kind::kNot:
     case Kind::kJsonString:
+    case Kind::kTempered:
+    case Kind::kBudget:
     case Kind::kShare: return count == 1;
     default: return false;
   }
@@ -192,6 +215,27 @@ bool is_sound(const Program& program) {
 }
 
 }  // namespace
+
+uint32_t Program::splice(const Program& other) {
+  using Kind = Instruction::Kind;
+  const auto first = static_cast<uint32_t>(instructions.size()), first_rule = static_cast<uint32_t>(rules.size()),
+             first_range = static_cast<uint32_t>(ranges.size()), first_byte = static_cast<uint32_t>(text.size()),
+             first_operand = static_cast<uint32_t>(operands.size());
+  rules.insert(rules.end(), other.rules.begin(), other.rules.end());
+  ranges.insert(ranges.end(), other.ranges.begin(), other.ranges.end());
+  for (uint32_t operand : other.operands) operands.push_back(first + operand);
+  text += other.text;
+  for (Instruction one : other.instructions) {
+    const bool is_set = one.kind == Kind::kSetRule;
+    const bool has_ranges = one.kind == Kind::kBytes || one.kind == Kind::kChars || one.kind == Kind::kTokens;
+    const uint32_t moved = one.kind == Kind::kLiteral ? first_byte : has_ranges ? first_range : first_operand;
+    one.begin += moved;
+    one.end += moved;
+    if (is_set || one.kind == Kind::kCall) one.low += first_rule;
+    instructions.push_back(one);
+  }
+  return first + other.result;
+}
 
 std::string pack(const Program& program) {
   if (!is_sound(program)) throw std::invalid_argument("a program that names terms or tokens cannot be packed");

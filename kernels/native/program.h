@@ -20,6 +20,7 @@ struct Instruction {
     kBytes,       // operands: `ranges`
     kChars,       // operands: `ranges`
     kSpecial,     // low: token id
+    kTokens,      // operands: `ranges`, of token ids
     kSequence,    // operands: instructions, as below
     kChoice,
     kRepeat,      // one operand, from low to high times
@@ -31,6 +32,8 @@ struct Instruction {
     kSetRule,     // the operand becomes the body of rule low; makes no term
     kShare,       // the operand as a rule that is one for all grammars of an engine
     kScope,       // the members of the operand that a Scope leaves, as a shared rule; low: that scope
+    kTempered,    // the operand as a rule with a temperature of its own: the bits of a double in `low` and `high`
+    kBudget,      // the texts of the operand that at most `low` tokens write, as a shared rule
     kTerm,        // low: a term that the engine has already
   };
   Kind kind;
@@ -51,6 +54,8 @@ struct Program {
   size_t bytes() const {
     return instructions.size() * sizeof(Instruction) + operands.size() * 4 + text.size() + ranges.size() * sizeof(CodePoints);
   }
+  // Appends another program; the instruction that makes what the other makes.
+  uint32_t splice(const Program& other);
 };
 
 // A program as bytes, for the same build.  Throws std::invalid_argument where it names terms of an engine, or tokens.
@@ -61,7 +66,8 @@ Program unpack(std::string_view data);
 // Rules that are one for all grammars of an engine, by the term of their body.
 struct SharedRules {
   std::unordered_map<TermId, RuleId> plain;
-  std::unordered_map<TermId, RuleId> scoped[kScopes];
+  std::unordered_map<TermId, RuleId> scoped[kAllScopes];
+  std::unordered_map<uint64_t, RuleId> budgets;  // by body and tokens
   // Whether tokens spell whatever completes a label; else there are none in the grammars of the engine.
   bool has_labels = false;
 };

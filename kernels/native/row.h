@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "intern.h"
@@ -18,11 +19,15 @@ struct Row {
   uint32_t residual = kNone;          // trie of what is left of tokens after the state's own automaton ended
   uint32_t exits = kNone;             // list of the nodes of the vocabulary's trie where it can end within a token
 
+  // Where rules are called behind the first bytes of many tokens: the trie of what is left of these, and the state there.
+  // The row leaves out the tokens that go on, for the rules have rows that many callers share.
+  std::vector<std::pair<uint32_t, uint32_t>> onward;
+
   // After any text that begins one of the tokens, so many bytes complete the state's own automaton; kNone: unknown.
   uint32_t reach = kNone;
 
   bool empty() const { return !mask && added.empty(); }
-  size_t bytes() const { return sizeof(Row) + (added.capacity() + removed.capacity()) * 4; }
+  size_t bytes() const { return sizeof(Row) + (added.capacity() + removed.capacity() + 2 * onward.capacity()) * 4; }
 
   // Asks for the memory that write() and merge() read.
   void prefetch() const;

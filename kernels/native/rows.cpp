@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
 
 #include "dense_walk.h"
 #include "engine.h"
@@ -60,8 +61,26 @@ const Row& Engine::row(TrieId trie, StateId state) {
   return *find_row(trie, state);
 }
 
+// Whether tokens as symbols may stand next in both states alike.
+bool Engine::same_symbols(StateId one, StateId other) {
+  const auto& first = machine_.automaton().expanded(one).specials;
+  const auto& second = machine_.automaton().expanded(other).specials;
+  const auto equal = [](const auto& a, const auto& b) { return a.first == b.first; };
+  return std::equal(first.begin(), first.end(), second.begin(), second.end(), equal);
+}
+
+// Whether the state is within a JSON string, whichever way it was read.
+bool Engine::is_json(StateId state) {
+  const TermStore& terms = machine_.automaton().terms();
+  const auto items = machine_.automaton().items(state);
+  return std::all_of(items.begin(), items.end(), [&](TermId item) {
+    const Term whole = terms[item];
+    return (whole.kind == Kind::kSequence ? terms[whole.a].kind : whole.kind) == Kind::kJson;
+  });
+}
+
 Row Engine::make_row(StateId state, const Near& near) {
-  if (near.state != kNone) {
+  if (near.state != kNone && same_symbols(state, near.state)) {
     const Row& base = *find_row(kVocabularyTrie, near.state);
     const bool is_bound = near.same != 0;
     const bool helps = !is_bound || (base.reach != kNone && base.reach < near.same);
@@ -71,8 +90,8 @@ Row Engine::make_row(StateId state, const Near& near) {
   const Absorption absorbed = absorption({state, kNone});
   if (absorbed.groups != 0 && absorbed.count >= tokens_->trie().max_depth)
     if (!absorbed.is_closed || absorbed.groups == kPlainString) {  // or too few have these groups to be worth a part
-      // A JSON string goes on by itself, or ends.
-      const bool is_string = absorbed.is_outside || absorbed.is_closed;
+      // A JSON string goes on by itself, or ends; any other text may also go on by a character outside of the groups.
+      const bool is_string = absorbed.is_outside || (absorbed.is_closed && is_json(state));
       if (const auto beyond = tokens_->part(absorbed.groups, is_string ? kStringBreaks : absorption_breaks(state, absorbed.groups)))
         return class_row(state, *beyond);
     }
@@ -346,36 +365,40 @@ bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fe
 
 Row Engine::plain_row(TrieId id, StateId state) {
   const Trie& walked = trie(id);
+  const bool is_own = id == kVocabularyTrie || (id & kOwn) != 0;
   Found found;
+  std::map<StateId, std::vector<uint32_t>> onward;
   const State& own = machine_.automaton().expanded(state);
-  if (id != kVocabularyTrie || own.calls.empty()) {
-    uint32_t place = 0;
-    StateId after = state;
-    if (follow_literal(walked, place, after, found)) {
-      const Spot here = spot(after);
-      if (place == 0 || enter(walked, place, here, found)) walk(walked, place, here, found);
-    }
+  const auto follow = [&](uint32_t place, StateId after) {
+    if (!follow_literal(walked, place, after, found)) return;
+    const Spot here = spot(after);
+    if (place != 0 && !enter(walked, place, here, found)) return;
+    if (id == kVocabularyTrie && place != 0 && here.state == kNone && walked.end[place] - place >= kManyNodes) onward[after].push_back(place);
+    else walk(walked, place, here, found);
+  };
+  if (!is_own || own.calls.empty()) {
+    follow(0, state);
   } else {  // along the state's own edges only
     const uint32_t stop = walked.child_begin[1];
     for (uint32_t at = walked.next_child(0, stop, own.live); at < stop; at = walked.next_child(at + 1, stop, own.live)) {
-      uint32_t place = walked.child_node[at];
+      const uint32_t place = walked.child_node[at];
       if (walked.is_leaf(place)) {
         add_tokens(walked, place, found);
         found.reach = kNone;
-        continue;
+      } else {
+        follow(place, own.next[walked.child_byte[at]]);
       }
-      StateId after = own.next[walked.child_byte[at]];
-      if (!follow_literal(walked, place, after, found)) continue;
-      if (const Spot here = spot(after); enter(walked, place, here, found)) walk(walked, place, here, found);
     }
   }
   if (id == kVocabularyTrie) {
-    for (const auto& [token, after] : own.specials) found.tokens.push_back(token);
+    for (const auto& [symbol, after] : own.specials)
+      machine_.automaton().terms().for_each_token(symbol, [&](uint32_t token) { found.tokens.push_back(token); });
     std::vector<uint32_t> exits = std::move(found.exits);
-    const uint32_t reach = own.specials.empty() ? found.reach : kNone;
+    const uint32_t reach = own.specials.empty() && onward.empty() ? found.reach : kNone;
     Row made = pack(std::move(found), nullptr);
     made.reach = reach;
     set_exits(made, std::move(exits));
+    for (const auto& [after, places] : onward) made.onward.emplace_back(residual(exit_list(places)), after);
     return made;
   }
   const std::vector<uint32_t> exits = std::move(found.exits);
@@ -391,7 +414,8 @@ Row Engine::class_row(StateId state, const TriePart& beyond) {
   const Absorption absorbed = absorption({state, kNone});
   Found found;
   walk(beyond.trie, 0, spot(state), found);
-  for (const auto& [token, after] : machine_.automaton().expanded(state).specials) found.tokens.push_back(token);
+  for (const auto& [symbol, after] : machine_.automaton().expanded(state).specials)
+    machine_.automaton().terms().for_each_token(symbol, [&](uint32_t token) { found.tokens.push_back(token); });
   std::vector<uint32_t> exits = std::move(found.exits);
   for (uint32_t& exit : exits) exit = beyond.origin[exit];
   const uint32_t reach = std::max(found.reach, absorbed.distance);
@@ -482,16 +506,26 @@ Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
 
 // Notes where the automaton may end within tokens of the vocabulary, and what is left of them there.
 void Engine::set_exits(Row& row, std::vector<uint32_t> exits) {
+  row.exits = exit_list(exits);
+  row.residual = exits.empty() ? kNone : residual(row.exits);
+}
+
+uint32_t Engine::exit_list(std::vector<uint32_t> exits) {
   const size_t before = exit_lists_.bytes();
-  row.exits = exit_lists_.intern(std::span<const uint32_t>(exits));
+  const uint32_t list = exit_lists_.intern(std::span<const uint32_t>(exits));
   cache_bytes_ += exit_lists_.bytes() - before;
-  if (residuals_.size() <= row.exits) residuals_.resize(row.exits + 1, kNone);
-  TrieId& residual = residuals_[row.exits];
-  if (residual == kNone && !exits.empty()) {
+  return list;
+}
+
+// What is left of the vocabulary's tokens at the nodes of a list.
+TrieId Engine::residual(uint32_t list) {
+  if (residuals_.size() <= list) residuals_.resize(list + 1, kNone);
+  if (residuals_[list] == kNone) {
+    const std::vector<uint32_t> exits(exit_lists_[list].begin(), exit_lists_[list].end());
     for (uint32_t exit : exits) look_at(kResidualSteps * (tokens_->trie().end[exit] - exit));
-    residual = intern_trie(tokens_->residual(exits));
+    residuals_[list] = intern_trie(tokens_->residual(exits));
   }
-  row.residual = residual;
+  return residuals_[list];
 }
 
 std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {

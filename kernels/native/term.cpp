@@ -418,6 +418,29 @@ void TermStore::set_rule(RuleId rule, TermId body) {
   if (distances_[body] != kUnsolved) rules_[rule].distance = distances_[body];
 }
 
+// The parts of a term that may call rules.
+template <class Visit>
+void TermStore::for_each_part(TermId id, Visit&& visit) const {
+  const Term& term = terms_[id];
+  switch (term.kind) {
+    case Kind::kSequence: visit(term.b); [[fallthrough]];
+    case Kind::kRepeat:
+    case Kind::kPermutationPrefix:
+    case Kind::kPermutationTail: visit(term.a); break;
+    case Kind::kChoice:
+      for (TermId part : lists_[term.a]) visit(part);
+      break;
+    case Kind::kPermutation: {
+      const Permutation parts(*this, term);
+      visit(parts.separator);
+      visit(parts.rest);
+      for (uint32_t item : parts.items) visit(Permutation::term_of(item));
+      break;
+    }
+    default: break;
+  }
+}
+
 TermStore::Scopes TermStore::scopes_below(TermId root) const {
   Scopes found;
   if (!has_scopes_) return found;
@@ -428,24 +451,102 @@ TermStore::Scopes TermStore::scopes_below(TermId root) const {
     work.pop_back();
     if (!seen.insert(id).second) continue;
     const Term& term = terms_[id];
-    if (term.kind == Kind::kSequence || term.kind == Kind::kRepeat) {
-      work.push_back(term.a);
-      if (term.kind == Kind::kSequence) work.push_back(term.b);
-    } else if (term.kind == Kind::kChoice) {
-      work.insert(work.end(), lists_[term.a].begin(), lists_[term.a].end());
-    } else if (term.kind == Kind::kPermutation) {
-      const Permutation parts(*this, term);
-      work.push_back(parts.separator);
-      work.push_back(parts.rest);
-      for (uint32_t item : parts.items) work.push_back(Permutation::term_of(item));
-    } else if (term.kind == Kind::kCall) {
+    for_each_part(id, [&](TermId part) { work.push_back(part); });
+    if (term.kind == Kind::kCall) {
+      found.budgets |= rules_[term.a].tokens != kNone;
       const Scope scope = rules_[term.a].scope;
       if (is_container(scope)) found.containers = std::max(found.containers, scope);
       found.labels |= is_label(scope);
+      found.temperatures |= is_tempered(scope);
       work.push_back(rules_[term.a].body);
+    } else if (term.kind == Kind::kSpecial) {
+      found.token_sets |= (term.a & kTokenSet) != 0;
     }
   }
   return found;
+}
+
+// Rules that were solved call none that were made later, so what is known of them stays.
+void TermStore::bound_rules() {
+  const auto first = static_cast<RuleId>(rule_budgets_.size()), end = static_cast<RuleId>(rules_.size());
+  std::vector<std::pair<uint32_t, RuleId>> order;            // budgets, smallest first
+  std::vector<std::vector<RuleId>> callers(end - first);
+  rule_budgets_.resize(end, kNone);
+  std::unordered_set<TermId> seen;
+  std::vector<TermId> work;
+  for (RuleId rule = first; rule < end; ++rule) {
+    const Rule& held = rules_[rule];
+    if (held.tokens != kNone && held.distance < kInfinite) order.emplace_back(held.tokens < held.distance ? 0 : held.tokens, rule);
+    seen.clear();
+    work.assign(1, held.body);
+    while (!work.empty()) {
+      const TermId id = work.back();
+      work.pop_back();
+      if (!seen.insert(id).second) continue;
+      for_each_part(id, [&](TermId part) { work.push_back(part); });
+      if (terms_[id].kind != Kind::kCall) continue;
+      const RuleId callee = terms_[id].a;
+      if (callee >= first) callers[callee - first].push_back(rule);
+      else if (rule_budgets_[callee] != kNone) order.emplace_back(rule_budgets_[callee], rule);
+    }
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<RuleId> open;
+  for (const auto& [budget, from] : order) {
+    open.assign(1, from);
+    while (!open.empty()) {
+      const RuleId rule = open.back();
+      open.pop_back();
+      if (rule_budgets_[rule] != kNone) continue;  // a smaller one is known
+      rule_budgets_[rule] = budget;
+      open.insert(open.end(), callers[rule - first].begin(), callers[rule - first].end());
+    }
+  }
+}
+
+uint32_t TermStore::least_budget(TermId root) {
+  if (!has_budgets_) return kNone;
+  if (rule_budgets_.size() < rules_.size()) bound_rules();
+  if (term_budgets_.size() < terms_.size()) term_budgets_.resize(terms_.size());
+  std::vector<TermId> work{root};
+  while (!work.empty()) {
+    const TermId id = work.back();
+    if (!term_budgets_[id]) {
+      uint32_t least = terms_[id].kind == Kind::kCall ? rule_budgets_[terms_[id].a] : kNone;
+      const size_t before = work.size();
+      for_each_part(id, [&](TermId part) {
+        if (term_budgets_[part]) least = std::min(least, *term_budgets_[part]);
+        else work.push_back(part);
+      });
+      if (work.size() != before) continue;
+      term_budgets_[id] = least;
+    }
+    work.pop_back();
+  }
+  return *term_budgets_[root];
+}
+
+TermId TermStore::token_set(std::span<const CodePoints> ranges) {
+  if (ranges.empty()) return kEmptyTerm;
+  has_scopes_ = true;
+  return make({Kind::kSpecial, kTokenSet | token_sets_.intern(ranges), 0, 0});
+}
+
+bool TermStore::is_symbol_of(uint32_t symbol, uint32_t token) const {
+  if ((symbol & kTokenSet) == 0) return symbol == token;
+  const auto ranges = token_sets_[symbol & ~kTokenSet];
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), token, [](uint32_t id, const CodePoints& range) { return id < range.first; });
+  return after != ranges.begin() && token <= std::prev(after)->second;
+}
+
+Scope TermStore::temperature_scope(double temperature) {
+  auto place = std::find(temperatures_.begin(), temperatures_.end(), temperature);
+  if (place == temperatures_.end()) {
+    constexpr size_t kMost = kAllScopes - kTempered;
+    if (temperatures_.size() == kMost) throw LimitError("temperatures", kMost, "telling parts with a temperature of their own apart");
+    place = temperatures_.insert(temperatures_.end(), temperature);
+  }
+  return static_cast<Scope>(kTempered + static_cast<size_t>(place - temperatures_.begin()));
 }
 
 void TermStore::solve_rules() {

@@ -46,7 +46,7 @@ enum class Kind : uint8_t {
   kChoice,      // a: list of at least two terms
   kRepeat,      // a repeated from b to c times; c = kNone is unbounded
   kCall,        // a: rule
-  kSpecial,     // a: token id
+  kSpecial,     // a: symbol: a token id, or kTokenSet and a list of ranges of ids, any one of which it is
   kAnd,         // a: list
   kNot,         // a
   kJson,        // what remains of the inside of a JSON string whose decoded remainder is in a
@@ -76,6 +76,9 @@ struct Openings {
   std::vector<std::pair<TermId, TermId>> consuming;
 };
 
+// Of the symbols of tokens, those that stand for sets.
+constexpr uint32_t kTokenSet = uint32_t{1} << 31;
+
 struct OpenPermutation;
 
 using CodePoints = std::pair<uint32_t, uint32_t>;  // an inclusive range
@@ -92,8 +95,11 @@ enum class Scope : uint8_t {
   kUnknown,
 };
 constexpr size_t kScopes = 7;
+// From here on scopes are parts of the text with a temperature of their own, all members of which count: a number each.
+constexpr size_t kTempered = kScopes, kAllScopes = 256;
 constexpr bool is_label(Scope scope) { return scope >= Scope::kLabel && scope <= Scope::kLetterLabel; }
-constexpr bool is_container(Scope scope) { return scope >= Scope::kSpare; }
+constexpr bool is_container(Scope scope) { return scope >= Scope::kSpare && scope <= Scope::kUnknown; }
+constexpr bool is_tempered(Scope scope) { return static_cast<size_t>(scope) >= kTempered; }
 
 class TermStore {
  public:
@@ -141,6 +147,16 @@ class TermStore {
   TermId spelled_out(TermId permutation);
   TermId call(RuleId rule) { return make({Kind::kCall, rule, 0, 0}); }
   TermId special(uint32_t token) { return make({Kind::kSpecial, token, 0, 0}); }
+  // Any one of the tokens in the ranges, as a symbol of its own, whatever its bytes.
+  TermId token_set(std::span<const CodePoints> ranges);  // sorted, disjoint
+  // Whether a symbol of `special` or `token_set` stands for a token.
+  bool is_symbol_of(uint32_t symbol, uint32_t token) const;
+  template <class Visit>
+  void for_each_token(uint32_t symbol, Visit&& visit) const {
+    if ((symbol & kTokenSet) == 0) return visit(symbol);
+    for (const auto& [low, high] : token_sets_[symbol & ~kTokenSet])
+      for (uint32_t token = low; token <= high; ++token) visit(token);
+  }
   TermId conjunction(std::vector<TermId> items);
   TermId negation(TermId item);
   TermId json(TermId value) { return wrap(Kind::kJson, value); }
@@ -165,9 +181,25 @@ class TermStore {
     has_scopes_ = true;
   }
   Scope rule_scope(RuleId rule) const { return rules_[rule].scope; }
+  // The most tokens that may write one text of a rule; kNone: any number.  It is set before the rules are solved.
+  void set_budget(RuleId rule, uint32_t tokens) {
+    rules_[rule].tokens = tokens;
+    has_scopes_ = has_budgets_ = true;
+  }
+  uint32_t rule_budget(RuleId rule) const { return rules_[rule].tokens; }
+  bool has_budgets() const { return has_budgets_; }
+  // The smallest budget of the rules that a term can call; kNone: there is none.  It is 0 where one of them has fewer
+  // tokens than the bytes of its shortest text.  Of solved rules.  O(1) after O(terms below it), and the rules.
+  uint32_t least_budget(TermId id);
+  // The scope of parts with this temperature.  Throws LimitError beyond kAllScopes.
+  Scope temperature_scope(double temperature);
+  double temperature(Scope scope) const { return temperatures_[static_cast<size_t>(scope) - kTempered]; }
   struct Scopes {
     Scope containers = Scope::kNone;  // the least that is known of any
     bool labels = false;
+    bool temperatures = false;
+    bool budgets = false;
+    bool token_sets = false;  // not one of scopes, but it has to be known as they have
   };
   // The scopes in rules that a term can call.  O(terms below it), and nothing without scopes.
   Scopes scopes_below(TermId id) const;
@@ -195,7 +227,11 @@ class TermStore {
     TermId body = kEmptyTerm;
     Distance distance = kUnsolved;
     Scope scope = Scope::kNone;
+    uint32_t tokens = kNone;
   };
+  template <class Visit>
+  void for_each_part(TermId id, Visit&& visit) const;
+  void bound_rules();
   TermId make(const Term& term) { return make(term, std::nullopt); }
   TermId make(const Term& term, std::optional<Distance> distance);
   void prefetch(const Term& term) const;  // for make()
@@ -221,13 +257,17 @@ class TermStore {
   ListPool<uint8_t> blobs_;
   ListPool<uint32_t> classes_;        // of characters, as ranges
   std::vector<TermId> class_terms_;  // of those; kNone: not kept
+  ListPool<CodePoints> token_sets_;
+  std::vector<double> temperatures_;
   std::vector<ByteSet> sets_;
   IdTable set_table_;
   std::vector<Rule> rules_;
   std::vector<TermId> unsolved_;
   std::vector<RuleId> open_rules_;   // made since the rules were last solved
   std::vector<RuleId> solved_rules_;  // made before that
-  bool has_scopes_ = false;
+  bool has_scopes_ = false, has_budgets_ = false;
+  std::vector<uint32_t> rule_budgets_;  // of the rules that were there when it was asked: least_budget() of a call
+  std::vector<std::optional<uint32_t>> term_budgets_;
   TermId everything_ = 0;
   TermId continuations_[4] = {};
   std::unique_ptr<OpenPermutation> opened_;  // the last one that was asked for

@@ -12,6 +12,7 @@ namespace structgen {
 
 namespace {
 
+constexpr uint64_t kSearchShare = 50;  // one search for a completion within budgets may spend this part of the fuel
 constexpr uint64_t kPlanSteps = 4;  // of work, for a byte of a token that spells a completion
 
 }  // namespace
@@ -33,13 +34,12 @@ void Engine::for_each_successor(NodeId start, Visit&& visit) {
     }
     path[all.depth[node]] = here;
     const auto tokens = all.tokens_at(node);
-    if (!tokens.empty() && !visit(tokens, here, walked)) return;
+    if (!tokens.empty())
+      if (const NodeId next = machine_.tick(here); next != kDeadNode && !visit(tokens, next, walked)) return;
     ++node;
   }
-  for (uint32_t token : machine_.specials(start)) {
-    const std::span<const uint32_t> one(&token, 1);
-    if (!visit(one, machine_.step_special(start, token), walked)) return;
-  }
+  for (const auto& [tokens, here] : machine_.special_steps(start))
+    if (const NodeId next = machine_.tick(here); next != kDeadNode && !visit(std::span<const uint32_t>(tokens), next, walked)) return;
 }
 
 const Engine::PathStep& Engine::path_step(NodeId node) {
@@ -57,8 +57,8 @@ const Engine::PathStep& Engine::path_step(NodeId node) {
   live.for_each([&](uint8_t byte) {
     if (distance > wanted) consider(byte, machine_.step(node, byte));
   });
-  for (uint32_t token : machine_.specials(node))
-    if (distance > wanted) consider(-1 - static_cast<int64_t>(token), machine_.step_special(node, token));
+  if (distance > wanted)
+    for (const auto& [tokens, next] : machine_.special_steps(node)) consider(-1 - static_cast<int64_t>(tokens.front()), next);
   return path_steps_.emplace(node, best).first->second;
 }
 
@@ -174,6 +174,85 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
   return bound;
 }
 
+// The node after the first token that spells the shortest completion in bytes in the fewest tokens; dead if none does.
+NodeId Engine::planned_step(NodeId start) {
+  const uint32_t fewest = plan(start);
+  if (fewest == kNone || fewest == 0) return kDeadNode;
+  PathStep step = path_step(start);
+  if (step.symbol < 0) return machine_.tick(step.next);
+  const Trie& all = tokens_->trie();
+  for (uint32_t place = 0; step.next != kNone && step.symbol >= 0; step = path_step(step.next)) {
+    look_at(kPlanSteps);
+    place = all.child(place, static_cast<uint8_t>(step.symbol));
+    if (place == 0) break;
+    if (!all.tokens_at(place).empty() && planned_.at(step.next) == fewest - 1) return machine_.tick(step.next);
+    if (machine_[step.next].accepting) break;
+  }
+  return kDeadNode;
+}
+
+uint32_t Engine::plan_within_budgets(NodeId start) {
+  if (machine_[start].least == kNone) return plan(start);
+  constexpr size_t kMostTokens = 100'000;  // a plan comes nearer to the end, but for parts that are left on the way
+  std::vector<NodeId> chain;
+  uint32_t rest = kNone;
+  for (NodeId node = start; node != kDeadNode; node = planned_step(node)) {
+    const auto known = within_budgets_.find(node);
+    if (known != within_budgets_.end()) rest = known->second;
+    else if (machine_[node].accepting) rest = 0;
+    else if (machine_[node].least == kNone) rest = plan(node);
+    else if (chain.size() < kMostTokens) {
+      chain.push_back(node);
+      continue;
+    }
+    break;
+  }
+  for (; !chain.empty(); chain.pop_back()) {
+    const Distance sure = byte_complete_ ? machine_[chain.back()].sure : kInfinite;
+    rest = std::min(rest == kNone ? kNone : rest + 1, sure == kInfinite ? kNone : sure);
+    within_budgets_.emplace(chain.back(), rest);
+  }
+  return rest;
+}
+
+// Whether tokens complete the text within all budgets; searched among all tokens, those nodes first that miss fewest
+// bytes.  What is found is kept, for each node on the way.
+bool Engine::completable_within_budgets(NodeId start, uint64_t fuel) {
+  const auto is_known = [&](NodeId node) {
+    return machine_[node].accepting || (byte_complete_ && machine_[node].sure < kInfinite) || plan_within_budgets(node) != kNone;
+  };
+  if (is_known(start)) return true;
+  if (const auto found = completable_.find(start); found != completable_.end()) return found->second;
+  using Entry = std::tuple<Distance, uint64_t, NodeId>;  // missing bytes, order
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::unordered_map<NodeId, NodeId> parents{{start, kNone}};
+  uint64_t order = 0;
+  queue.emplace(machine_[start].distance, order, start);
+  while (!queue.empty()) {
+    const NodeId node = std::get<2>(queue.top());
+    queue.pop();
+    NodeId found = kNone;
+    uint64_t spent = 0;
+    for_each_successor(node, [&](std::span<const uint32_t>, NodeId next, uint64_t walked) {
+      spent = walked;
+      if (walked > fuel) return false;
+      if (!parents.try_emplace(next, node).second) return true;
+      const auto known = completable_.find(next);
+      if (known != completable_.end() ? known->second : is_known(next)) found = next;
+      else if (known == completable_.end()) queue.emplace(machine_[next].distance, ++order, next);
+      return found == kNone;
+    });
+    if (found != kNone) {
+      for (; found != kNone; found = parents.at(found)) completable_.insert_or_assign(found, true);
+      return true;
+    }
+    if (spent > fuel) return completable_[start] = false;  // not known: what is let through is certain
+    fuel -= spent;
+  }
+  for (const auto& [node, parent] : parents) completable_.try_emplace(node, false);
+  return false;
+}
+
 uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
   if (machine_[node].accepting) return 0;
   if (const auto found = searched_.find(node); found != searched_.end() && found->second.fuel == fuel) {
@@ -183,7 +262,7 @@ uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
   const uint64_t given = fuel;
   Settled own;
   bool complete = true;
-  uint32_t best = search(node, plan(node), fuel, complete, byte_complete_ ? own : exact_);
+  uint32_t best = search(node, plan_within_budgets(node), fuel, complete, byte_complete_ ? own : exact_);
   exact_.insert(own.begin(), own.end());
   if (!complete) {
     if (best == kNone) throw LimitError("distance_steps", 0, "searching a completion that the tokens can spell");
@@ -195,11 +274,12 @@ uint32_t Engine::min_tokens(NodeId node, uint64_t& fuel) {
 
 bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled) {
   if (machine_[node].accepting) return true;
-  if (byte_complete_ && machine_[node].distance <= limit) return true;
+  if (node == kDeadNode) return false;
+  if (byte_complete_ && machine_[node].sure <= limit) return true;
   if (const auto found = settled.find(node); found != settled.end()) return found->second.tokens <= limit;
   const uint32_t longest = std::max<uint32_t>(tokens_->trie().max_depth, 1);
   if ((machine_[node].distance + longest - 1) / longest > limit) return false;
-  const uint32_t upper = plan(node);
+  const uint32_t upper = plan_within_budgets(node);
   if (upper <= limit) return true;
   if (byte_complete_ && fuel == 0) return false;  // only what is known to fit
   bool complete = true;
@@ -210,22 +290,17 @@ bool Engine::within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settle
 }
 
 bool Engine::completable(NodeId node, uint64_t fuel) {
-  if (byte_complete_ || machine_[node].accepting || plan(node) != kNone) return true;
+  if (machine_[node].least != kNone && byte_complete_) return completable_within_budgets(node, fuel / kSearchShare);
+  if (byte_complete_ || machine_[node].accepting || plan_within_budgets(node) != kNone) return true;
   uint64_t left = fuel;
   return min_tokens(node, left) != kNone;
 }
 
-void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
+// The mask of the tokens that end in a node for which fits(node) holds; with fits_beyond(node, bytes), all texts that end
+// within a character so many bytes further on.
+template <class Fits, class FitsBeyond>
+void Engine::fill_fitting(NodeId start, uint32_t* out, Fits&& fits, FitsBeyond&& fits_beyond) {
   std::memset(out, 0, size_t{words()} * 4);
-  std::unordered_map<NodeId, bool> verdicts;
-  // Where all verdicts are proven, those of earlier calls may serve.  Where fuel may end, a mask must not depend on
-  // what was asked before: the same text and budget have the same mask.
-  Settled own;
-  Settled& settled = byte_complete_ ? own : exact_;
-  const auto fits = [&](NodeId node) {
-    const auto found = verdicts.find(node);
-    return found != verdicts.end() ? found->second : (verdicts[node] = within(node, budget, fuel, settled));
-  };
   const auto allow = [&](std::span<const uint32_t> tokens) {
     for (uint32_t token : tokens) out[token >> 5] |= uint32_t{1} << (token & 31);
   };
@@ -242,14 +317,14 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     }
     path[all.depth[node]] = here;
     const auto tokens = all.tokens_at(node);
-    if (!tokens.empty() && fits(here)) allow(tokens);
+    if (!tokens.empty() && fits(machine_.tick(here))) allow(tokens);
     if (end > node + 1 && byte_complete_) {
       // One verdict holds for a whole subtree if its texts share their shortest completion, but for the rest of a
       // character within which they end.  (Where more characters are required they do not: seven of them may take
-      // more tokens than eight.)
-      const uint32_t tail = character_tail(all.groups[node]);
-      const auto all_fit = [&] { return tail == 0 ? fits(here) : tail <= budget && within(here, budget - tail, fuel, settled); };
-      if (absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && all_fit()) {
+      // more tokens than eight.)  With budgets, what is kept must be what the verdict is about.
+      const bool is_one = machine_[here].least == kNone || machine_.configs(here).size() == 1;
+      const auto all_fit = [&] { return fits_beyond(machine_.tick(here), character_tail(all.groups[node])); };
+      if (is_one && absorption({kNone, here}).may_end && absorbs({kNone, here}, all, node) && all_fit()) {
         allow(std::span(all.tokens).subspan(all.token_begin[node + 1], all.token_begin[end] - all.token_begin[node + 1]));
         node = end;
         continue;
@@ -257,8 +332,33 @@ void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t 
     }
     ++node;
   }
-  for (uint32_t token : machine_.specials(start))
-    if (fits(machine_.step_special(start, token))) allow(std::span(&token, 1));
+  for (const auto& [tokens, next] : machine_.special_steps(start))
+    if (fits(machine_.tick(next))) allow(tokens);
+}
+
+void Engine::fill_within(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
+  std::unordered_map<NodeId, bool> verdicts;
+  // Where all verdicts are proven, those of earlier calls may serve.  Where fuel may end, a mask must not depend on
+  // what was asked before: the same text and budget have the same mask.
+  Settled own;
+  Settled& settled = byte_complete_ ? own : exact_;
+  const auto fits = [&](NodeId node) {
+    const auto found = verdicts.find(node);
+    return found != verdicts.end() ? found->second : (verdicts[node] = within(node, budget, fuel, settled));
+  };
+  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail) {
+    if (!machine_.is_sure(node, tail)) return false;
+    return tail == 0 ? fits(node) : tail <= budget && within(node, budget - tail, fuel, settled);
+  });
+}
+
+void Engine::fill_completable(NodeId start, uint32_t* out, uint64_t fuel) {
+  std::unordered_map<NodeId, bool> verdicts{{kDeadNode, false}};
+  const auto fits = [&](NodeId node) {
+    const auto found = verdicts.find(node);
+    return found != verdicts.end() ? found->second : (verdicts[node] = completable(node, fuel));
+  };
+  fill_fitting(start, out, fits, [&](NodeId node, uint32_t tail) { return machine_.is_sure(node, tail); });
 }
 
 void Engine::allow_fewest(NodeId start, uint32_t* out, uint32_t budget, uint64_t fuel) {
@@ -328,16 +428,62 @@ uint32_t Engine::row_reach(TrieId trie_id, StateId state) {
     node = all ? end : node + 1;
   }
   if (trie_id == kVocabularyTrie)
-    for (uint32_t token : machine_.specials(path[0])) farthest = std::max(farthest, plan(machine_.step_special(path[0], token)));
+    for (const auto& [tokens, next] : machine_.special_steps(path[0])) farthest = std::max(farthest, plan(next));
   reaches_.emplace(key, farthest);
   cache_bytes_ += 32;
   return farthest;
 }
 
+// How many tokens, after the next one, may be needed until a call returns, for plans to keep to the budgets that are open
+// around it; nothing where there is no such number.
+std::optional<uint32_t> Engine::spare_tokens(FrameId root) {
+  std::vector<FrameId> work{root};
+  const auto known = [&](FrameId frame) { return !machine_.frame(frame).in_budget || spare_tokens_.contains(frame); };
+  while (!work.empty()) {
+    const FrameId frame = work.back();
+    if (known(frame)) {
+      work.pop_back();
+      continue;
+    }
+    const auto held = machine_.entries(frame);
+    const std::vector<Config> entries(held.begin(), held.end());
+    const size_t before = work.size();
+    for (const auto& [state, below] : entries)
+      if (!known(below)) work.push_back(below);
+    if (work.size() != before) continue;
+    std::optional<uint32_t> most;
+    for (const auto& [state, below] : entries) {
+      const auto around = machine_.frame(below).in_budget ? spare_tokens_.at(below) : kNone;
+      const uint32_t needed = around && *around != kNone ? plan(machine_.local(state)) : 0;
+      if (around && needed <= *around) most = std::max(most.value_or(0), *around == kNone ? kNone : *around - needed);
+    }
+    const uint32_t tokens = machine_.frame(frame).tokens;
+    if (most && tokens != kNone) most = std::min(*most, tokens - 1);
+    spare_tokens_.emplace(frame, most);
+    work.pop_back();
+  }
+  return machine_.frame(root).in_budget ? spare_tokens_.at(root) : kNone;
+}
+
+bool Engine::keeps_budgets(NodeId node) {
+  const uint32_t least = machine_[node].least;
+  if (least == kNone || least == 0) return least == kNone;
+  bool keeps = true;
+  traverse(node, [&](TrieId trie, StateId state, FrameId frame) -> const Row& {
+    if (keeps) {
+      const uint32_t needed = row_reach(trie, state);
+      const auto spare = spare_tokens(frame);
+      keeps = spare && needed <= *spare && needed < machine_.least_budget(state);  // also in parts that open within a token
+    }
+    return row(trie, state);
+  });
+  return keeps;
+}
+
 uint32_t Engine::reach(NodeId node) {
   uint64_t farthest = 0;
   traverse(node, [&](TrieId trie, StateId state, FrameId frame) -> const Row& {
-    farthest = std::max<uint64_t>(farthest, uint64_t{row_reach(trie, state)} + frame_plan(frame));
+    farthest = std::max<uint64_t>(farthest, uint64_t{row_reach(trie & ~kOwn, state)} + frame_plan(frame));
     return row(trie, state);
   });
   return static_cast<uint32_t>(std::min<uint64_t>(farthest, kFar));

@@ -37,11 +37,22 @@ void Engine::traverse(NodeId node, Visit&& visit) {
   // Rows of the vocabulary leave out what their state calls at once: the closure has entered it, and what is called
   // has rows that many callers share.
   for (const Config& config : machine_.closure(node)) add(kVocabularyTrie, config);
+  // The same of what is left of tokens, where that is much; else it is quicker walked at once.
+  const auto enter = [&](TrieId left, std::span<const Config> configs) {
+    for (const Config& config : machine_.closure(machine_.node_of(configs)))
+      add(machine_.automaton().expanded(config.first).calls.empty() ? left : left | kOwn, config);
+  };
   std::vector<FrameId> pops;  // frames whose returns may follow at once
   for (size_t i = 0; i < places.size(); ++i) {
     const Place place = places[i];
-    const TrieId residual = visit(place.trie, place.state, place.frame).residual;
+    const Row& row = visit(place.trie, place.state, place.frame);
+    const TrieId residual = row.residual;
+    for (const auto& [left, state] : std::vector(row.onward)) enter(left, std::vector{Config{state, place.frame}});
     if (residual == kNone || place.frame == kRoot) continue;
+    if (trie(residual).size() >= kManyNodes) {
+      enter(residual, machine_.entries(place.frame));
+      continue;
+    }
     pops.assign(1, place.frame);
     for (size_t k = 0; k < pops.size(); ++k) {
       const auto held = machine_.entries(pops[k]);  // copied: rows that are made may move the pool

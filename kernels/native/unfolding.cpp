@@ -1,8 +1,10 @@
 #include "unfolding.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace structgen {
@@ -177,6 +179,7 @@ ByteAutomaton unfold(Machine& machine, NodeId start, size_t most_states) {
       const NodeId target = machine.step(node, byte);
       if (target != kDeadNode && machine[target].distance < kInfinite) row[byte] = static_cast<int32_t>(number[target]);
     });
+    if (machine[node].has_token_sets) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
     for (uint32_t token : machine.specials(node)) {
       const NodeId target = machine.step_special(node, token);
       if (target != kDeadNode && machine[target].distance < kInfinite) result.specials.emplace_back(state, token, number[target]);
@@ -188,6 +191,7 @@ ByteAutomaton unfold(Machine& machine, NodeId start, size_t most_states) {
 ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t most_states) {
   ByteNetwork result;
   Numbering number;
+  std::unordered_set<RuleId> named;
   number[automaton.state_of(term)];
   for (uint32_t state = 0; state < number.size(); ++state) {
     if (number.size() > most_states) {
@@ -210,10 +214,14 @@ ByteNetwork unfold_calls(Automaton& automaton, TermId term, size_t most_states) 
     const auto calls = held.calls;  // starting a rule may move the states
     for (const auto& [rule, after] : calls) {
       const StateId callee = automaton.rule_start(rule);
-      if (alive(after) && alive(callee)) result.calls.emplace_back(state, number[callee], number[after]);
+      if (!alive(after) || !alive(callee)) continue;
+      const uint32_t start = number[callee];
+      result.calls.emplace_back(state, start, number[after]);
+      if (named.insert(rule).second) result.rules.emplace_back(start, rule);
     }
     for (const auto& [token, target] : automaton[id].specials)
-      if (alive(target)) result.specials.emplace_back(state, token, number[target]);
+      if (token & kTokenSet) throw std::invalid_argument("a set of tokens as symbols has no automaton over bytes");
+      else if (alive(target)) result.specials.emplace_back(state, token, number[target]);
   }
   return result;
 }

@@ -42,6 +42,7 @@ struct ByteNetwork {
   std::vector<uint8_t> final;
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> calls;     // state, start of the rule, state after its return
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> specials;  // as above
+  std::vector<std::pair<uint32_t, RuleId>> rules;                  // start of each rule that is called, the rule
   bool complete = true;
 };
 

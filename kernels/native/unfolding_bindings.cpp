@@ -1,7 +1,9 @@
 #include "unfolding_bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -84,6 +86,17 @@ void bind_automata(nb::module_& m) {
           if (!made.complete) return nb::object(nb::none());
           const size_t states = made.next.size();
           return nb::object(nb::make_tuple(table(made.next), to_numpy(std::move(made.final), {states}), triples(made.calls), triples(made.specials)));
+        },
+        "constraint"_a, "most_states"_a);
+  m.def("called_rules",
+        [](const Constraint& constraint, size_t most_states) {
+          std::vector<std::pair<uint32_t, std::string>> names;
+          constraint.exclusively([&](Engine& engine) {
+            Automaton& automaton = engine.machine().automaton();
+            for (const auto& [start, rule] : unfold_calls(automaton, constraint.term(), most_states).rules)
+              names.emplace_back(start, automaton.terms().rule_name(rule));
+          });
+          return names;
         },
         "constraint"_a, "most_states"_a);
   m.def("token_classes",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, final
 
 from structgen.decode.chart import Chart, Entry, Source
@@ -50,12 +51,17 @@ def captures_of_tokens(grammar: Grammar, tokens: Sequence[int], vocabulary: Voca
     if not has_captures(grammar):
         return {}
     texts = vocabulary.tokens
-    symbols = "".join(texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens)
-    return find_captures(grammar, symbols, vocabulary.special)
+    pieces = [texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens]
+    ends = list(accumulate(map(len, pieces)))
+    places = {end - len(piece): (token, end) for token, piece, end in zip(tokens, pieces, ends, strict=True)}
+    return find_captures(grammar, "".join(pieces), vocabulary.special, places)
 
 
 def find_captures(
-    grammar: Grammar, symbols: str, special: Mapping[int, str] | None = None
+    grammar: Grammar,
+    symbols: str,
+    special: Mapping[int, str] | None = None,
+    tokens: Mapping[int, tuple[int, int]] | None = None,
 ) -> dict[str, str | list[str]]:
     """The text of every named part of ``grammar`` in ``symbols``.
 
@@ -67,12 +73,13 @@ def find_captures(
         grammar: a closed term.
         symbols: the output, one character a byte, with ``chr(256 + id)`` for a special token.
         special: the special tokens of the vocabulary, id to text.
+        tokens: those that the output is made of and where they end, by where they begin.
 
     Raises:
         GrammarError: ``symbols`` is not a member of the language.
     """
     linker = Linker(grammar, special or {})
-    chart = Chart(linker, symbols)
+    chart = Chart(linker, symbols, tokens)
     if len(symbols) not in chart.root.ends:
         raise GrammarError("captures", "the text is not a member of the language", evidence=f"{len(symbols)} symbols")
     found: dict[str, str | list[str]] = {}

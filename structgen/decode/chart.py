@@ -15,6 +15,7 @@ import heapq
 import json
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Final, final
 
 from structgen.decode.ends import NOWHERE, Ends
@@ -33,6 +34,7 @@ from structgen.decode.linked import (
     Repeated,
     Special,
     Text,
+    TokenOf,
 )
 from structgen.errors import GrammarError
 
@@ -43,13 +45,18 @@ _JSON_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @final
 class Source:
-    """A text to parse: ``symbols`` has one character a byte, from ``SPECIAL_BASE`` on a special token."""
+    """A text to parse: ``symbols`` has one character a byte, from ``SPECIAL_BASE`` on a special token.
 
-    __slots__ = ("_characters", "index", "symbols")
+    ``tokens`` tells, by where they begin, the tokens that it is made of and where they end; it is empty where that is
+    not known, and then only special tokens are tokens of a set.
+    """
 
-    def __init__(self, symbols: str, index: int = 0) -> None:
+    __slots__ = ("_characters", "index", "symbols", "tokens")
+
+    def __init__(self, symbols: str, index: int = 0, tokens: Mapping[int, tuple[int, int]] | None = None) -> None:
         self.symbols = symbols
         self.index = index
+        self.tokens = tokens or {}
         self._characters: list[tuple[int, int]] | None = None
 
     def character(self, start: int) -> tuple[int, int]:
@@ -62,6 +69,19 @@ class Source:
         """The characters from ``start`` to ``end``, special tokens left out."""
         data = bytes(ord(symbol) for symbol in self.symbols[start:end] if ord(symbol) < SPECIAL_BASE)
         return data.decode("utf-8", "replace")
+
+
+def _ends_of_symbol(node: Special | TokenOf, source: Source, start: int) -> Ends:
+    if isinstance(node, Special):
+        return Ends(start + 1) if source.symbols[start : start + 1] in node.symbols else NOWHERE
+    token, end = source.tokens.get(start) or _special_at(source.symbols, start)
+    return Ends(end) if token >= 0 and node.holds(token) else NOWHERE
+
+
+def _special_at(symbols: str, start: int) -> tuple[int, int]:
+    """The id of the special token at a place and where it ends; -1 if there is none."""
+    symbol = ord(symbols[start]) if start < len(symbols) else 0
+    return (symbol - SPECIAL_BASE, start + 1) if symbol >= SPECIAL_BASE else (-1, start)
 
 
 def _decoded(symbols: str) -> list[tuple[int, int]]:
@@ -115,7 +135,7 @@ class Chart:
         symbols: the text.
     """
 
-    def __init__(self, linker: Linker, symbols: str) -> None:
+    def __init__(self, linker: Linker, symbols: str, tokens: Mapping[int, tuple[int, int]] | None = None) -> None:
         self._linker = linker
         self._entries: dict[tuple[int, int, int], Entry] = {}
         self._queue: list[tuple[int, int, int, Entry]] = []
@@ -123,7 +143,7 @@ class Chart:
         self._complements: dict[int, Entry] = {}  # those whose item may still grow
         self._decoded: dict[tuple[int, int], tuple[Source, int] | None] = {}
         self._runs: dict[tuple[int, int], dict[int, tuple[list[int], int, Ends]]] = {}
-        self.source = Source(symbols)
+        self.source = Source(symbols, tokens=tokens)
         self.root = self.entry(linker.root, self.source, 0)
 
     def entry(self, node: Node, source: Source, start: int) -> Entry:
@@ -212,8 +232,8 @@ class Chart:
                 return self._follow(entry, tail)
             case Repeated():
                 return self._first_ends_of_repeat(node, entry)
-            case Special(symbols=specials):
-                return Ends(start + 1) if source.symbols[start : start + 1] in specials else NOWHERE
+            case Special() | TokenOf():
+                return _ends_of_symbol(node, source, start)
             case Both(items=items):
                 for item in items:
                     self._demand(item, source, start, entry)

@@ -160,7 +160,7 @@ def generate(  # noqa: PLR0913  the public contract; each of them is a keyword w
             f"sampler={sampler!r:.60} is not for model {model.name!r}, which writes token by token; "
             "take Greedy(), Multinomial(), or a sampler of whole outputs such as SMC()"
         )
-    constraint = constraint_of(grammar, model, limits)
+    constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
     with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
         return write_tokens(
             context,

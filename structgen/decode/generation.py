@@ -25,6 +25,7 @@ from structgen.decode.projection import allowed_ids, log_mass, project, runners_
 from structgen.decode.result import FinishReason, Result, Stats, Step
 from structgen.decode.sampler import Multinomial, Sampler
 from structgen.decode.speculative.drafts import Drafts
+from structgen.decode.tempering import at_temperature, check_tempering
 from structgen.decode.writer import Withheld, Writer
 from structgen.errors import GenerationError
 
@@ -103,6 +104,9 @@ class Generation:
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._potentials = tuple(potentials)
         self._writer: Writer | None = None
+        self._is_tempered = constraint.has_temperatures
+        if self._is_tempered:
+            check_tempering(sampler)
         if isinstance(sampler, Sampler):
             self._sampler: Sampler = sampler
         else:
@@ -129,7 +133,8 @@ class Generation:
         self._withheld: dict[tuple[int, ...], set[int]] = {}  # by the tokens before them
         self._floor = 0  # tokens that are not taken back
         self._drafts: Drafts | None = None
-        if speculation is not None and jump_forward and self._writer is None:
+        # Drafts are judged by one sampler for all positions, so where parts have their own there are none.
+        if speculation is not None and jump_forward and self._writer is None and not self._is_tempered:
             self._drafts = Drafts(speculation, context, constraint, self._sampler, seed)
         self._planned: deque[Step] = deque()  # what is to be taken next
         self._searches = 0  # forward passes beside those of the context
@@ -183,7 +188,14 @@ class Generation:
 
     def draw(self, log_p: NDArray[np.float64]) -> int:
         """Let the sampler choose an index of normalised log-probabilities."""
-        return self._sampler.draw(log_p, self._generator) if len(log_p) > 1 else 0
+        if len(log_p) == 1:
+            return 0
+        sampler = self._sampler
+        if self._is_tempered:
+            temperature = self._matcher.temperature()
+            if temperature is not None:
+                sampler = at_temperature(sampler, temperature)
+        return sampler.draw(log_p, self._generator)
 
     def logits(self) -> Logits:
         """Run what is pending through the model, and return the logits of the token that comes next.

@@ -12,6 +12,8 @@ from typing import Final, TypeAlias, final
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
+    MAX_CODE_POINT,
+    Budget,
     ByteClass,
     Capture,
     CharClass,
@@ -30,6 +32,8 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
     SpecialToken,
+    Tempered,
+    TokenSet,
 )
 from structgen.grammar.report import Described
 
@@ -47,6 +51,7 @@ __all__ = [
     "Repeated",
     "Special",
     "Text",
+    "TokenOf",
 ]
 
 _State: TypeAlias = "tuple[frozenset[int], int, bool]"
@@ -79,6 +84,21 @@ class Special(Node):
 
     def __init__(self, symbols: frozenset[str]) -> None:
         self.symbols = symbols
+
+
+@final
+class TokenOf(Node):
+    """One token out of a set of ids, as a symbol: ranges of ids, or all but those."""
+
+    __slots__ = ("is_excluded", "ranges")
+
+    def __init__(self, ranges: tuple[tuple[int, int], ...], *, is_excluded: bool) -> None:
+        self.ranges = ranges
+        self.is_excluded = is_excluded
+
+    def holds(self, token: int) -> bool:
+        """Whether a token is one of them."""
+        return any(low <= token <= high for low, high in self.ranges) != self.is_excluded
 
 
 @final
@@ -276,7 +296,7 @@ class Linker:
             return node
         if node.node is None:
             term, scope = node.term, node.scope
-            while isinstance(term, (Shared, Described, Distinct, Label, Rules)):
+            while isinstance(term, (Shared, Described, Distinct, Label, Tempered, Rules)):
                 if isinstance(term, Rules):
                     scope, term = _Scope(dict(term.rules), scope), term.body
                 else:  # what is shared is closed, so it is one node in all scopes
@@ -358,6 +378,14 @@ class Linker:
             raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
         return Either((self.later(bound.rules[term.name], bound),), recursive=True)
 
+    def _budget(self, term: Budget, scope: _Scope | None) -> Node:
+        """The characters are counted; a text does not tell its tokens, so any number of those will do."""
+        item = self.later(term.item, scope)
+        if term.characters is None:
+            return self.unfold(item)
+        texts = Characters(((0, MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
+        return Both((item, texts))
+
     def _intersection(self, term: Intersection, scope: _Scope | None) -> Node:
         return Both(tuple(self.later(item, scope) for item in term.items))
 
@@ -376,7 +404,16 @@ class Linker:
             if isinstance(term.token, int)
             else [token for token, text in self._special.items() if text == term.token]
         )
+        if term.or_text and not ids:
+            return Text(str(term.token).encode().decode("latin-1"))
         return Special(frozenset(chr(SPECIAL_BASE + token) for token in ids))
+
+    def _token_set(self, term: TokenSet, scope: _Scope | None) -> Node:
+        named = {token for token in term.tokens if isinstance(token, str)}
+        ids = [token for token in term.tokens if not isinstance(token, str)]
+        ids += [token for token, text in self._special.items() if text in named]
+        ranges = tuple((token, token) if isinstance(token, int) else token for token in ids)
+        return TokenOf(ranges, is_excluded=term.is_excluded)
 
 
 _MAKERS: Final[dict[type[Grammar], Callable[..., Node]]] = {
@@ -389,8 +426,10 @@ _MAKERS: Final[dict[type[Grammar], Callable[..., Node]]] = {
     Permutation: Linker._permutation,
     Reference: Linker._reference,
     Intersection: Linker._intersection,
+    Budget: Linker._budget,
     Complement: Linker._complement,
     Capture: Linker._capture,
     JsonString: Linker._json_string,
     SpecialToken: Linker._special_token,
+    TokenSet: Linker._token_set,
 }

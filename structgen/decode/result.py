@@ -130,6 +130,14 @@ class Result:
         return self.data.decode("utf-8", "replace")
 
     @cached_property
+    def spelled(self) -> str:
+        """The output as text, with special tokens written as their texts, as ``read_reply`` takes it."""
+        special, tokens = self.vocabulary.special, self.vocabulary.tokens
+        return b"".join(special[token].encode() if token in special else tokens[token] for token in self.tokens).decode(
+            "utf-8", "replace"
+        )
+
+    @cached_property
     def value(self) -> Any:
         """The output as a Python value: see ``structgen.decode.value.value_of``."""
         return value_of(self.grammar, self.data)

@@ -17,18 +17,33 @@ __all__ = ["check_start", "check_vocabulary", "constraint_of"]
 
 
 def constraint_of(
-    grammar: Grammar | Constraint, model: LanguageModel | DiffusionModel, limits: Limits | None
+    grammar: Grammar | Constraint,
+    model: LanguageModel | DiffusionModel,
+    limits: Limits | None,
+    *,
+    heeds_temperatures: bool = False,
 ) -> Constraint:
     """Return a constraint for the model's vocabulary; a grammar is compiled.
 
+    Args:
+        grammar: the grammar, or a constraint.
+        model: the model.
+        limits: for compiling.
+        heeds_temperatures: whether the caller draws the parts that have a temperature at that temperature.
+
     Raises:
         TypeError: it is neither.
+        ValueError: parts of the grammar have a temperature, which the caller does not heed.
         GrammarError, LimitExceeded, VocabularyError: the grammar does not compile.
     """
-    if isinstance(grammar, Constraint):
-        return grammar
-    if isinstance(grammar, Grammar):
-        return compile(grammar, model.vocabulary, limits=limits)
+    if isinstance(grammar, (Constraint, Grammar)):
+        made = grammar if isinstance(grammar, Constraint) else compile(grammar, model.vocabulary, limits=limits)
+        if made.has_temperatures and not heeds_temperatures:
+            raise ValueError(
+                "parts of the grammar have a temperature of their own, which this way of decoding does not heed; "
+                "call generate(...) with a sampler of tokens, or leave temperatures out of the grammar"
+            )
+        return made
     raise TypeError(f"generate: expected a Grammar or a Constraint, found {type(grammar).__name__}")
 
 

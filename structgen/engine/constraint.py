@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from structgen_kernels import _native
 
+from structgen.engine.budgets import check_budgets
 from structgen.engine.lowering import couple
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
@@ -16,10 +17,12 @@ from structgen.errors import UnsatisfiableGrammar, VocabularyError
 from structgen.grammar.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Constraint", "compile"]
+__all__ = ["Constraint", "compile", "compile_together"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _MOST_SEARCHED: Final = 20_000
@@ -88,6 +91,11 @@ class Constraint:
             self._report = report_of(self)
         return replace(self._report, states=self.native.states_used)
 
+    @property
+    def has_temperatures(self) -> bool:
+        """Whether parts of the grammar are drawn at a temperature of their own (``Tempered``)."""
+        return self.native.has_temperatures
+
     def matcher(self) -> Matcher:
         """Return a Matcher at the beginning of a text."""
         matcher = Matcher(self.native)
@@ -145,7 +153,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     """Couple a grammar with a vocabulary.
 
     Raises:
-        UnsatisfiableGrammar: no string belongs to the grammar.
+        UnsatisfiableGrammar: no string belongs to the grammar, or no tokens that write one keep to its budgets.
         VocabularyError: the tokens cannot spell any member; the byte that is missing is named.
         LimitExceeded: a bound of ``limits`` was reached.
         GrammarError: the grammar is not closed, or not regular where it must be.
@@ -157,10 +165,24 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     if constraint is not None and constraint.is_of(engine):
         return constraint
     constraint, size = _couple(grammar, vocabulary, limits, engine)
+    if constraint.native.has_budgets:
+        check_budgets(constraint, lambda part: compile(part, vocabulary, limits=limits))
     if not engine.byte_complete:
         _check_spelling(constraint)
     vocabulary.constraints.put(key, constraint, _BYTES_PER_BYTE * size)
     return constraint
+
+
+def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits: Limits) -> list[Constraint]:
+    """Couple grammars with a vocabulary in one engine that nothing else uses.
+
+    The ``state_id`` of matchers of all of them may be compared: equal ones have equal futures.
+
+    Raises:
+        UnsatisfiableGrammar, VocabularyError, LimitExceeded, GrammarError: as ``compile``.
+    """
+    engine = SharedEngine(vocabulary)
+    return [_couple(grammar, vocabulary, limits, engine)[0] for grammar in grammars]
 
 
 def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:

@@ -78,6 +78,13 @@ def _coupled(
     except ValueError as error:  # of a distinct term or a label
         remedy = "let every member be one JSON array or object, or begin with a label"
         raise GrammarError("grammar", str(error), remedy=remedy) from None
+    if native is not None and native.has_scope and native.has_token_sets:
+        raise GrammarError(
+            "grammar",
+            "sets of tokens stand beside items that must differ, or labels that must decode",
+            evidence="which tokens those have read would not be known",
+            remedy="leave uniqueItems and formats of host names out of the schema, or name special tokens one by one",
+        )
     if shared:
         engine.remember(flat.shared, shared)
     return None if is_left_recursive else (native, shortest, unspellable, flat.memory_bytes)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Matcher", "fill_mask_trees", "fill_masks"]
 
 _NEAREST: Final = 6
+_MOST_NAMED: Final = 100
+"""Special tokens, and tokens of sets, that an explanation names."""
 
 
 class Matcher(_native.Matcher):
@@ -116,7 +118,8 @@ class Matcher(_native.Matcher):
         starts = [0]
         for token in tokens:
             starts.append(starts[-1] + len(self._constraint.vocabulary.tokens[token]))
-        return tokens[: self.uncertain_from(forced, starts[:-1])]
+        certain = tokens[: self.uncertain_from(forced, starts[:-1])]
+        return certain[: self.validate(certain)] if self._constraint.native.has_budgets else certain
 
     def explain(self, token_or_bytes: int | bytes) -> Explanation:
         """Say whether a token id or a text may come next, and if not, what is expected where.
@@ -145,7 +148,9 @@ class Matcher(_native.Matcher):
             allowed = accepted == len(subject)
             if symbol is not None:
                 allowed = self.validate([symbol]) == 1
-        specials = tuple(vocabulary.special[token] for token in probe.live_specials())
+        specials = tuple(
+            vocabulary.special.get(token) or f"<[{token}]>" for token in probe.live_specials()[:_MOST_NAMED]
+        )
         expected = describe_bytes(probe.live_bytes(), accepting=probe.is_accepting, specials=specials)
         nearest = () if allowed else self._constraint.nearest_tokens(self, subject[: accepted + 1], _NEAREST)
         return Explanation(subject, allowed, accepted, expected, probe.open_rules(), nearest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from structgen.errors import LimitExceeded
 from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.nodes import postorder
 from structgen.grammar.report import Described, ReportEntry, Status
+from structgen.grammar.typical import typical_length
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
@@ -29,6 +31,8 @@ class Report:
         shortest_bytes, shortest_tokens: lengths of the shortest member; EOS is not counted, and
             other special tokens count as one byte.
         longest_bytes, longest_tokens: lengths of the longest member, as far as they are known.
+        typical_characters: the expected length of a random derivation (``typical_length``), in characters; infinite if
+            it diverges; None: not known.
         grammar_nodes: distinct nodes of the grammar.
         terms: terms of an engine that holds this grammar and nothing else.
         states: states that were made for the constraint until the report was asked for; they are made when they are
@@ -44,6 +48,7 @@ class Report:
     shortest_tokens: int
     longest_bytes: Longest
     longest_tokens: Longest
+    typical_characters: float | None
     grammar_nodes: int
     terms: int
     states: int
@@ -67,6 +72,7 @@ class Report:
             "shortest_tokens": self.shortest_tokens,
             "longest_bytes": self.longest_bytes.to_json(),
             "longest_tokens": self.longest_tokens.to_json(),
+            "typical_characters": self._typical_json(),
             "grammar_nodes": self.grammar_nodes,
             "terms": self.terms,
             "states": self.states,
@@ -84,9 +90,21 @@ class Report:
                 yield from (f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in found)
         yield from (f"policy {name}: {value}" for name, value in self.policies)
         yield f"length in bytes: shortest {self.shortest_bytes:,}; longest {self.longest_bytes}"
+        if self.typical_characters is not None:
+            yield f"typical length: {self._typical_text(self.typical_characters)}"
         if tokens:
             yield f"length in tokens: shortest {self.shortest_tokens:,}; longest {self.longest_tokens}"
         yield f"size: {self.grammar_nodes:,} grammar nodes, {self.terms:,} terms, {self.states:,} states so far"
+
+    def _typical_json(self) -> float | str | None:
+        value = self.typical_characters
+        return value if value is None or math.isfinite(value) else "unbounded"
+
+    @staticmethod
+    def _typical_text(value: float) -> str:
+        if math.isinf(value):
+            return "none; choices by the toss of a coin need not come to an end"
+        return f"about {value:,.0f} characters, if choices are made by the toss of a coin"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -122,12 +140,20 @@ def report_of(constraint: Constraint) -> Report:
         longest_bytes=most,
         # Every byte may be a token of its own; where one is missing, tokens are at most as many.
         longest_tokens=Longest(0, most.at_most) if vocabulary.missing_bytes else most,
+        typical_characters=_typical(grammar),
         grammar_nodes=sum(1 for _ in postorder(grammar)),
         terms=constraint.terms(),
         states=constraint.native.states_used,
         vocabulary_size=vocabulary.size,
         unspellable=vocabulary.missing_bytes,
     )
+
+
+def _typical(grammar: Grammar) -> float | None:
+    try:
+        return typical_length(grammar)
+    except LimitExceeded:  # likewise
+        return None
 
 
 def _longest(grammar: Grammar) -> Longest:

@@ -1,6 +1,7 @@
 """Small combinators: terms made from terms.
 
-Beside these, terms have operators of their own: ``a + b``, ``a | b``, ``a & b``, ``~a`` and ``a.many(...)``.
+Beside these, terms have operators of their own: ``a + b``, ``a | b``, ``a & b``, ``~a``, ``a * 3``, ``a.many(...)``,
+``a.named(...)`` and ``a.at_most(...)``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,46 @@ from structgen.grammar import nodes
 from structgen.grammar.nodes import EPSILON, Grammar, choice, literal, postorder, sequence
 from structgen.grammar.report import Described
 
-__all__ = ["either", "joined", "optional", "select", "undescribed", "with_children"]
+__all__ = ["either", "joined", "optional", "select", "text", "token", "undescribed", "with_children"]
 
 _SPLICE_UP_TO: Final = 32
+
+
+def text(value: str | bytes) -> Grammar:
+    """Exactly this text; operators and front ends take a ``str`` for it, so it is needed where none of them stands.
+
+    Raises:
+        TypeError: ``value`` is neither text nor bytes.
+        ValueError: it holds a lone surrogate, which has no UTF-8 form.
+
+    >>> print(text("yes").named("answer"))
+    @answer("yes")
+    """
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(
+            f"text: expected str or bytes, found {type(value).__name__}; write numbers and other values as text"
+        )
+    return literal(value)
+
+
+def token(token: str | int) -> Grammar:
+    """One special token of the vocabulary, by its text or its id.
+
+    No text matches it, and it matches no text; the vocabulary says which tokens are special when the grammar is
+    compiled.
+
+    Raises:
+        TypeError: ``token`` is neither text nor an integer.
+        ValueError: it is empty text or a negative id.
+
+    >>> print(token("<|tool_call|>"))
+    token("<|tool_call|>")
+    """
+    if isinstance(token, bool) or not isinstance(token, (str, int)):
+        raise TypeError(f"token: expected the text or the id of a special token, found {type(token).__name__}")
+    if token == "" or (isinstance(token, int) and token < 0):
+        raise ValueError(f"token: {token!r} names no token; give its text, or its id from 0 on")
+    return nodes.SpecialToken(token)
 
 
 def select(options: Iterable[Grammar | str | bytes]) -> Grammar:
@@ -108,8 +146,12 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
             *items, rest, separator = children
             required, optional = items[: len(node.required)], items[len(node.required) :]
             return nodes.Permutation(required, optional, rest, separator, node.min, node.max)
+        case nodes.Tempered():
+            return nodes.Tempered(children[0], node.temperature)
         case nodes.Capture():
             return nodes.Capture(node.name, children[0])
+        case nodes.Budget():
+            return nodes.Budget(children[0], node.tokens, node.characters)
         case nodes.Distinct():
             return nodes.Distinct(children[0], node.is_spare, node.is_endless)
         case nodes.Label():

@@ -38,6 +38,8 @@ def byte_alphabet(grammar: Grammar) -> frozenset[int]:
         elif isinstance(node, ByteClass):
             for low, high in node.ranges:
                 found.update(range(low, high + 1))
+        elif isinstance(node, SpecialToken) and node.or_text:
+            found.update(str(node.token).encode())
         elif isinstance(node, CharClass):
             found.update(_bytes_of_characters(node))
         elif isinstance(node, JsonString):
@@ -49,7 +51,7 @@ def byte_alphabet(grammar: Grammar) -> frozenset[int]:
 
 def special_tokens(grammar: Grammar) -> frozenset[str | int]:
     """Return the special tokens that the grammar names, by text or id."""
-    return frozenset(node.token for node in postorder(grammar) if isinstance(node, SpecialToken))
+    return frozenset(node.token for node in postorder(grammar) if isinstance(node, SpecialToken) and not node.or_text)
 
 
 def _bytes_of_characters(node: CharClass) -> Iterator[int]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
+    Budget,
     ByteClass,
     CharClass,
     Choice,
@@ -26,6 +27,7 @@ from structgen.grammar.nodes import (
     Repeat,
     Shared,
     SpecialToken,
+    TokenSet,
 )
 from structgen.grammar.scopes import check_closed, free_references, resolve
 
@@ -44,8 +46,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def is_regular(grammar: Grammar) -> bool:
-    """Whether a closed term is regular on its face: no recursive rule, special token, distinct term or label in it.
+    """Whether a closed term is regular on its face.
 
+    It has no recursive rule, special token, set of tokens, budget of tokens, distinct term or label.
     Such terms may be intersected and complemented.  Rules that happen to describe a regular language by recursion
     are not looked through.
 
@@ -55,7 +58,13 @@ def is_regular(grammar: Grammar) -> bool:
     flat = resolve(grammar, through_shared=True)
     rules = dict(flat.rules)
     order = _dependencies_first(flat.body, rules)
-    return order is not None and not any(isinstance(node, (SpecialToken, Distinct, Label)) for node in order)
+    return order is not None and not any(map(_is_beyond_regular, order))
+
+
+def _is_beyond_regular(node: Grammar) -> bool:
+    return isinstance(node, (SpecialToken, TokenSet, Distinct, Label)) or (
+        isinstance(node, Budget) and node.tokens is not None
+    )
 
 
 def nullable_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
@@ -78,7 +87,7 @@ def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
         match node:
             case ByteClass() | CharClass():
                 return bool(node.ranges)
-            case Literal() | SpecialToken() | Complement():
+            case Literal() | SpecialToken() | TokenSet() | Complement():
                 return True
             case Repeat() if node.min == 0:
                 return True
@@ -138,7 +147,7 @@ class Nullability:
         match node:
             case Literal():
                 return not node.data
-            case ByteClass() | CharClass() | SpecialToken() | JsonString():
+            case ByteClass() | CharClass() | SpecialToken() | TokenSet() | JsonString():
                 return False
             case Repeat() if node.min == 0:
                 return True

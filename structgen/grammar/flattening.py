@@ -11,6 +11,7 @@ from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.nodes import (
+    Budget,
     ByteClass,
     Capture,
     CharClass,
@@ -29,16 +30,21 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
     SpecialToken,
+    Tempered,
+    TokenSet,
 )
 from structgen.grammar.report import Described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Sequence as Sequence_
     from typing import Protocol
 
     class SpecialTokens(Protocol):
         """What a vocabulary knows of its special tokens."""
 
+        @property
+        def tokens(self) -> Sequence_[bytes]: ...
         @property
         def eos(self) -> tuple[int, ...]: ...
         @property
@@ -53,8 +59,12 @@ class _Host:
     """What the flattening leaves to others, and the errors that it reports."""
 
     @staticmethod
-    def special_id(vocabulary: SpecialTokens, node: SpecialToken) -> int:
-        """The id of a special token that a grammar may use."""
+    def special_id(vocabulary: SpecialTokens | None, node: SpecialToken) -> int | None:
+        """The id of a special token that a grammar may use; ``None``: its text stands for it."""
+        if node.or_text and (vocabulary is None or node.token not in vocabulary.special.values()):
+            return None
+        if vocabulary is None:
+            raise GrammarError("grammar", f"there is no vocabulary that could have the token {node.token!r}")
         token = vocabulary.token_id(node.token) if isinstance(node.token, str) else node.token
         if token in vocabulary.eos:
             raise GrammarError(
@@ -71,6 +81,45 @@ class _Host:
         return token
 
     @staticmethod
+    def token_ranges(vocabulary: SpecialTokens | None, node: TokenSet) -> tuple[tuple[int, int], ...]:
+        """Ranges of the ids of a set: of tokens that stand for text or are special, EOS left out."""
+        if vocabulary is None:
+            raise GrammarError("grammar", "there is no vocabulary that could have the tokens of a set")
+        size = len(vocabulary.tokens)
+        named = bytearray(size)
+        for token in node.tokens:
+            if isinstance(token, str):
+                low = high = vocabulary.token_id(token)
+            else:
+                low, high = (token, token) if isinstance(token, int) else token
+            if high >= size:
+                raise GrammarError(
+                    "grammar",
+                    f"token {high} of a set is out of range",
+                    evidence=f"the vocabulary has {size} tokens",
+                    remedy="name tokens that the vocabulary has",
+                )
+            named[low : high + 1] = b"\x01" * (high + 1 - low)
+        wanted = 0 if node.is_excluded else 1
+        eos, special, texts = frozenset(vocabulary.eos), vocabulary.special, vocabulary.tokens
+        ranges: list[tuple[int, int]] = []
+        for token, mark in enumerate(named):
+            if mark != wanted or token in eos or not (texts[token] or token in special):
+                continue
+            if ranges and ranges[-1][1] == token - 1:
+                ranges[-1] = ranges[-1][0], token
+            else:
+                ranges.append((token, token))
+        if not ranges:
+            raise GrammarError(
+                "grammar",
+                "a set of tokens has no token that could be written",
+                evidence="there are only EOS tokens, or tokens without text that are not special",
+                remedy="EOS is allowed wherever the grammar may end; leave it out of the grammar",
+            )
+        return tuple(ranges)
+
+    @staticmethod
     def undefined(name: str) -> NoReturn:
         """A reference has no rule."""
         raise GrammarError(
@@ -84,17 +133,18 @@ class _Host:
         raise GrammarError(
             "grammar",
             f"rule {name!r} is recursive where the language must be regular",
-            evidence="it is used inside an intersection, a complement or a JSON string value",
+            evidence="it is used inside an intersection, a complement, a JSON string value or a budget of characters",
             remedy="write that part without recursion",
         )
 
     @staticmethod
-    def special_in_regular(node: SpecialToken) -> NoReturn:
+    def special_in_regular(node: SpecialToken | TokenSet) -> NoReturn:
         """A special token stands where only text can."""
+        name = "a set of tokens" if isinstance(node, TokenSet) else f"special token {node.token!r}"
         raise GrammarError(
             "grammar",
-            f"special token {node.token!r} is used where the language must be regular text",
-            remedy="keep special tokens out of intersections, complements and JSON strings",
+            f"{name} is used where the language must be regular text",
+            remedy="keep special tokens out of intersections, complements, JSON strings and budgets of characters",
         )
 
     @staticmethod
@@ -104,6 +154,16 @@ class _Host:
             "grammar",
             "a distinct term is used where the language must be regular",
             remedy="keep arrays and objects without repetition out of intersections and complements",
+        )
+
+    @staticmethod
+    def budget_in_regular(node: Budget) -> NoReturn:
+        """A part whose tokens are counted stands where only text can."""
+        raise GrammarError(
+            "grammar",
+            f"a budget of {node.tokens} tokens is used where the language must be regular text",
+            evidence="it is inside an intersection, a complement, a JSON string value or a budget of characters",
+            remedy="bound the tokens of the whole part, or the characters of this one",
         )
 
     @staticmethod
@@ -123,7 +183,8 @@ class _Host:
     @staticmethod
     def exceeded(limit: str, maximum: int) -> NoReturn:
         """The grammar is too large."""
-        raise LimitExceeded("grammar", limit=limit, maximum=maximum)
+        remedy = "" if limit == "grammar_nodes" else "simplify the grammar"
+        raise LimitExceeded("grammar", limit=limit, maximum=maximum, remedy=remedy)
 
 
 _FLATTENER: Final = _native.Flattener(
@@ -146,6 +207,9 @@ _FLATTENER: Final = _native.Flattener(
         Permutation,
         Distinct,
         Label,
+        TokenSet,
+        Tempered,
+        Budget,
     )
 )
 

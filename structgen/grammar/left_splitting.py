@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
-from structgen.grammar.algebra import either, joined
+from structgen.grammar.algebra import either, joined, with_children
 from structgen.grammar.analysis import Nullability
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
     EPSILON,
+    Budget,
     Capture,
     Choice,
     Complement,
@@ -36,6 +37,7 @@ from structgen.grammar.nodes import (
     Rules,
     Sequence,
     Shared,
+    Tempered,
     choice,
 )
 from structgen.grammar.report import Described
@@ -150,14 +152,11 @@ class Splitter:
                 return EMPTY if node.max == 0 else self._repeat(inner(node.item), 1, node.max)
             case Permutation():
                 return self._nonempty_permutation(node, inner)
-            case Capture():
+            case Capture() | Budget() | Tempered() | Shared():
                 item = inner(node.item)
-                return item if is_empty(item) else Capture(node.name, item)
+                return item if is_empty(item) else with_children(node, [item])
             case Described():
                 return inner(node.item)
-            case Shared():
-                item = inner(node.item)
-                return item if is_empty(item) else Shared(item)
             case Intersection() if node.items:
                 return Intersection([inner(node.items[0]), *node.items[1:]])
             case Intersection():  # every text
@@ -248,6 +247,20 @@ class Splitter:
                     "grammar",
                     f"a label starts with the left-recursive rule {_first(starts)!r}",
                     remedy="a label starts with xn--; write the rule so",
+                )
+            case Tempered():
+                raise GrammarError(
+                    "grammar",
+                    f"a part with a temperature starts with the left-recursive rule {_first(starts)!r}, whose start is "
+                    "only known once it ends",
+                    remedy="write that rule with repetition: t (op t)*",
+                )
+            case Budget():
+                raise GrammarError(
+                    "grammar",
+                    f"a part with a budget starts with the left-recursive rule {_first(starts)!r}, whose start is only "
+                    "known once it ends",
+                    remedy="write that rule with repetition: t (op t)*",
                 )
             case Capture():
                 raise UnsupportedFeature(

@@ -27,6 +27,7 @@ from structgen.grammar.length_ranges import (
     total,
 )
 from structgen.grammar.nodes import (
+    Budget,
     ByteClass,
     Capture,
     CharClass,
@@ -44,6 +45,7 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
     SpecialToken,
+    Tempered,
     postorder,
 )
 from structgen.grammar.report import Described
@@ -209,11 +211,13 @@ class _Lengths:
                 return _Measured(_met(node, [part.base for part in parts], self._known, decoded=decoded))
             case Complement() if parts[0].base[1] < UNBOUNDED and parts[0].around is None:
                 return _Measured(exactly(UNBOUNDED))
+            case Budget():
+                return _bounded(node, parts[0])
             case Distinct():
                 return _without_repetition(node, parts[0])
             case Label() if parts[0].around is None:
                 return _Measured((EMPTY, parts[0].base[1]))
-            case Capture() | Shared() | Described():
+            case Capture() | Tempered() | Shared() | Described():
                 return parts[0]
         return _Measured(UNKNOWN)
 
@@ -226,7 +230,7 @@ def _symbol(node: Literal | ByteClass | CharClass | SpecialToken, *, decoded: bo
             return exactly(ESCAPE_BYTES if decoded else 1) if node.ranges else NOTHING
         case CharClass():
             return exactly(_widest(node, decoded=decoded)) if node.ranges else NOTHING
-    return exactly(1)
+    return exactly(len(str(node.token).encode())) if node.or_text else exactly(1)
 
 
 def _around_in_sequence(parts: list[_Measured]) -> Range | None:
@@ -278,6 +282,13 @@ def _without_repetition(node: Distinct, part: _Measured) -> _Measured:
     """At most what it is taken from; where closing is always possible, there is at least an empty container."""
     low = 2.0 if node.is_spare and part.base[0] >= 2 else EMPTY
     return _Measured((low, part.base[1]), None if part.around is None else (0, UNBOUNDED))
+
+
+def _bounded(node: Budget, part: _Measured) -> _Measured:
+    """At most so many characters of four bytes; tokens bound nothing, for a vocabulary may have any."""
+    most = part.base[1] if node.characters is None else min(part.base[1], 4.0 * node.characters)
+    low = part.base[0] if node.characters is None else EMPTY
+    return _Measured((low if node.tokens is None else EMPTY, most), part.around)
 
 
 def _met(

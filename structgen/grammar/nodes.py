@@ -22,6 +22,7 @@ __all__ = [
     "ANY_CHAR",
     "EMPTY",
     "EPSILON",
+    "Budget",
     "ByteClass",
     "Capture",
     "CharClass",
@@ -41,6 +42,8 @@ __all__ = [
     "Sequence",
     "Shared",
     "SpecialToken",
+    "Tempered",
+    "TokenSet",
     "choice",
     "choice_of",
     "literal",
@@ -51,6 +54,7 @@ __all__ = [
 
 MAX_CODE_POINT: Final = 0x10FFFF
 SURROGATES: Final = (0xD800, 0xDFFF)
+MAX_TOKEN_ID: Final = (1 << 31) - 1
 
 LabelKind: TypeAlias = Literal_["a-label", "bidi", "u-label"]
 """What a :class:`Label` may be."""
@@ -60,8 +64,8 @@ class Grammar:
     """A set of byte strings, as an immutable term.
 
     Equality and hash go by structure (a digest computed once, without recursion).  Operators: ``a + b``
-    concatenates, ``a | b`` is either, ``a & b`` and ``~a`` combine regular terms; a ``str`` or ``bytes`` operand
-    stands for its literal.
+    concatenates, ``a | b`` is either, ``a & b`` and ``~a`` combine regular terms, ``a * 3`` is three of them; a ``str``
+    or ``bytes`` operand stands for its literal.  A grammar has no truth value.
     """
 
     __slots__ = ("_digest",)
@@ -124,23 +128,44 @@ class Grammar:
 
         return to_text(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a grammar has no truth value: 'and', 'or' and 'not' do not combine grammars; write a | b, a & b or ~a, "
+            "and 'is None' where a grammar may be missing"
+        )
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError(
+            "a grammar in an f-string would be text that spells the term; write 'Name: ' + grammar to put it after a "
+            "text, or {grammar!s} for the term as text"
+        )
+
     def __add__(self, other: Grammar | str | bytes) -> Grammar:
-        return sequence(self, _coerced(other)) if _is_term(other) else NotImplemented
+        return sequence(self, _coerced(other)) if _is_operand(other, "+") else NotImplemented
 
     def __radd__(self, other: Grammar | str | bytes) -> Grammar:
-        return sequence(_coerced(other), self) if _is_term(other) else NotImplemented
+        return sequence(_coerced(other), self) if _is_operand(other, "+") else NotImplemented
 
     def __or__(self, other: Grammar | str | bytes) -> Grammar:
-        return choice(self, _coerced(other)) if _is_term(other) else NotImplemented
+        return choice(self, _coerced(other)) if _is_operand(other, "|") else NotImplemented
 
     def __ror__(self, other: Grammar | str | bytes) -> Grammar:
-        return choice(_coerced(other), self) if _is_term(other) else NotImplemented
+        return choice(_coerced(other), self) if _is_operand(other, "|") else NotImplemented
 
     def __and__(self, other: Grammar | str | bytes) -> Grammar:
-        return Intersection((self, _coerced(other))) if _is_term(other) else NotImplemented
+        return Intersection((self, _coerced(other))) if _is_operand(other, "&") else NotImplemented
 
     def __rand__(self, other: Grammar | str | bytes) -> Grammar:
-        return Intersection((_coerced(other), self)) if _is_term(other) else NotImplemented
+        return Intersection((_coerced(other), self)) if _is_operand(other, "&") else NotImplemented
+
+    def __mul__(self, count: int) -> Grammar:
+        if isinstance(count, bool) or not isinstance(count, int):
+            return NotImplemented
+        if count < 0:
+            raise ValueError(f"*: a part cannot stand {count} times; give 0 or more")
+        return repeat(self, count, count)
+
+    __rmul__ = __mul__
 
     def __invert__(self) -> Grammar:
         return Complement(self)
@@ -165,6 +190,21 @@ class Grammar:
         """Report the text matched by this term as ``result.captures[name]``."""
         return Capture(name, self)
 
+    def at_most(self, *, tokens: int | None = None, characters: int | None = None) -> Grammar:
+        """Keep to the readings in which this part takes at most so many tokens, and so many characters.
+
+        A token counts if it writes at least one byte of the part: those count too that begin before it or end after
+        it.  Characters are Unicode code points.  See :class:`Budget`.
+
+        Raises:
+            TypeError: a bound is no integer.
+            ValueError: neither bound is given, or one is negative.
+
+        >>> print(literal("ab").many().at_most(tokens=20))
+        budget tokens 20 ("ab"*)
+        """
+        return Budget(self, tokens, characters)
+
 
 builtin_max = max
 
@@ -178,8 +218,22 @@ def _set(node: Grammar, **fields: object) -> None:
         _assign(node, name, value)
 
 
-def _is_term(value: object) -> bool:
-    return isinstance(value, (Grammar, str, bytes))
+def _is_operand(value: object, operator: str) -> bool:
+    """Whether an operator takes ``value``.
+
+    Raises:
+        TypeError: it is one of those that are often meant otherwise.
+    """
+    if isinstance(value, (Grammar, str, bytes)):
+        return True
+    if value is None:
+        raise TypeError(f"{operator}: None is no grammar; write optional(grammar) for a part that may be left out")
+    if isinstance(value, (int, float)):
+        hint = "; start a sum of grammars with text(''), as sum(parts, text(''))" if value == 0 else ""
+        raise TypeError(f"{operator}: {value!r} is no grammar; write a number as text{hint}")
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        raise TypeError(f"{operator}: {type(value).__name__} is no grammar; write select([...]) for any one of several")
+    return False
 
 
 def _coerced(value: Grammar | str | bytes) -> Grammar:
@@ -449,21 +503,136 @@ class Capture(Grammar):
 
 
 @final
+class Budget(Grammar):
+    """The texts of ``item`` of at most ``characters`` characters, written in at most ``tokens`` tokens.
+
+    Characters are Unicode code points: they are a property of the text, and with ``characters`` the item must be
+    regular, and members that are no well-formed UTF-8 are left out.
+
+    Tokens are a property of the token sequence.  A token counts for an occurrence of the part if the part holds at
+    least one byte of it, or if it is a special token of the part; the one in which the part begins and the one in which
+    it ends count where they hold bytes of it, whatever else they hold.  Where a text has several readings, each has
+    counts of its own: a token sequence is accepted if in some reading each occurrence keeps to its budget.
+
+    A byte string alone has no tokens, so that what takes no account of tokens (matching a text, the reference) takes a
+    budget of tokens for the item.
+    """
+
+    __slots__ = ("characters", "item", "tokens")
+    _fields = ("item", "tokens", "characters")
+    item: Grammar
+    tokens: int | None
+    characters: int | None
+
+    def __init__(self, item: Grammar, tokens: int | None = None, characters: int | None = None) -> None:
+        if tokens is None and characters is None:
+            raise ValueError("Budget: no bound is given; say how many tokens or characters there may be")
+        for what, bound in (("tokens", tokens), ("characters", characters)):
+            if bound is None:
+                continue
+            if isinstance(bound, bool) or not isinstance(bound, int):
+                raise TypeError(f"Budget: expected an integer as the number of {what}, found {type(bound).__name__}")
+            if bound < 0:
+                raise ValueError(f"Budget: {bound} {what} are fewer than none; give 0 or more")
+        _set(self, item=_term(item, "Budget"), tokens=tokens, characters=characters)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.tokens, self.characters
+
+
+@final
 class SpecialToken(Grammar):
     """One special token of the vocabulary, by its text (``"<|im_end|>"``) or its id.
 
     It is a symbol of its own: no text ever matches it, and it never matches text.
+
+    With ``or_text``, a vocabulary that has no special token of that text writes the text instead: what a family of
+    models calls ``<tool_call>`` is a special token of some and plain text of others.
     """
 
-    __slots__ = ("token",)
-    _fields = ("token",)
+    __slots__ = ("or_text", "token")
+    _fields = ("token", "or_text")
     token: str | int
+    or_text: bool
 
-    def __init__(self, token: str | int) -> None:
-        _set(self, token=token)
+    def __init__(self, token: str | int, or_text: bool = False) -> None:
+        if or_text and not (isinstance(token, str) and token):
+            raise ValueError(f"SpecialToken: only a token that is named by its text has one; found {token!r}")
+        _set(self, token=token, or_text=or_text)
 
     def _own(self) -> object:
-        return self.token
+        return (self.token, True) if self.or_text else self.token
+
+
+@final
+class TokenSet(Grammar):
+    """One token of a set, as a symbol of its own: whatever its bytes are, they are read by nothing else.
+
+    Unlike a :class:`SpecialToken`, it may be an ordinary token of the vocabulary.  The same token may then be read in
+    two ways, as a symbol here and as text elsewhere; both count.  Text never matches it: what takes bytes one by one
+    has no members with it.
+
+    An EOS token is never among them: EOS is allowed wherever the grammar may end.
+
+    Attributes:
+        tokens: special tokens by text, and ids; a pair of ids is a range, both ends included.  They are kept sorted and
+            merged, the texts first.
+        is_excluded: whether it is any token but these: every id of the vocabulary that stands for text or is a special
+            token.
+    """
+
+    __slots__ = ("is_excluded", "tokens")
+    _fields = ("tokens", "is_excluded")
+    tokens: tuple[str | int | tuple[int, int], ...]
+    is_excluded: bool
+
+    def __init__(self, tokens: Iterable[str | int | tuple[int, int]], is_excluded: bool = False) -> None:
+        texts: set[str] = set()
+        ranges: list[tuple[int, int]] = []
+        for token in tokens:
+            if isinstance(token, str):
+                texts.add(token)
+            else:
+                ranges.append((token, token) if isinstance(token, int) else token)
+        merged = _normalised(ranges, maximum=MAX_TOKEN_ID, what="TokenSet")
+        ids = (low if low == high else (low, high) for low, high in merged)
+        _set(self, tokens=(*sorted(texts), *ids), is_excluded=is_excluded)
+
+    def _own(self) -> object:
+        return self.tokens, self.is_excluded
+
+
+@final
+class Tempered(Grammar):
+    """``item``, whose tokens are drawn at ``temperature``; the language is that of ``item``.
+
+    A token is drawn at the temperature of the innermost part that it may stand in.  Where several readings are
+    possible, as at the end of a part that may also go on, the highest of their temperatures holds, and a reading
+    outside of all such parts has none.  Inside of what must be regular it means nothing.
+    """
+
+    __slots__ = ("item", "temperature")
+    _fields = ("item", "temperature")
+    item: Grammar
+    temperature: float
+
+    def __init__(self, item: Grammar, temperature: float) -> None:
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+            raise TypeError(f"Tempered: expected a number as the temperature, found {type(temperature).__name__}")
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"Tempered: a temperature is from 0 on and finite; found {temperature!r}")
+        _set(self, item=_term(item, "Tempered"), temperature=float(temperature))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.temperature
 
 
 @final

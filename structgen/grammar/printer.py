@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from structgen.grammar.nodes import (
+    Budget,
     ByteClass,
     Capture,
     CharClass,
@@ -35,6 +36,8 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
     SpecialToken,
+    Tempered,
+    TokenSet,
     postorder,
 )
 from structgen.grammar.report import Described
@@ -152,6 +155,8 @@ def _own_length(node: Grammar) -> int:
             return len(node.name)
         case Permutation():
             return 20
+        case TokenSet():
+            return 12 + 10 * len(node.tokens)
         case _:
             return 4
 
@@ -248,11 +253,32 @@ class _Writer:
     def _distinct(self, node: Distinct) -> _Pieces:
         return _call("distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item)
 
+    def _budget(self, node: Budget) -> _Pieces:
+        bounds = (("tokens", node.tokens), ("characters", node.characters))
+        said = "".join(f"{what} {bound} " for what, bound in bounds if bound is not None)
+        return _call(f"budget {said}", node.item)
+
     def _label(self, node: Label) -> _Pieces:
         return _call("label" + LABEL_MARKS[node.kind], node.item)
 
     def _special_token(self, node: SpecialToken) -> _Pieces:
-        yield f"token({node.token if isinstance(node.token, int) else write_text(node.token)})"
+        name = "token?" if node.or_text else "token"
+        yield f"{name}({node.token if isinstance(node.token, int) else write_text(node.token)})"
+
+    def _token_set(self, node: TokenSet) -> _Pieces:
+        yield "tokens except (" if node.is_excluded else "tokens("
+        yield ", ".join(
+            write_text(token)
+            if isinstance(token, str)
+            else str(token)
+            if isinstance(token, int)
+            else "{} to {}".format(*token)
+            for token in node.tokens
+        )
+        yield ")"
+
+    def _tempered(self, node: Tempered) -> _Pieces:
+        return _call(f'temperature "{node.temperature!r}" ', node.item)
 
 
 _WRITERS: Final[Mapping[type[Grammar], Callable[[_Writer, Any], _Pieces]]] = {
@@ -269,10 +295,13 @@ _WRITERS: Final[Mapping[type[Grammar], Callable[[_Writer, Any], _Pieces]]] = {
     Complement: _Writer._complement,
     Capture: _Writer._capture,
     SpecialToken: _Writer._special_token,
+    TokenSet: _Writer._token_set,
+    Tempered: _Writer._tempered,
     JsonString: _Writer._json_string,
     Shared: _Writer._shared,
     Distinct: _Writer._distinct,
     Label: _Writer._label,
+    Budget: _Writer._budget,
 }
 
 

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 from structgen.errors import GrammarSyntaxError
 from structgen.grammar.nodes import (
     ANY_CHAR,
+    EPSILON,
+    Budget,
     Capture,
     Choice,
     Complement,
@@ -31,6 +33,8 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
     SpecialToken,
+    Tempered,
+    TokenSet,
 )
 from structgen.grammar.spelling import KEYWORDS, LABEL_MARKS, SpellingError, read_bytes, read_class, read_text
 
@@ -250,27 +254,21 @@ class _Parser:
             self.frames[-1].scopes.append({})
             self._next_rule()
         elif name == "token":
-            self._expect("mark", "(", "'(' after 'token'")
-            value = self._take()
-            if value.kind not in {"string", "number"}:
-                self._unexpected(value, "the text or the id of a special token")
-            self._expect("mark", ")", "')'")
-            if value.kind == "number":
-                self._operand(SpecialToken(self._integer(value, value.text)))
-            else:
-                self._operand(SpecialToken(self._spelled(read_text, value.start + 1, value.end - 1)))
+            self._special_token()
         elif name == "distinct":
             is_spare, is_endless = self._at("mark", "?"), self._at("mark", "*")
             if is_spare or is_endless:
                 self._take()
             begin = self._expect("mark", "(", "'(' after 'distinct'")
             self._open(begin, lambda term: Distinct(term, is_spare, is_endless))
+        elif name == "tokens":
+            self._token_set()
+        elif name == "temperature":
+            self._open_tempered()
+        elif name == "budget":
+            self._open_budget()
         elif name == "label":
-            kind = next((kind for kind, mark in LABEL_MARKS.items() if mark and self._at("mark", mark)), None)
-            if kind is not None:
-                self._take()
-            begin = self._expect("mark", "(", "'(' after 'label'")
-            self._open(begin, lambda term: Label(term, kind or "a-label"))
+            self._open_label()
         elif name in {"json", "shared"}:
             wrap = JsonString if name == "json" else Shared
             self._open(self._expect("mark", "(", f"'(' after {name!r}"), wrap)
@@ -280,6 +278,23 @@ class _Parser:
             self._next_part(token, count, [[]])
         else:
             self._unexpected(token, f"a term (write <{name}> for the rule of this name)")
+
+    def _special_token(self) -> None:
+        or_text = self._at("mark", "?")
+        if or_text:
+            self._take()
+        self._expect("mark", "(", "'(' after 'token'")
+        value = self._take()
+        if value.kind != "string" and (or_text or value.kind != "number"):
+            self._unexpected(value, "the text or the id of a special token")
+        self._expect("mark", ")", "')'")
+        if value.kind == "number":
+            self._operand(SpecialToken(self._integer(value, value.text)))
+        else:
+            text = self._spelled(read_text, value.start + 1, value.end - 1)
+            if or_text and not text:
+                self._fail("a token without text cannot be written as text", value.start, value.end)
+            self._operand(SpecialToken(text, or_text))
 
     # Brackets
 
@@ -308,6 +323,70 @@ class _Parser:
         name = self._binder("the name of a capture")
         self._expect("mark", "(", "'(' after the name of a capture")
         self._open(token, lambda term: Capture(name, term))
+
+    def _open_label(self) -> None:
+        kind = next((kind for kind, mark in LABEL_MARKS.items() if mark and self._at("mark", mark)), None)
+        if kind is not None:
+            self._take()
+        begin = self._expect("mark", "(", "'(' after 'label'")
+        self._open(begin, lambda term: Label(term, kind or "a-label"))
+
+    def _token_set(self) -> None:
+        """Read ``except``, if it is there, and the list of tokens in parentheses."""
+        is_excluded = self._at("name", "except")
+        if is_excluded:
+            self._take()
+        begin = self._expect("mark", "(", "'(' after 'tokens'")
+        tokens: list[str | int | tuple[int, int]] = []
+        while not self._at("mark", ")"):
+            if tokens:
+                self._expect("mark", ",", "',' or ')' after a token")
+            value = self._take()
+            if value.kind == "string":
+                tokens.append(self._spelled(read_text, value.start + 1, value.end - 1))
+                continue
+            if value.kind != "number":
+                self._unexpected(value, "the text or the id of a token")
+            low = high = self._integer(value, value.text)
+            if self._at("name", "to"):
+                self._take()
+                last = self._take()
+                if last.kind != "number":
+                    self._unexpected(last, "the last id of a range")
+                high = self._integer(last, last.text)
+            tokens.append((low, high))
+        end = self._take()
+        try:
+            self._operand(TokenSet(tokens, is_excluded))
+        except ValueError as error:
+            self._fail(str(error), begin.start, end.end)
+
+    def _open_tempered(self) -> None:
+        """Read the temperature, and open the frame of the item."""
+        value = self._take()
+        if value.kind != "string":
+            self._unexpected(value, "a temperature in quotes")
+        text = self._spelled(read_text, value.start + 1, value.end - 1)
+        try:
+            temperature = Tempered(EPSILON, float(text)).temperature
+        except ValueError:
+            self._fail(f"{text!r} is no temperature", value.start, value.end)
+        begin = self._expect("mark", "(", "'(' after a temperature")
+        self._open(begin, lambda term: Tempered(term, temperature))
+
+    def _open_budget(self) -> None:
+        """Read ``tokens n characters m``, one of them or both, and open the frame of the item."""
+        bounds: dict[str, int] = {}
+        while self.ahead.kind == "name" and self.ahead.text in {"tokens", "characters"} - bounds.keys():
+            what = self._take().text
+            number = self._take()
+            if number.kind != "number" or number.text.startswith("-"):
+                self._unexpected(number, f"a number of {what}")
+            bounds[what] = self._integer(number, number.text)
+        if not bounds:
+            self._unexpected(self.ahead, "'tokens' or 'characters' after 'budget'")
+        begin = self._expect("mark", "(", "'(' after the bounds of a budget")
+        self._open(begin, lambda term: Budget(term, bounds.get("tokens"), bounds.get("characters")))
 
     def _binder(self, what: str) -> str:
         token = self._take()

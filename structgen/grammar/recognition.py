@@ -12,7 +12,7 @@ from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 
-__all__ = ["recognizes"]
+__all__ = ["is_empty", "recognizes"]
 
 _LIMITS: Final = Limits()
 _BYTES: Final = 256
@@ -39,6 +39,20 @@ def recognizes(grammar: Grammar, text: str) -> bool:
         return False
     matcher = _native.Matcher(constraint)
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+def is_empty(grammar: Grammar) -> bool:
+    """Whether a closed grammar without special tokens has no members.
+
+    Raises:
+        GrammarError: the grammar is not closed, or not regular where it must be.
+        LimitExceeded: a bound of the engine was reached.
+
+    >>> from structgen.grammar.regex import regex
+    >>> is_empty(regex("a+") & regex("b+")), is_empty(regex("a+") & regex("a|b"))
+    (True, False)
+    """
+    return _constraint(grammar) is None
 
 
 @lru_cache(maxsize=64)

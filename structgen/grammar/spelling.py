@@ -26,7 +26,22 @@ __all__ = [
     "write_text",
 ]
 
-KEYWORDS: Final = frozenset({"distinct", "in", "json", "label", "let", "permutation", "rules", "shared", "token"})
+KEYWORDS: Final = frozenset(
+    (
+        "budget",
+        "distinct",
+        "in",
+        "json",
+        "label",
+        "let",
+        "permutation",
+        "rules",
+        "shared",
+        "temperature",
+        "token",
+        "tokens",
+    )
+)
 """Words that a rule or capture of the same name must be quoted for: ``<token>``."""
 LABEL_MARKS: Final[dict[LabelKind, str]] = {"a-label": "", "bidi": "*", "u-label": "+"}
 """What follows the word ``label``, by the kind of label."""

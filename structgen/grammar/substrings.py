@@ -14,10 +14,46 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, choice_of, literal, sequence_of
 
-__all__ = ["occurrences", "substrings"]
+__all__ = ["Unit", "occurrences", "substring_of", "substrings"]
+
+Unit: TypeAlias = Literal["word", "character", "line"]
+"""What a quotation is made of."""
+
+
+def substring_of(document: str, unit: Unit = "word") -> Grammar:
+    r"""The texts, but for the empty one, that stand in ``document``: what may be quoted from it.
+
+    Args:
+        document: any text.
+        unit: quotations are runs of whole words, characters or lines.  A word is a run of letters, digits, marks and
+            underscores, and a quotation of words neither begins nor ends with white space; one of lines holds the line
+            breaks between them, not the last one.
+
+    Raises:
+        TypeError: ``document`` is no text.
+        ValueError: there is nothing in it to quote, it holds a lone surrogate, or there is no such unit.
+
+    Complexity:
+        O(n) terms for n characters; the engine makes O(n) states at most.
+
+    >>> print(substring_of("to be\nor not", "line"))
+    "to be" ("" | "\n" "or not") | "or not"
+    """
+    if not isinstance(document, str):
+        raise TypeError(f"substring_of: expected text, found {type(document).__name__}")
+    if unit == "line":
+        made = _quotations(document, *_line_bounds(document), str)
+    elif unit in ("word", "character"):
+        made = substrings(document, whole_words=unit == "word")
+    else:
+        raise ValueError(f"substring_of: there is no unit {unit!r}; give 'word', 'character' or 'line'")
+    if made == EMPTY:
+        raise ValueError(f"substring_of: the document of {len(document)} characters has no {unit} to quote")
+    return made
 
 
 def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], str] = str) -> Grammar:
@@ -40,11 +76,27 @@ def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], st
     """
     starts = [at for at in range(len(text)) if _may_start(text, at, whole_words=whole_words)]
     ends = [at for at in range(1, len(text) + 1) if _may_end(text, at, whole_words=whole_words)]
+    return _quotations(text, starts, ends, spell)
+
+
+def _line_bounds(text: str) -> tuple[list[int], list[int]]:
+    """Where lines start and end; an empty line is quoted only with others."""
+    breaks = [at for at, character in enumerate(text) if character == "\n"]
+    starts = [0, *(at + 1 for at in breaks)]
+    return [at for at in starts if at < len(text)], [at for at in [*breaks, len(text)] if at > 0]
+
+
+def _quotations(text: str, starts: list[int], ends: list[int], spell: Callable[[str], str]) -> Grammar:
+    """The texts, but for the empty one, from one of ``starts`` to one of ``ends``."""
     is_start, is_end = set(starts), set(ends)
     suffixes: list[Grammar] = []
+    pieces: dict[str, Grammar] = {}  # each once
     rest: Grammar | None = None  # what follows in the text, up to some end
     for start, end in reversed(list(pairwise(sorted(is_start | is_end)))):
-        piece = literal(spell(text[start:end]))
+        part = text[start:end]
+        piece = pieces.get(part)
+        if piece is None:
+            piece = pieces[part] = literal(spell(part))
         if rest is not None and end in is_end:
             rest = choice_of((EPSILON, rest))
         rest = piece if rest is None else sequence_of((piece, rest))  # the last place is an end

@@ -52,6 +52,9 @@ REGULAR = (
 """Terms that are read symbol by symbol, by derivatives, together with everything below them."""
 
 
+_ANY = ((0, ir.MAX_CODE_POINT),)
+
+
 @dataclass(eq=False, slots=True)
 class Position:
     """What is known between two symbols (Earley's item set); it never changes once it is made.
@@ -306,7 +309,7 @@ class Recogniser:
         agenda = [0]
         while agenda:
             node = agenda.pop()
-            if isinstance(self._nodes[node].term, REGULAR):
+            if _is_regular(self._nodes[node].term):
                 self._regular[node] = self._regex(node, known)
                 continue
             new = [child for child in self._nodes[node].children if child not in entered]
@@ -337,6 +340,8 @@ class Recogniser:
                 return algebra.one_of(byte for low, high in ranges for byte in range(low, high + 1))
             case ir.CharClass(ranges=ranges):
                 return algebra.character(ranges)
+            case ir.SpecialToken(token=token, or_text=True) if token not in self._special_texts.values():
+                return algebra.word(str(token).encode())
             case ir.SpecialToken(token=token):
                 return algebra.one_of([self.special(token)])
             case ir.Sequence():
@@ -353,6 +358,8 @@ class Recogniser:
                 return algebra.complement(parts[0])
             case ir.JsonString():
                 return algebra.json_string(parts[0])
+            case ir.Budget(characters=int(most)):
+                return algebra.intersection([parts[0], algebra.repetition(algebra.character(_ANY), 0, most)])
             case _:
                 return parts[0]
 
@@ -388,6 +395,11 @@ class Recogniser:
                 return all(due) and others and (count < 2 or separator)
             case _:
                 return any(children)
+
+
+def _is_regular(term: Grammar) -> bool:
+    """Whether a term is read by derivatives; a budget of tokens changes nothing, for none are known here."""
+    return isinstance(term, REGULAR) or (isinstance(term, ir.Budget) and term.characters is not None)
 
 
 def _spelled_out(algebra: Algebra, term: ir.Permutation, parts: list[Regex]) -> Regex:

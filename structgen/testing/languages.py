@@ -71,7 +71,9 @@ def _constant(nodes: tuple[Node, ...], node: int, universe: set[bytes]) -> set[b
         case ir.CharClass(ranges=ranges):
             texts = {word: _decoded(word) for word in universe if len(word) <= 4}
             return {w for w, text in texts.items() if text and len(text) == 1 and _within(ord(text), ranges)}
-        case ir.SpecialToken():
+        case ir.SpecialToken(token=token, or_text=or_text):
+            return {str(token).encode()} & universe if or_text else set()
+        case ir.TokenSet():
             return set()
         case ir.JsonString():
             _refuse_recursion(nodes, node)
@@ -99,12 +101,19 @@ def _combined(node: Node, members: Mapping[int, set[bytes]], universe: set[bytes
             return _texts(universe).intersection(*parts) if not parts else parts[0].intersection(*parts[1:])
         case ir.Complement():
             return _texts(universe) - parts[0]
+        case ir.Budget(characters=characters):  # a byte string has no tokens
+            return parts[0] if characters is None else {word for word in parts[0] if _is_short(word, characters)}
         case ir.Distinct():
             return {word for word in parts[0] if not repeats(word)}
         case ir.Label(kind=kind):
             return {word for word in parts[0] if not is_refused(word, kind)}
         case _:
             return set().union(*parts)
+
+
+def _is_short(word: bytes, characters: int) -> bool:
+    text = _decoded(word)
+    return text is not None and len(text) <= characters
 
 
 def _concatenation(left: set[bytes], right: set[bytes], universe: set[bytes]) -> set[bytes]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from structgen_kernels import _native
 
+from structgen.engine.budgets import refuse_budgets
 from structgen.errors import GrammarError
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ class ByteAutomaton:
 
 
 def check_finite_checks(constraint: Constraint) -> None:
-    """Refuse what no automaton decides: values that must differ from each other.
+    """Refuse what no automaton decides: values that must differ from each other, and budgets of tokens.
 
     Raises:
-        GrammarError: the grammar has such values.
+        GrammarError: the grammar has such values or budgets.
     """
+    refuse_budgets(constraint, "diffusion decoding")
     if constraint.native.has_scope:
         raise GrammarError(
             "diffusion decoding",

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 from structgen.decode.diffusion.byte_automaton import MOST_STATES, byte_automaton, check_finite_checks
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
-from structgen.decode.diffusion.context_free.network import recurs
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import lift
+from structgen.engine.network import recurs
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:

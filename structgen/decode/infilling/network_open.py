@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.decode.diffusion.context_free.network import Network, network_of
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.infilling.open_canvas import OPEN, mask_words
 from structgen.decode.linked import SPECIAL_BASE
+from structgen.engine.network import Network, network_of
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:

@@ -44,13 +44,15 @@ class LazyDescription(Description):
 
     Attributes:
         dialect: the dialect of the schema.
+        schema: the schema, as text or value; ``None`` if it means nothing without what else was given.
     """
 
-    __slots__ = ("_made", "_make", "_policy", "dialect")
+    __slots__ = ("_made", "_make", "_policy", "dialect", "schema")
     _made: tuple[ReportEntry, ...] | None
     _make: Callable[[], tuple[ReportEntry, ...]]
     _policy: JsonPolicy
     dialect: Dialect
+    schema: object
 
     def __init__(
         self,
@@ -58,8 +60,10 @@ class LazyDescription(Description):
         policy: JsonPolicy,
         dialect: Dialect,
         python_type: object | None,
+        schema: object = None,
     ) -> None:
         _assign(self, "source", "json schema")
+        _assign(self, "schema", schema)
         _assign(self, "value", "json")
         _assign(self, "python_type", python_type)
         _assign(self, "_made", None)

@@ -58,7 +58,8 @@ class PlannedLater:
 
     def description(self) -> Description:
         """Where it came from."""
-        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type)
+        schema = _alone(self._schema, self._setting)
+        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type, schema)
 
     def _entries(self) -> tuple[ReportEntry, ...]:
         return self._planned().description.entries
@@ -95,12 +96,21 @@ def planned_grammar(
             formats=setting.formats,
         )
         try:
-            return _grammar(documents, python_type, setting, tracks_scopes=False)
+            return _grammar(documents, schema, python_type, setting, tracks_scopes=False)
         except ScopesNeeded:
-            return _grammar(documents, python_type, setting, tracks_scopes=True)
+            return _grammar(documents, schema, python_type, setting, tracks_scopes=True)
 
 
-def _grammar(documents: Documents, python_type: object | None, setting: Setting, *, tracks_scopes: bool) -> Described:
+def _alone(schema: object, setting: Setting) -> object:
+    """The schema as it was given, where no other document and no format of the caller's belongs to it."""
+    if setting.formats:
+        return None
+    return marshal.loads(schema) if isinstance(schema, Dump) else schema
+
+
+def _grammar(
+    documents: Documents, schema: object, python_type: object | None, setting: Setting, *, tracks_scopes: bool
+) -> Described:
     limits = setting.limits
     references = References(documents, tracks_scopes=tracks_scopes)
     closes = setting.policy.additional == "forbidden"
@@ -122,7 +132,8 @@ def _grammar(documents: Documents, python_type: object | None, setting: Setting,
         left_open = references.originals(with_twins(nameless, twins))
         return describe(sources, references.originals(with_twins(reached, twins)), by_keyword, left_open)
 
-    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type))
+    given = None if documents.loaded else _alone(schema, setting)
+    return Described(term, LazyDescription(entries, setting.policy, dialect, python_type, given))
 
 
 @contextmanager

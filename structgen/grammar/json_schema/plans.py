@@ -132,7 +132,7 @@ class Builder:
             else:
                 stack.pop()
                 self._finish(plan)
-        return root.term or EMPTY
+        return EMPTY if root.term is None else root.term
 
     def _finish(self, plan: Plan) -> None:
         terms: list[Grammar] = []

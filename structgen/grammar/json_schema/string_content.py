@@ -27,6 +27,7 @@ from structgen.grammar.nodes import (
     Literal,
     Repeat,
     SpecialToken,
+    TokenSet,
     choice,
     postorder,
     sequence,
@@ -88,7 +89,7 @@ def _rewritten(root: Grammar) -> Grammar:
                 made[id(node)] = _spellings(ranges)
             case Complement():
                 made[id(node)] = Intersection([_ANY_CONTENT, Complement(children[0])])
-            case ByteClass() | SpecialToken() | Distinct() | Label():
+            case ByteClass() | SpecialToken() | TokenSet() | Distinct() | Label():
                 raise _no_text(type(node).__name__)
             case _:
                 made[id(node)] = with_children(node, children)

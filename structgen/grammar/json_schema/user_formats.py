@@ -9,7 +9,7 @@ from typing import Protocol
 from structgen.errors import GrammarError
 from structgen.grammar.analysis import is_regular
 from structgen.grammar.json_schema.string_content import plain_text, spelled_content
-from structgen.grammar.nodes import ANY_CHAR, Grammar, JsonString, Repeat, Shared, SpecialToken, postorder, sequence
+from structgen.grammar.nodes import ANY_CHAR, Grammar, JsonString, Repeat, Shared, SpecialToken, TokenSet, postorder, sequence
 from structgen.grammar.recognition import recognizes
 
 __all__ = ["StringFormat", "UserFormat", "user_formats"]
@@ -89,7 +89,7 @@ def user_formats(given: Mapping[str, Grammar]) -> Mapping[str, StringFormat]:
 
 @lru_cache(maxsize=256)
 def _format_of(name: str, grammar: Grammar) -> UserFormat:
-    if any(isinstance(node, SpecialToken) for node in postorder(grammar)):
+    if any(isinstance(node, (SpecialToken, TokenSet)) for node in postorder(grammar)):
         raise GrammarError(
             f"json schema format {name!r:.60}",
             "its grammar has special tokens, which are no text",

@@ -9,11 +9,11 @@ import numpy as np
 from structgen.decode.diffusion.byte_automaton import check_finite_checks
 from structgen.decode.diffusion.class_scores import class_layout
 from structgen.decode.diffusion.context_free.chart import NativeChart
-from structgen.decode.diffusion.context_free.network import MOST_STATES, network_of
 from structgen.decode.diffusion.context_free.plan import ALWAYS, ENDING, plan_of
 from structgen.decode.diffusion.context_free.posterior import ContextFreePosterior
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MOST_EFFECTS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.engine.network import MOST_STATES, network_of
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:

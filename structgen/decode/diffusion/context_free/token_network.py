@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from structgen.decode.diffusion.context_free.network import Network
+    from structgen.engine.network import Network
     from structgen.engine.vocabulary import Vocabulary
 
 __all__ = ["DEAD_CLASS", "MOST_EFFECTS", "Reading", "TokenNetwork", "lift"]

@@ -17,12 +17,12 @@ from structgen import JsonPolicy, compile, json_schema, lark, regex
 from structgen.decode.diffusion.byte_automaton import byte_automaton
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.context_free.chart import NativeChart, ReferenceChart
-from structgen.decode.diffusion.context_free.network import network_of
 from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import lift
 from structgen.engine import Vocabulary
+from structgen.engine.network import network_of
 from structgen.errors import GenerationError, LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.nodes import Reference, Repeat, Rules, SpecialToken, choice, literal, sequence
 from structgen.testing import recursive, small_terms

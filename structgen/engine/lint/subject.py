@@ -1,0 +1,98 @@
+"""A grammar as lints look at it: one flat set of rules, with the places where they are defined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from structgen.engine.report import entries_of
+from structgen.grammar.analysis import Nullability
+from structgen.grammar.nodes import Grammar, Reference, postorder
+from structgen.grammar.scopes import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from structgen.grammar.limits import Limits
+
+__all__ = ["Subject", "named", "subject_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What lints look at.
+
+    Attributes:
+        grammar: the grammar itself.
+        rules: expressions by name, with unique names.
+        body: where members begin.
+        places: where rules and terminals are defined, by name.
+        terminals: the names that the description defines as terminals.
+        defined: the names of the rules that it defines, terminals left out, whether or not they are in use.
+    """
+
+    grammar: Grammar
+    rules: dict[str, Grammar]
+    body: Grammar
+    places: dict[str, str]
+    terminals: frozenset[str]
+    defined: tuple[str, ...]
+
+    def place(self, name: str) -> str:
+        """Where the rule of this name is defined, or ``""``; an instance of a template stands where that does."""
+        return self.places.get(name, self.places.get(name.split("{", 1)[0], ""))
+
+    @cached_property
+    def nullability(self) -> Nullability:
+        """Tells which terms match the empty text."""
+        return Nullability(self.rules)
+
+    @cached_property
+    def references(self) -> dict[str, list[str]]:
+        """The names of the rules that each rule refers to."""
+        return {name: _names(term) for name, term in self.rules.items()}
+
+    def reachable(self) -> set[str]:
+        """Return the names of the rules that some way from the beginning leads to."""
+        graph = self.references
+        seen: set[str] = set()
+        agenda = _names(self.body)
+        while agenda:
+            name = agenda.pop()
+            if name not in seen and name in graph:
+                seen.add(name)
+                agenda += graph[name]
+        return seen
+
+
+def subject_of(grammar: Grammar, limits: Limits) -> Subject:
+    """Make a grammar flat, and look up its places.
+
+    Raises:
+        LimitExceeded: its rules have no small flat form.
+        GrammarError: a reference has no rule.
+    """
+    _, entries, _ = entries_of(grammar)
+    places: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {"rule": [], "terminal": []}
+    for entry in entries:
+        kind, _, name = entry.keyword.partition(" ")
+        if name and kind in kinds:
+            places.setdefault(name, entry.where)
+            kinds[kind].append(name)
+    flat = resolve(grammar, limits)
+    return Subject(
+        grammar, dict(flat.rules), flat.body, places, frozenset(kinds["terminal"]), tuple(dict.fromkeys(kinds["rule"]))
+    )
+
+
+def named(names: Iterable[str], most: int = 5) -> str:
+    """Names for a sentence: the first ones, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(map(repr, listed[:most])) + more
+
+
+def _names(term: Grammar) -> list[str]:
+    return [node.name for node in postorder(term) if isinstance(node, Reference)]

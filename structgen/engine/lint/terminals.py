@@ -1,0 +1,128 @@
+"""Terminals that match the empty text, and terminals that share texts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import combinations
+from typing import TYPE_CHECKING, Final
+
+from structgen.engine.byte_graph import byte_graphs
+from structgen.engine.lint.finding import Finding, Severity
+from structgen.engine.lint.subject import Subject
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.analysis import free_references
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar, Literal, postorder
+
+if TYPE_CHECKING:
+    from structgen.engine.byte_graph import ByteGraph
+
+__all__ = ["colliding_terminals", "nullable_terminals"]
+
+_MOST_TERMINALS: Final = 200
+_MOST_PAIRS: Final = 100_000
+_MOST_PAIRS_OF_TWO: Final = 2_000
+"""Pairs of states that are looked at, for all terminals and for two of them."""
+_SMALL: Final = Limits(regular_states=5_000, steps=2_000_000)
+
+
+def nullable_terminals(subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each terminal that matches the empty text.
+
+    Complexity: linear.
+    """
+    nullable = subject.nullability.rules
+    for name in subject.rules:
+        if name in subject.terminals and name in nullable:
+            yield Finding(
+                "empty terminal match",
+                Severity.WARNING,
+                subject.place(name),
+                f"terminal {name!r} matches the empty text, so that it may be left out wherever it stands",
+                "let it match at least one character, and write ? after it where it may be missing",
+            )
+
+
+def colliding_terminals(subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each terminal that shares texts with others, or with words that rules spell, with an example.
+
+    Complexity: bounded: 200 terminals, 100,000 pairs of states.
+    """
+    chosen = _terminals(subject)
+    if not chosen:
+        return
+    names = list(chosen)
+    try:
+        graphs = byte_graphs(*chosen.values(), limits=_SMALL)
+    except (GrammarError, LimitExceeded):
+        return
+    shared: dict[str, list[tuple[str, bytes]]] = {name: [] for name in names}
+    words = _words(subject)
+    for name, graph in zip(names, graphs, strict=True):
+        shared[name] += [(repr(word.decode("utf-8", "replace")), word) for word in words if _has(graph, word)]
+    left = _MOST_PAIRS
+    for (name, graph), (other, other_graph) in combinations(zip(names, graphs, strict=True), 2):
+        text, used = _common(graph, other_graph, min(left, _MOST_PAIRS_OF_TWO))
+        left -= used
+        if text is not None:
+            shared[name].append((f"terminal {other!r}", text))
+        if left <= 0:
+            break
+    for name, found in shared.items():
+        if found:
+            others = ", ".join(other for other, _ in found[:4]) + (f" and {len(found) - 4} more" if found[4:] else "")
+            example = found[0][1].decode("utf-8", "backslashreplace")
+            yield Finding(
+                "colliding terminals",
+                Severity.INFORMATION,
+                subject.place(name),
+                f"terminal {name!r} shares texts with {others}, for instance {example!r}",
+                "where both may stand such a text is read in two ways; exclude it from one of them if that matters",
+            )
+
+
+def _terminals(subject: Subject) -> dict[str, Grammar]:
+    """The terminals that are terms of their own, as many as are compared."""
+    found = {}
+    for name, term in subject.rules.items():
+        if name in subject.terminals and not free_references(term):
+            found[name] = term
+            if len(found) >= _MOST_TERMINALS:
+                break
+    return found
+
+
+def _words(subject: Subject) -> list[bytes]:
+    """What rules spell that begins with a letter: keywords."""
+    words: dict[bytes, None] = {}
+    for name, term in subject.rules.items():
+        if name not in subject.terminals:
+            for node in postorder(term):
+                if isinstance(node, Literal) and node.data[:1].isalpha():
+                    words[node.data] = None
+    return list(words)[: _MOST_TERMINALS * 5]
+
+
+def _has(graph: ByteGraph, word: bytes) -> bool:
+    matcher = graph.constraint.matcher()
+    return matcher.accept_bytes(word) == len(word) and matcher.is_accepting
+
+
+def _common(one: ByteGraph, other: ByteGraph, most: int) -> tuple[bytes | None, int]:
+    """A shortest text that both have, that is not empty, and how many pairs were looked at; None if there is none."""
+    seen = {(one.start.number, other.start.number)}
+    agenda = deque([(one.start, other.start, b"")])
+    looked_at = 0
+    while agenda and looked_at < most:
+        mine, theirs, text = agenda.popleft()
+        looked_at += 1
+        if text and mine.is_accepting and theirs.is_accepting:
+            return text, looked_at
+        those = other.successors(theirs)
+        for label, after in one.successors(mine).items():
+            twin = those.get(label)
+            if label >= 0 and twin is not None and (after.number, twin.number) not in seen:
+                seen.add((after.number, twin.number))
+                agenda.append((after, twin, text + one.likely(label)))
+    return None, looked_at

@@ -1,0 +1,30 @@
+"""Rules that no way from the start leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from structgen.engine.lint.finding import Finding, Severity
+from structgen.engine.lint.subject import Subject
+
+__all__ = ["unreachable_rules"]
+
+
+def unreachable_rules(subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each rule that is defined and never used from the start.
+
+    Complexity: linear.
+    """
+    reached = subject.reachable()
+    used = reached | {name.split("{", 1)[0] for name in reached}
+    known = dict.fromkeys([*subject.defined, *subject.rules])
+    for name in known:
+        # A terminal that others contain is read in their place, so that only rules are certain.
+        if name not in used and name not in subject.terminals:
+            yield Finding(
+                "unreachable rule",
+                Severity.WARNING,
+                subject.place(name),
+                f"rule {name!r} is never used: no way from the start leads to it",
+                "use it, or remove it",
+            )

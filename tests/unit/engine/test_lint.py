@@ -1,0 +1,146 @@
+"""Each lint finds what it is for, at its place, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from structgen.engine.lint import Finding, lint
+from structgen.grammar.json_schema import json_schema
+from structgen.grammar.lark import lark
+from structgen.grammar.nodes import Choice, Grammar, Reference, Rules, choice, literal, sequence
+from structgen.grammar.regex import regex
+from structgen.testing import ReferenceMatcher
+
+LIBRARY = Path(__file__).parents[3] / "grammars"
+
+
+def _found(grammar: Grammar, name: str) -> list[Finding]:
+    return [finding for finding in lint(grammar) if finding.lint == name]
+
+
+def test_rules_that_are_never_used() -> None:
+    """Rules that only each other use count; those that are used by a template or a terminal's rule do not."""
+    grammar = lark('start: pair{a}\npair{x}: x "," x\na: "a"\nlost: "l" gone\ngone: lost | "g"\nT: "t"')
+    found = _found(grammar, "unreachable rule")
+    assert [(finding.where, finding.problem.split("'")[1]) for finding in found] == [("4:1", "lost"), ("5:1", "gone")]
+    assert all(finding.is_warning for finding in found)
+    inner = Rules({"a": literal("x"), "b": literal("y")}, Reference("a"))
+    assert [finding.problem.split("'")[1] for finding in _found(inner, "unreachable rule")] == ["b"]
+
+
+def test_rules_that_never_end() -> None:
+    """A rule without members is found where it is defined."""
+    (finding,) = _found(lark('start: "a" | loop\nloop: "x" loop'), "empty rule")
+    assert finding.where == "2:1"
+    assert "'loop'" in finding.problem
+    assert finding.is_warning
+
+
+def test_parts_that_can_never_match() -> None:
+    """An intersection without members, or a choice of nothing, is shown; one that has members is not."""
+    never = regex("[a-c]+") & regex("[d-f]+")
+    grammar = Rules(
+        {"s": choice("x", never), "t": choice(regex("[a-c]+") & regex("[c-f]+"))},
+        sequence(Reference("s"), Reference("t")),
+    )
+    (finding,) = _found(grammar, "empty part")
+    assert "rule 's'" in finding.problem
+    assert "[a-c]+ & [d-f]+" in finding.problem
+    (nothing,) = _found(choice("x", sequence("y", Choice(()))), "empty part")
+    assert "the grammar" in nothing.problem
+
+
+def test_terminals_that_match_the_empty_text() -> None:
+    """They are warned of, at their place."""
+    (finding,) = _found(lark("start: A B\nA: /x*/\nB: /x+/"), "empty terminal match")
+    assert (finding.where, finding.is_warning) == ("2:1", True)
+
+
+def test_terminals_that_share_texts() -> None:
+    """Keywords and names, and two terminals with a common text, are told with an example that both have."""
+    grammar = lark('start: "while" NAME | HEX | INT\nNAME: /[g-z][a-z]*/\nHEX: /[0-9a-f]+/\nINT: /[1-9][0-9]*/')
+    found = {finding.problem.split("'")[1]: finding.problem for finding in _found(grammar, "colliding terminals")}
+    assert set(found) == {"NAME", "HEX"}
+    assert found["NAME"].endswith("shares texts with 'while', for instance 'while'")
+    example = found["HEX"].rsplit("'", 2)[1]
+    for pattern in ("[0-9a-f]+", "[1-9][0-9]*"):
+        reader = ReferenceMatcher(regex(pattern))
+        assert reader.accept_bytes(example.encode()) == len(example)
+        assert reader.is_accepting
+
+
+AMBIGUOUS = {
+    "sum": ('start: e\ne: e "+" e | "x"', "x+x+x"),
+    "else": ('start: s\ns: "i" s | "i" s "e" s | "x"', "iixex"),
+    "same": ("start: a | b\na: /x+y/\nb: /xy+/", "xy"),
+}
+CLEAR = {
+    "sum": 'start: e\ne: e "+" t | t\nt: "x" | "(" e ")"',
+    "palindrome": 'start: "a" start "a" | "b" start "b" | "c"',
+    "empty": 'start: a b\na: "x"?\nb: "y"* ',
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_a_shortest_ambiguous_text(name: str) -> None:
+    """The text is one of the shortest that have two derivations."""
+    text, shortest = AMBIGUOUS[name]
+    (finding,) = _found(lark(text), "ambiguity")
+    assert f"{shortest!r}, in 2 ways" in finding.problem
+    assert not finding.is_warning
+
+
+@pytest.mark.parametrize("name", CLEAR)
+def test_no_ambiguity_up_to_a_length(name: str) -> None:
+    """Where no text is read in two ways, the length up to which that is known is told."""
+    (finding,) = _found(lark(CLEAR[name]), "ambiguity")
+    assert finding.problem.startswith("no text of up to ")
+
+
+def test_white_space_without_bound() -> None:
+    """Ignored or written out; a bounded one is not told."""
+    (finding,) = _found(lark('start: a\na: "x" /[ \\t]+/ "y"'), "unbounded white space")
+    assert "'a'" in finding.problem
+    assert _found(lark('start: "x"\n%ignore /\\s+/'), "unbounded white space")
+    assert not _found(lark('start: "x" / {1,4}/ "y" /[ a]*/'), "unbounded white space")
+
+
+def test_what_has_no_bound() -> None:
+    """The rules that recur and those that repeat are named."""
+    (finding,) = _found(lark('start: list W\nlist: "(" list? ")"\nW: /x+/'), "no bound on the length")
+    assert "recursion of 'list' and repetition in 'W'" in finding.problem
+    assert not _found(lark('start: a{"x"}\na{y}: y~3'), "no bound on the length")
+
+
+def test_left_recursion_is_told() -> None:
+    """Direct, indirect, and behind what may be empty."""
+    (finding,) = _found(lark('start: a\na: b "x" | "y"\nb: c? a\nc: "z"'), "left recursion")
+    assert "'a', 'b';" in finding.problem
+    assert not _found(lark('start: "x" start | "y"'), "left recursion")
+
+
+def test_schemas_are_judged_by_their_keywords() -> None:
+    """Rules that were made of a schema are nobody's, and a library's grammar has no warning."""
+    (finding,) = lint(json_schema({"type": "object", "requierd": ["a"]}))
+    assert (finding.lint, finding.where, finding.remedy) == ("unknown keyword", "#/requierd", "is 'required' meant?")
+    assert lint(json_schema({"type": "object"})) == []
+
+
+@pytest.mark.parametrize("name", ["json", "arithmetic", "csv"])
+def test_good_grammars_have_no_warnings(name: str) -> None:
+    """What is found in them is information."""
+    from structgen.grammar.lark import load
+
+    assert not any(finding.is_warning for finding in lint(load(LIBRARY / name / "grammar.lark")))
+
+
+def test_large_grammars_take_linear_time() -> None:
+    """Many rules and terminals are linted within bounds that are counted."""
+    count = 3_000
+    rules: dict[str, Grammar] = {
+        f"r{i}": choice("a", sequence("x", Reference(f"r{(i * 7 + 1) % count}"))) for i in range(count)
+    }
+    found = lint(Rules(rules, Reference("r0")))
+    assert any(finding.lint == "no bound on the length" for finding in found)
