@@ -8,21 +8,29 @@ differ from those that one of Lark's parsers accepts.  Reading order: ``syntax``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.indentation.settings import Indentation
+from structgen.grammar.lark import plain
+from structgen.grammar.lark.contextual import contextual
 from structgen.grammar.lark.expressions import Budget
 from structgen.grammar.lark.library import Library
-from structgen.grammar.lark.rules import RuleBuilder
+from structgen.grammar.lark.marked import without_marks
+from structgen.grammar.lark.rules import RuleBuilder, used_rules
 from structgen.grammar.lark.source import Source, read_source
 from structgen.grammar.limits import Limits
-from structgen.grammar.nodes import Grammar, Reference, Rules
+from structgen.grammar.nodes import Grammar, Rules
 from structgen.grammar.report import Described, Description
 
-__all__ = ["lark", "load"]
+__all__ = ["LexerName", "lark", "load"]
+
+LexerName: TypeAlias = Literal["any", "contextual"]
 
 _DEFAULT_LIMITS: Final = Limits()
+_BLOCKS: Final = Indentation()
 _POLICIES: Final = (
     ("division into terminals", "any"),
     ("ignored terminals", "before and after every terminal"),
@@ -33,14 +41,22 @@ def lark(
     text: str,
     *,
     start: str = "start",
+    lexer: LexerName = "any",
+    indentation: Indentation | None = None,
+    grammars: Mapping[str, Grammar] | None = None,
     path: str | Path | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    r"""The texts of a Lark grammar, however they are divided into terminals.
+    r"""The texts of a Lark grammar, by default however they are divided into terminals.
 
     Args:
         text: the grammar.
         start: the rule to start from.
+        lexer: which divisions count: ``"any"``, or the one that Lark's LALR parser with its ``"contextual"`` lexer
+            makes, by longest match and priority (``docs/lexing.md``).
+        indentation: of a grammar that declares terminals that begin and end blocks (``docs/indentation.md``); where
+            none is given it is ``Indentation()`` for one that declares ``_INDENT`` and ``_DEDENT``.
+        grammars: what ``@name`` stands for, as llguidance writes a reference to another grammar.
         path: the file that ``text`` comes from, or its folder: where relative imports are looked for.
         limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
 
@@ -68,21 +84,54 @@ def lark(
     folder = None if path is None else Path(path)
     if folder is not None and not folder.is_dir():
         folder = folder.parent
-    return _built(Source(text, folder=folder), start, limits)
+    return _read(Source(text, folder=folder), start, lexer, indentation, grammars, limits)
 
 
-def load(path: str | Path, *, start: str = "start", limits: Limits = _DEFAULT_LIMITS) -> Grammar:
+def load(
+    path: str | Path,
+    *,
+    start: str = "start",
+    lexer: LexerName = "any",
+    indentation: Indentation | None = None,
+    grammars: Mapping[str, Grammar] | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
     """The texts of the Lark grammar in a file; arguments and errors are those of :func:`lark`.
 
     Raises:
         GrammarError: beside those, the file cannot be read or is not UTF-8.
     """
-    return _built(read_source(Path(path), limits, is_imported=False), start, limits)
+    return _read(read_source(Path(path), limits, is_imported=False), start, lexer, indentation, grammars, limits)
 
 
-def _built(source: Source, start: str, limits: Limits) -> Grammar:
+def _read(
+    source: Source,
+    start: str,
+    lexer: LexerName,
+    indentation: Indentation | None,
+    grammars: Mapping[str, Grammar] | None,
+    limits: Limits,
+) -> Grammar:
+    make = partial(_built, source, start, lexer, indentation, grammars, limits)
+    if lexer == "any" and indentation is None and not grammars:
+        program = plain.read(source.text, start, limits)
+        if program is not None:
+            return Described.deferred(program, plain.Deferred(make))
+    return make()
+
+
+def _built(
+    source: Source,
+    start: str,
+    lexer: LexerName,
+    indentation: Indentation | None,
+    grammars: Mapping[str, Grammar] | None,
+    limits: Limits,
+) -> Grammar:
+    if lexer not in ("any", "contextual"):
+        raise GrammarError(source.subject, f"there is no lexer {lexer!r}", remedy='use "any" or "contextual"')
     library = Library(source, limits)
-    definition = library.main.definitions.get(start) or library.find(library.main, start)
+    definition = library.find(library.main, start)
     if definition is None or definition.is_terminal or definition.parameters:
         rules = [name for name, known in library.main.definitions.items() if not known.is_terminal]
         raise GrammarError(
@@ -91,28 +140,27 @@ def _built(source: Source, start: str, limits: Limits) -> Grammar:
             evidence=f"it defines {', '.join(rules[:8]) or 'no rules'}{' ...' if len(rules) > 8 else ''}",
             remedy="name one of its rules: start=...",
         )
-    builder = RuleBuilder(library, Budget(limits))
+    if indentation is None and {_BLOCKS.indent, _BLOCKS.dedent} <= library.main.declared.keys():
+        indentation = _BLOCKS
+    if lexer == "contextual":
+        return contextual(library, definition, start, indentation, limits)
+    builder = RuleBuilder(
+        library, Budget(limits), is_marked=indentation is not None, indentation=indentation, grammars=grammars
+    )
     body = builder.build(definition)
-    grammar = Rules(_used(builder.rules, body), body)
-    return Described(grammar, _description(library))
+    if builder.has_guards and indentation is None:  # which is known only now
+        builder = RuleBuilder(library, Budget(limits), is_marked=True, grammars=grammars)
+        body = builder.build(definition)
+    if builder.is_marked:
+        grammar = without_marks(builder, body, library, indentation, limits)
+    else:
+        grammar = Rules(used_rules(builder.rules, body), body)
+    return Described(grammar, _description(library, indentation))
 
 
-def _used(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
-    """Return the rules that the body leads to, in the order in which it does."""
-    found: dict[str, Grammar] = {}
-    stack = [body]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Reference) and node.name not in found:
-            found[node.name] = rules[node.name]
-            stack.append(rules[node.name])
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.extend(reversed(node.children))
-    return list(found.items())
-
-
-def _description(library: Library) -> Description:
+def _description(library: Library, indentation: Indentation | None) -> Description:
     entries = [entry for module in library.modules.values() if not module.source.is_builtin for entry in module.entries]
-    return Description(source="lark", entries=tuple(entries), policies=_POLICIES)
+    policies: tuple[tuple[str, str], ...] = _POLICIES
+    if indentation is not None:
+        policies += (("indentation", f"by {indentation.step} up to {indentation.max_width} characters"),)
+    return Description(source="lark", entries=tuple(entries), policies=policies)

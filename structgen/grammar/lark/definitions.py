@@ -1,18 +1,21 @@
-"""The statements of one grammar file: definitions, imports and what is ignored.  What Lark has beside is refused."""
+"""The statements of one grammar file: definitions, imports, what is ignored and options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lark import Tree
 
+from structgen.grammar.lark.attributes import Attributes, read_attributes
 from structgen.grammar.lark.source import Source
+from structgen.grammar.lark.structured import json_of
 from structgen.grammar.lark.syntax import Node, Token, parse
 from structgen.grammar.limits import Limits
 from structgen.grammar.report import ReportEntry, Status
 
-__all__ = ["Definition", "Import", "Module", "read_module", "span_of"]
+__all__ = ["Change", "Definition", "Import", "Module", "module_of", "read_module", "span_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +29,9 @@ class Definition:
         tree: its expression.
         module: the file that it stands in.
         position: offset of its name.
+        attributes: what llguidance writes in brackets behind its name.
+        has_parameter: whether it takes a number (``name::_``).
+        further: what ``%extend`` adds to it; each has alternatives of its own.
     """
 
     name: str
@@ -34,6 +40,16 @@ class Definition:
     tree: Node
     module: Module
     position: int
+    attributes: Attributes | None = None
+    has_parameter: bool = False
+    further: tuple[Definition, ...] = ()
+
+
+class Change(NamedTuple):
+    """``%override`` or ``%extend`` of what is defined or imported elsewhere."""
+
+    definition: Definition
+    is_extension: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +64,22 @@ class Import:
 
 @dataclass(slots=True, eq=False)
 class Module:
-    """One grammar file."""
+    """One grammar file, or a grammar nested in one.
+
+    Attributes:
+        changes: ``%override`` and ``%extend``, by name, in their order.
+        nested: where grammars stand that were read, whose entries are in the report.
+        options: of ``%llguidance``; ``None`` if there is no such statement, and then all is read as Lark reads it.
+    """
 
     source: Source
     definitions: dict[str, Definition] = field(default_factory=dict)
     imports: dict[str, Import] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
     ignored: list[Node] = field(default_factory=list)
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+    nested: set[int] = field(default_factory=set)
+    options: dict[str, bool] | None = None
     entries: list[ReportEntry] = field(default_factory=list)
 
     def note(self, keyword: str, position: int, status: Status, detail: str = "") -> None:
@@ -62,10 +88,11 @@ class Module:
 
 
 _SAME_TEXTS = "changes the parse tree, not which texts belong to the language"
-_REFUSED = {
-    "%declare": "define the terminal: there is no other lexer that could supply it",
-    "%override": "import the other parts and define the rule under its name yourself",
-    "%extend": "write the alternatives into one definition",
+_OPTIONS = {
+    "allow_initial_skip": (Status.ENFORCED, "ignored text may stand at the beginning"),
+    "ignore_once": (Status.ENFORCED, "ignored text stands at most once between two terminals"),
+    "no_forcing": (Status.ANNOTATION, "which tokens are taken without the model is said to the decoder: jump_forward"),
+    "allow_invalid_utf8": (Status.ENFORCED, "texts are well-formed UTF-8"),
 }
 
 
@@ -77,10 +104,17 @@ def read_module(source: Source, limits: Limits) -> Module:
         UnsupportedFeature: a statement is not supported yet.
         LimitExceeded: it is nested too deeply.
     """
+    return module_of(source, parse(source, limits).children)
+
+
+def module_of(source: Source, statements: Iterable[Node | Token]) -> Module:
+    """Read statements that are parsed; raises as ``read_module`` does, but for limits."""
     module = Module(source)
-    for statement in parse(source, limits).children:
+    for statement in statements:
         if not isinstance(statement, Token):
             _read_statement(module, statement)
+        elif statement.type == "OPTIONS":
+            _read_options(module, statement)
     return module
 
 
@@ -93,40 +127,88 @@ def _read_statement(module: Module, statement: Node) -> None:
             position = _first_position(tree, len(module.source.text))
             module.ignored.append(tree)
             module.note("%ignore", position, Status.ENFORCED, "may stand before and after every terminal")
+        case "declare":
+            for name in map(_token, statement.children[1:]):
+                module.declared.setdefault(str(name), name.start_pos or 0)
+                module.note(f"%declare {name}", name.start_pos or 0, Status.ENFORCED)
         case "import_one" | "import_many":
             _read_import(module, statement)
         case _:
-            keyword = _token(statement.children[0])
+            is_extension = statement.data == "extend"
+            definition = _definition(module, _tree(statement.children[1]))
+            module.changes.setdefault(definition.name, []).append(Change(definition, is_extension))
+
+
+def _read_options(module: Module, token: Token) -> None:
+    given = json_of(module.source, token, "%llguidance")
+    start = token.start_pos or 0
+    if not isinstance(given, dict):
+        raise module.source.syntax_error((start, start + len(token)), "%llguidance takes an object", "write {}")
+    module.options = module.options or {}
+    if not given:
+        module.note("%llguidance", start, Status.ENFORCED, "regexps and strings are read as llguidance reads them")
+    for key, value in given.items():
+        if key not in _OPTIONS:
             raise module.source.refused(
-                keyword.start_pos or 0, str(keyword), f"{keyword} is not supported", _REFUSED[str(keyword)]
+                start, f"%llguidance {key}", f"there is no option {key!r:.40}", f"the options are {', '.join(_OPTIONS)}"
             )
+        if not isinstance(value, bool):
+            raise module.source.syntax_error((start, start + len(token)), f"option {key!r} takes true or false")
+        if key == "allow_invalid_utf8" and value:
+            raise module.source.refused(
+                start, f"%llguidance {key}", "texts are well-formed UTF-8 and nothing else",
+                "leave the option out, and make a grammar over bytes with the algebra (ByteClass)",
+            )  # fmt: skip
+        status, detail = _OPTIONS[key]
+        module.note(f"%llguidance {key}", start, status, detail if value or status is Status.ANNOTATION else "off")
+        module.options[key] = value
 
 
 def _read_definition(module: Module, statement: Node) -> None:
+    definition = _definition(module, statement)
+    start = definition.position
+    _bind(module, Token("NAME", definition.name, start), definition)
+
+
+def _definition(module: Module, statement: Node) -> Definition:
     is_terminal = statement.data == "terminal"
     if is_terminal:
         name, priority, body = statement.children
-        modifiers = parameters = None
+        modifiers = parameter = parameters = attributes = None
     else:
-        modifiers, name, parameters, priority, body = statement.children
+        modifiers, name, parameter, parameters, priority, attributes, body = statement.children
     name, tree = _token(name), _tree(body)
     position = name.start_pos or 0
     names = [] if parameters is None else [_token(child) for child in _tree(parameters).children]
-    for index, parameter in enumerate(names):
-        if parameter in names[:index]:
-            raise module.source.syntax_error(span_of(parameter), f"parameter {str(parameter)!r} stands twice")
-    definition = Definition(str(name), is_terminal, tuple(map(str, names)), tree, module, position)
-    _bind(module, name, definition)
+    for index, each in enumerate(names):
+        if each in names[:index]:
+            raise module.source.syntax_error(span_of(each), f"parameter {str(each)!r} stands twice")
     module.note(f"{'terminal' if is_terminal else 'rule'} {name}", position, Status.ENFORCED)
     if modifiers is not None:
         module.note(f"modifier {modifiers}", _token(modifiers).start_pos or 0, Status.ANNOTATION, _SAME_TEXTS)
     if priority is not None:
         detail = "chooses between parse trees, not which texts belong to the language"
         module.note(f"priority {priority}", _token(priority).start_pos or 0, Status.ANNOTATION, detail)
-    for token in _aliases(tree):
+    for token in _noted(tree):
+        if token.type != "RULE":
+            module.note(*_structured_entry(token))
+            continue
         if is_terminal:
             raise module.source.syntax_error(span_of(token), "an alias has no meaning inside a terminal", "remove it")
         module.note(f"alias {token}", token.start_pos or 0, Status.ANNOTATION, _SAME_TEXTS)
+    if parameter is not None and _token(parameter)[2:].strip() != "_":
+        raise module.source.syntax_error(span_of(_token(parameter)), "the parameter of a rule is written ::_")
+    read = None
+    if attributes is not None:
+
+        def note(keyword: str, where: int, detail: str) -> None:
+            status = Status.ANNOTATION if keyword == "attribute temperature" else Status.ENFORCED
+            module.note(keyword, where, status, detail)
+
+        read = read_attributes(module.source, _tree(attributes), str(name), note)
+    return Definition(
+        str(name), is_terminal, tuple(map(str, names)), tree, module, position, read, parameter is not None
+    )
 
 
 def _read_import(module: Module, statement: Node) -> None:
@@ -165,13 +247,34 @@ def _bind(module: Module, name: Token, meaning: Definition | Import) -> None:
         module.definitions[str(name)] = meaning
 
 
-def _aliases(tree: Node) -> Iterator[Token]:
-    stack = [tree]
+_STRUCTURED = {
+    "JSON": ("%json", "its own keywords are reported by json_schema()"),
+    "STRUCTURED": ("%regex", ""),
+    "NESTED": ("%lark", "what it defines is reported behind the rest"),
+}
+
+
+def _structured_entry(token: Token) -> tuple[str, int, Status, str]:
+    keyword, detail = _STRUCTURED.get(token.type, (f"{'token' if token.type == 'SPECIAL' else 'grammar'} {token}", ""))
+    return keyword, token.start_pos or 0, Status.ENFORCED, detail
+
+
+def _noted(tree: Node) -> Iterator[Token]:
+    """The aliases of an expression, and what stands in it that the report names, in their order."""
+    stack: list[object] = [tree]
     while stack:
         part = stack.pop()
-        if part.data == "alias":
-            yield _token(part.children[1])
-        stack.extend(child for child in reversed(part.children) if isinstance(child, Tree))
+        if isinstance(part, Token):
+            if part.type in {"SPECIAL", "JSON", "STRUCTURED", "GRAMMAR", "NESTED"}:
+                yield part
+        elif isinstance(part, Tree):
+            if part.data == "alias":
+                yield _token(part.children[1])
+                stack.append(part.children[0])
+            elif part.data == "nested":  # which notes its own
+                stack.append(part.children[0])
+            else:
+                stack.extend(reversed(part.children))
 
 
 def _first_position(tree: Node, default: int) -> int:

@@ -34,7 +34,7 @@ class Budget:
 
 
 def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:
-    """Return the counts of ``x?``, ``x*``, ``x+``, ``x~n`` and ``x~n..m``.
+    """Return the counts of ``x?``, ``x*``, ``x+``, ``x~n``, ``x~n..m`` and ``x{n,m}``.
 
     Raises:
         GrammarSyntaxError: a count is negative or far too large, or the bounds contain none.
@@ -42,7 +42,13 @@ def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:
     if tree.data == "repeat":
         return _BOUNDS[str(tree.children[1])]
     numbers: list[int] = []
-    for token in tree.children[2:]:
+    tokens = tree.children[2:]
+    if tree.data == "counted":
+        counts = tree.children[1]
+        first, _, last = str(counts)[1:-1].partition(",")
+        start = counts.start_pos if isinstance(counts, Token) else 0
+        tokens = [Token("NUMBER", part, start) for part in (first.strip() or "0", last.strip()) if part]
+    for token in tokens:
         if isinstance(token, Token):
             if len(token) > _MOST_DIGITS or int(token) < 0:
                 problem = f"count {token[:_MOST_DIGITS]}{'...' * (len(token) > _MOST_DIGITS)} is out of range"
@@ -51,4 +57,6 @@ def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:
             if numbers[-1] < numbers[0]:
                 problem = f"the bounds {numbers[0]}..{numbers[-1]} contain no count"
                 raise module.source.syntax_error(span_of(token), problem, "swap them")
+    if tree.data == "counted" and str(tree.children[1]).rstrip(" \t}").endswith(","):
+        return numbers[0], None
     return numbers[0], numbers[-1]

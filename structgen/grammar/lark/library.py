@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import PurePath
 from typing import Final
 
@@ -10,17 +13,17 @@ from structgen.grammar.lark.definitions import Definition, Import, Module, read_
 from structgen.grammar.lark.source import Source, read_source
 from structgen.grammar.limits import Limits
 
-__all__ = ["Library"]
+__all__ = ["Library", "builtin_texts"]
 
 # Lark writes this one with a look-behind; its lexers, which take the shortest match, find exactly these texts.
-_BUILTIN_TERMINALS: Final = {"common": {"ESCAPED_STRING": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}}
+_REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
 
 
 class Library:
     """The main grammar and all files that it imports from, each read once."""
 
-    def __init__(self, main: Source, limits: Limits) -> None:
-        """Read the main grammar and look up what it imports.
+    def __init__(self, main: Source | Module, limits: Limits) -> None:
+        """Read the main grammar, if it is not read yet, and look up what it imports.
 
         Raises:
             GrammarSyntaxError: a file is no Lark grammar, or an import leads to nothing.
@@ -29,8 +32,10 @@ class Library:
             LimitExceeded: a file is too large or nested too deeply.
         """
         self._limits = limits
-        self.main = read_module(main, limits)
+        self.main = main if isinstance(main, Module) else read_module(main, limits)
         self.modules: dict[object, Module] = {None: self.main}
+        self._changed: dict[int, Definition] = {}  # by the definition that was overridden or extended
+        self._settle()
         self._names: dict[tuple[int, str], str] = {}
         for alias in self.main.imports:  # a definition that is imported keeps the first name it gets
             found = self.find(self.main, alias)
@@ -44,6 +49,11 @@ class Library:
         Raises:
             GrammarSyntaxError: an import leads to no file, to no definition or in a circle.
         """
+        found = self._written(module, name)
+        return None if found is None else self._changed.get(id(found), found)
+
+    def _written(self, module: Module, name: str) -> Definition | None:
+        """Return what ``name`` means in ``module`` before any change."""
         seen: set[tuple[int, str]] = set()
         while name not in module.definitions:
             wanted = module.imports.get(name)
@@ -62,6 +72,34 @@ class Library:
                 )
             module, name = target, wanted.name
         return module.definitions[name]
+
+    def _settle(self) -> None:
+        """Make the changes that the main grammar asks for, where all references to what it changes see them.
+
+        Raises:
+            GrammarSyntaxError: what is changed is not defined before, or is of another form.
+        """
+        for name, changes in self.main.changes.items():
+            written = self._written(self.main, name)
+            found = written and self._changed.get(id(written), written)
+            further = [] if found is None else list(found.further)
+            for made, is_extension in changes:
+                span = (made.position, made.position + len(name))
+                keyword = "%extend" if is_extension else "%override"
+                if found is None or (found.module is self.main and found.position > made.position):
+                    problem = f"{keyword} of {name!r}, which is not defined before"
+                    raise self.main.source.syntax_error(span, problem, "define it, or import it under this name")
+                if is_extension and len(found.parameters) != len(made.parameters):
+                    raise self.main.source.syntax_error(
+                        span, f"{keyword} of {name!r} with {len(made.parameters)} parameters",
+                        f"it has {len(found.parameters)}",
+                    )  # fmt: skip
+                if is_extension:
+                    further.append(made)
+                else:
+                    found, further = made, []
+            if written is not None and found is not None:
+                self._changed[id(written)] = replace(found, further=tuple(further))
 
     def name_of(self, definition: Definition) -> str:
         """Return the name of a definition in the whole grammar: its own, or ``file__name`` for an inner one."""
@@ -90,29 +128,54 @@ class Library:
             path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
             place: object = path.resolve()
             if place not in self.modules:
-                self.modules[place] = read_module(read_source(path, self._limits, is_imported=True), self._limits)
+                self.modules[place] = self._imported(read_source(path, self._limits, is_imported=True))
         else:
             place = wanted.path
             if place not in self.modules:
                 self.modules[place] = self._builtin(source, wanted)
         return self.modules[place]
 
+    def _imported(self, source: Source) -> Module:
+        module = read_module(source, self._limits)
+        for made, is_extension in itertools.chain.from_iterable(module.changes.values()):
+            keyword = "%extend" if is_extension else "%override"
+            raise source.refused(
+                made.position, keyword, f"{keyword} in an imported file is not supported",
+                "write it in the file that imports both",
+            )  # fmt: skip
+        return module
+
     def _builtin(self, source: Source, wanted: Import) -> Module:
-        folder = resources.files("lark").joinpath("grammars")
-        file = folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
         name = ".".join(wanted.path)
-        if not file.is_file():
+        texts = builtin_texts(*wanted.path)
+        if texts is None:
+            folder = _builtin_folder()
             known = sorted(entry.name.removesuffix(".lark") for entry in folder.iterdir() if ".lark" in entry.name)
             raise source.syntax_error(
                 (wanted.position, wanted.position + 1),
                 f"Lark has no grammar called {name!r}",
                 f"import from {_listed(known)}, or write %import .{name}.NAME for a file beside this one",
             )
-        module = read_module(Source(file.read_text("utf-8"), name, is_imported=True, is_builtin=True), self._limits)
-        for terminal, text in _BUILTIN_TERMINALS.get(name, {}).items():
-            override = read_module(Source(text, name, is_imported=True, is_builtin=True), self._limits)
-            module.definitions[terminal] = override.definitions[terminal]
+        module, *others = (
+            read_module(Source(text, name, is_imported=True, is_builtin=True), self._limits) for text in texts
+        )
+        for other in others:
+            module.definitions |= other.definitions
         return module
+
+
+def builtin_texts(*path: str) -> list[str] | None:
+    """The texts of a file of Lark's library, of which later ones replace definitions of earlier ones."""
+    file = _builtin_folder().joinpath(*path[:-1], f"{path[-1]}.lark")
+    if not file.is_file():
+        return None
+    texts = [file.read_text("utf-8")]
+    replaced = _REPLACED.get(".".join(path))
+    return texts if replaced is None else [*texts, replaced]
+
+
+def _builtin_folder() -> Traversable:
+    return resources.files("lark").joinpath("grammars")
 
 
 def _listed(names: list[str]) -> str:

@@ -16,9 +16,10 @@ from structgen.grammar.lark.lazy_regexps import split_at_lazy
 from structgen.grammar.lark.shortest import Pattern
 from structgen.grammar.lark.source import Source
 from structgen.grammar.lark.syntax import Token
+from structgen.grammar.lark.word_regexps import guarded, guarded_text
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Capture, CharClass, Grammar, literal, postorder
-from structgen.grammar.regex.dialect import DIALECTS
+from structgen.grammar.regex.dialect import DIALECTS, Dialect
 from structgen.grammar.regex.groups import flags_of
 from structgen.grammar.regex.parser import parse
 
@@ -26,6 +27,11 @@ __all__ = ["pattern_of", "range_of"]
 
 _unescaped: Callable[[str], str] = eval_escaping  # Lark's own, for its escapes have rules of their own
 _PYTHON: Final = DIALECTS["python"]
+_RUST: Final = DIALECTS["rust"]
+_META: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
+_JSON_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/bfnrt])|(.)|$)", re.DOTALL)
+_SLASH: Final = re.compile(r"\\(.)", re.DOTALL)
+_SHORT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,20 @@ class _Spelling:
         """Make the error for the whole token."""
         return self.source.syntax_error((self.start, self.start + len(self.token)), problem, remedy)
 
+    def json_text(self, body: str, *, is_string: bool) -> str:
+        """Return ``body`` as llguidance reads it: a string with the escapes of JSON, a regexp as it stands."""
+        if not is_string:
+            return _SLASH.sub(lambda match: "/" if match[1] == "/" else match[0], body)
+
+        def read(match: re.Match[str]) -> str:
+            if match[1] or match[2]:
+                return chr(int(match[1] or match[2], 16))
+            if match[3]:
+                return _SHORT.get(match[3], match[3])
+            raise self.error(f"a malformed escape {match[0]!r} in a string", "write a backslash as \\\\")
+
+        return _JSON_ESCAPE.sub(read, body).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
     def text(self, body: str) -> str:
         """Return ``body`` with Lark's escapes read."""
         try:
@@ -56,24 +76,30 @@ class _Spelling:
             ) from None
 
 
-def pattern_of(source: Source, token: Token, limits: Limits) -> Pattern:
+def pattern_of(source: Source, token: Token, limits: Limits, *, is_rust: bool = False) -> Pattern:
     """Return the texts of a string or regexp.
 
+    Args:
+        source: the file.
+        token: the string or regexp.
+        limits: bounds on its size.
+        is_rust: read it as llguidance does: the string as JSON spells it, the regexp in the syntax of Rust's crate.
+
     Raises:
-        GrammarSyntaxError: it is empty, or its escapes or the regexp are malformed.
+        GrammarSyntaxError: its escapes or the regexp are malformed.
         UnsupportedFeature: the regexp needs what a finite automaton cannot do, or looks beyond its own text.
         LimitExceeded: it is too large.
     """
     spelling = _Spelling(source, token)
     end = token.rindex('"' if token.type == "STRING" else "/")
     body, flags = token[1:end], token[end + 1 :]
-    text = spelling.text(body)
-    if not text:
-        raise spelling.error("a string or regexp that matches only the empty text", "leave it out")
+    dialect = _RUST if is_rust else _PYTHON
+    text = spelling.json_text(body, is_string=token.type == "STRING") if is_rust else spelling.text(body)
     if token.type == "STRING":
-        text = text.replace("\\\\", "\\")
+        text = text if is_rust else text.replace("\\\\", "\\")
         if flags:
-            return (_plain(_Regexp(spelling, re.escape(text), flags, limits, is_raw=False), 0, None),)
+            escaped = _META.sub(r"\\\g<0>", text)
+            return (_plain(_Regexp(spelling, escaped, flags, limits, is_raw=False, dialect=dialect), 0, None),)
         try:
             return (literal(text),)
         except ValueError as error:
@@ -85,7 +111,14 @@ def pattern_of(source: Source, token: Token, limits: Limits) -> Pattern:
     leading = re.match(r"\(\?([imsux]+)\)", text)
     if leading is not None:
         text, flags = text[leading.end() :], flags + leading[1]
-    regexp = _Regexp(spelling, text, "".join(sorted(set(flags))), limits, is_raw=leading is None and text == body)
+    is_raw = leading is None and text == body
+    regexp = _Regexp(spelling, text, "".join(sorted(set(flags))), limits, is_raw=is_raw, dialect=dialect)
+    form = None if is_rust else guarded(text)
+    if form is not None:
+        excluded, guard = (span and _plain(regexp, *span) for span in (form.excluded, form.guard))
+        pattern = guarded_text(_plain(regexp, *form.body), excluded, guard)
+        if pattern is not None:
+            return pattern
     if re.search(r"[*+?}]\?", text):
         return split_at_lazy(
             text,
@@ -128,6 +161,7 @@ class _Regexp:
     flags: str
     limits: Limits
     is_raw: bool
+    dialect: Dialect
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Where characters of the regexp stand in the file, as well as that is known."""
@@ -141,7 +175,7 @@ def _plain(regexp: _Regexp, start: int, end: int | None) -> Grammar:
     """Return the language of a part of the regexp."""
     source = regexp.spelling.source
     try:
-        node, _ = parse(regexp.text[start:end], _PYTHON, flags_of(regexp.flags, _PYTHON), regexp.limits)
+        node, _ = parse(regexp.text[start:end], regexp.dialect, flags_of(regexp.flags, regexp.dialect), regexp.limits)
     except GrammarSyntaxError as error:
         span = regexp.span(start + error.span[0], start + error.span[1])
         raise source.syntax_error(span, f"regexp: {error.problem}", error.remedy) from None

@@ -21,6 +21,7 @@ class Source:
         folder: where its relative imports are looked for; ``None`` if it has no place.
         is_imported: whether another file imports it.
         is_builtin: whether it comes with Lark.
+        kind: what errors call it.
     """
 
     def __init__(
@@ -31,17 +32,19 @@ class Source:
         *,
         is_imported: bool = False,
         is_builtin: bool = False,
+        kind: str = "lark grammar",
     ) -> None:
         self.text = text
         self.name = name
         self.folder = folder
         self.is_imported = is_imported
         self.is_builtin = is_builtin
+        self.kind = kind
 
     @property
     def subject(self) -> str:
         """What errors about the whole call it."""
-        return f"lark grammar {self.name}".rstrip()
+        return f"{self.kind} {self.name}".rstrip()
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -58,7 +61,7 @@ class Source:
 
     def subject_at(self, position: int) -> str:
         """What errors about a place call it."""
-        return f"lark grammar {self._place(position, with_name=bool(self.name))}"
+        return f"{self.kind} {self._place(position, with_name=bool(self.name))}"
 
     def _place(self, position: int, *, with_name: bool) -> str:
         line = bisect_right(self._line_starts, position)
@@ -75,14 +78,14 @@ class Source:
         return UnsupportedFeature(subject, feature, where=where, problem=problem, remedy=remedy)
 
 
-def read_source(path: Path, limits: Limits, *, is_imported: bool) -> Source:
+def read_source(path: Path, limits: Limits, *, is_imported: bool, kind: str = "lark grammar") -> Source:
     """Read a grammar file.
 
     Raises:
         GrammarError: it cannot be read or is not UTF-8.
         LimitExceeded: it is too large.
     """
-    subject = f"lark grammar {path}"
+    subject = f"{kind} {path}"
     try:
         with path.open("rb") as file:
             data = file.read(limits.source_bytes + 1)
@@ -101,4 +104,4 @@ def read_source(path: Path, limits: Limits, *, is_imported: bool) -> Source:
             evidence=f"byte {data[error.start : error.start + 1]!r} at offset {error.start}",
             remedy="save it as UTF-8",
         ) from None
-    return Source(text.replace("\r\n", "\n"), str(path), path.parent, is_imported=is_imported)
+    return Source(text.replace("\r\n", "\n"), str(path), path.parent, is_imported=is_imported, kind=kind)

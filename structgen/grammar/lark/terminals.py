@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from lark import Tree
 
+from structgen.grammar.indentation.marks import NotBefore
 from structgen.grammar.lark.definitions import Definition, Module, span_of
 from structgen.grammar.lark.expressions import Budget, bounds_of
 from structgen.grammar.lark.library import Library
 from structgen.grammar.lark.regexps import pattern_of, range_of
 from structgen.grammar.lark.shortest import Pattern, branches, closed, first_lazy, is_plain, plain
-from structgen.grammar.lark.syntax import Node, Token, fold
-from structgen.grammar.nodes import Grammar, Repeat
+from structgen.grammar.lark.structured import part_of_text
+from structgen.grammar.lark.syntax import Node, Token, fold, tokens_of
+from structgen.grammar.nodes import Complement, Grammar, Intersection, Repeat, postorder
 
-__all__ = ["Terminals"]
+__all__ = ["Terminals", "is_regular"]
+
+_NO_TERMINAL: Final = {
+    "SPECIAL": "a token",
+    "GRAMMAR": "another grammar",
+    "JSON": "a JSON schema",
+    "template": "a template",
+    "parametrised": "a rule with a parameter",
+    "nested": "a grammar",
+    "conditional": "a condition",
+    "alias": "an alias",
+}
+_NO_LEAF: Final = frozenset({"RULE", "SPECIAL", "GRAMMAR", "JSON"})
+_NO_TREE: Final = frozenset({"template", "parametrised", "nested", "conditional"})
 
 
 class Terminals:
-    """Makes terms of terminals, each once."""
+    """Makes terms of terminals, each once.
+
+    Attributes:
+        has_guards: whether one of those that were made says which character may not come next.
+    """
 
     def __init__(self, library: Library, budget: Budget) -> None:
         self._library = library
         self._budget = budget
         self._patterns: dict[int, Pattern] = {}
         self._terms: dict[int, Grammar] = {}
+        self.has_guards = False
 
     def term(self, definition: Definition) -> Grammar:
         """Return the texts of a terminal.
@@ -50,6 +71,13 @@ class Terminals:
         first, last = (token for token in tree.children if isinstance(token, Token))
         return range_of(module.source, first, last)
 
+    def value(self, module: Module, part: Node | Token) -> Grammar:
+        """Return the texts of a single string, regexp, terminal or range; raises as ``term`` does."""
+        if not isinstance(part, Token):
+            return self.expression(module, part)
+        found = self._library.find(module, part) if part.type == "TERMINAL" else None
+        return self.spelled(module, part) if found is None else self.term(found)
+
     def expression(self, module: Module, tree: Node) -> Grammar:
         """Return the texts of an expression over terminals; raises as ``term`` does."""
         for token in _terminals_in(tree):
@@ -68,16 +96,22 @@ class Terminals:
             if key in self._patterns:
                 stack.pop()
             elif key in is_open:
-                module = definition.module
-                self._patterns[key] = fold(definition.tree, partial(self._leaf, module), partial(self._node, module))
+                parts = [
+                    fold(part.tree, partial(self._leaf, part.module), partial(self._node, part.module))
+                    for part in (definition, *definition.further)
+                ]
+                self._patterns[key] = parts[0] if len(parts) == 1 else branches(parts)
                 is_open[key] = False
             else:
                 is_open[key] = True
-                for token in _terminals_in(definition.tree):
-                    found = self._library.find(definition.module, token)
+                used = [
+                    (part, token) for part in (definition, *definition.further) for token in _terminals_in(part.tree)
+                ]
+                for part, token in used:
+                    found = self._library.find(part.module, token)
                     if found is not None and id(found) not in self._patterns:
                         if is_open.get(id(found)):
-                            raise definition.module.source.syntax_error(
+                            raise part.module.source.syntax_error(
                                 span_of(token),
                                 f"terminal {found.name!r} is recursive",
                                 "only rules may be recursive: write it in lower case",
@@ -99,7 +133,15 @@ class Terminals:
                     span_of(token), f"terminal {str(token)!r} is not defined", f"define it: {token}: ..."
                 )
             return self._counted(module, self._patterns[id(found)])
-        return self._counted(module, pattern_of(source, token, self._budget.limits))
+        if token.type == "STRUCTURED":
+            return self._counted(module, (part_of_text(source, token),))
+        if token.type in _NO_TERMINAL:
+            raise source.syntax_error(
+                span_of(token), f"{_NO_TERMINAL[token.type]} cannot stand inside a terminal", "put it into a rule"
+            )
+        pattern = pattern_of(source, token, self._budget.limits, is_rust=module.options is not None)
+        self.has_guards = self.has_guards or any(isinstance(part, NotBefore) for part in pattern)
+        return self._counted(module, pattern)
 
     def _node(self, module: Module, tree: Node, parts: list[Pattern]) -> Pattern:
         match tree.data:
@@ -110,7 +152,11 @@ class Terminals:
                 return self._counted(module, parts[0] if len(parts) == 1 else branches(parts))
             case "maybe":
                 return self._counted(module, branches([parts[0], ()]))
-            case "repeat" | "times":
+            case "conjunction":
+                return self._counted(module, (Intersection(self._closed(module, tree, part) for part in parts),))
+            case "negation":
+                return self._counted(module, (Complement(self._closed(module, tree, parts[0])),))
+            case "repeat" | "times" | "counted":
                 low, high = bounds_of(module, tree)
                 if (low, high) == (0, 1):
                     return branches([parts[0], ()])
@@ -120,12 +166,40 @@ class Terminals:
             case "range":
                 return (self.range(module, tree),)
             case _:
-                token = next(iter(tree.scan_values(lambda value: isinstance(value, Token))))
-                raise module.source.syntax_error(span_of(token), "a template cannot be used inside a terminal")
+                token = next(tokens_of(tree))
+                what = _NO_TERMINAL[str(tree.data)]
+                raise module.source.syntax_error(span_of(token), f"{what} cannot be used inside a terminal")
+
+    def _closed(self, module: Module, tree: Node, pattern: Pattern) -> Grammar:
+        """Return the texts of an operand of ``&`` or ``~``."""
+        term = closed(pattern)
+        if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(term)):
+            token = next(tokens_of(tree))
+            raise module.source.refused(
+                token.start_pos or 0,
+                "word end",
+                "an operand of '&' or '~' looks at the text behind it (\\b)",
+                "write the boundary behind the whole terminal",
+            )
+        return term
 
     def _counted(self, module: Module, pattern: Pattern) -> Pattern:
         self._budget.charge(1 + len(pattern), module.source.subject)
         return pattern
+
+
+def is_regular(tree: Node) -> bool:
+    """Whether an expression has only parts that may stand in a terminal."""
+    stack: list[object] = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Tree):
+            if part.data in _NO_TREE:
+                return False
+            stack.extend(part.children[:1] if part.data == "alias" else part.children)
+        elif isinstance(part, Token) and part.type in _NO_LEAF:
+            return False
+    return True
 
 
 def _terminals_in(tree: Node) -> Iterator[Token]:
@@ -133,6 +207,8 @@ def _terminals_in(tree: Node) -> Iterator[Token]:
     while stack:
         part = stack.pop()
         if isinstance(part, Tree):
+            if part.data == "nested":  # which has names of its own
+                continue
             stack.extend(reversed(part.children))
         elif isinstance(part, Token) and part.type == "TERMINAL":
             yield part

@@ -1,0 +1,244 @@
+"""The lexers and the LALR(1) table of a grammar, made by Lark itself.
+
+What Lark makes of a grammar text is the meaning here: imports, templates, priorities, names for strings, operators
+written out as rules.  Only then is it copied into the plain tables of this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import lark
+from lark.common import LexerConf, ParserConf
+from lark.grammar import Rule
+from lark.lexer import BasicLexer, TerminalDef
+from lark.load_grammar import load_grammar
+from lark.parsers.lalr_analysis import LALR_Analyzer
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.lark.contextual.machine import Scanner
+from structgen.grammar.lark.contextual.patterns import Refusal, Tree, read
+from structgen.grammar.lark.library import Library
+from structgen.grammar.limits import Limits
+
+__all__ = ["END", "Production", "Tables", "make_tables"]
+
+END: Final = "$END"
+"""What Lark calls the end of the text."""
+
+_load: Callable[..., Any] = load_grammar
+_OLDEST: Final = (1, 2)
+_ANY: Final = 'use lexer="any", which takes every division into terminals'
+_SYMBOL_COST: Final = 80
+"""A symbol of a rule counts as so many nodes: the time of Lark's analysis grows with their square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """One alternative of a rule.
+
+    Attributes:
+        origin: the rule.
+        symbols: (name, whether it is a terminal).
+    """
+
+    origin: str
+    symbols: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What Lark's parser goes by.
+
+    Attributes:
+        productions: all alternatives.
+        start: the start rule; the parser begins in state 0.
+        goto: by state, the next state by symbol (name, whether it is a terminal).
+        forbidden: (state, production) to the terminals before which the parser does otherwise than to end the
+            production there, though the grammar has them there: it resolves conflicts so.
+        scanners: by state, which lexer reads there.
+        lexers: the lexers.
+        terminals: by lexer, those that it may find; an ignored one may stand in for another that matches the same.
+        ignored: the ignored terminals.
+        trees: by terminal, the regexp that Lark compiles.
+    """
+
+    productions: tuple[Production, ...]
+    start: str
+    goto: tuple[dict[tuple[str, bool], int], ...]
+    forbidden: dict[tuple[int, int], frozenset[str]]
+    scanners: tuple[int, ...]
+    lexers: tuple[Scanner, ...]
+    terminals: tuple[frozenset[str], ...]
+    ignored: frozenset[str]
+    trees: dict[str, Tree]
+
+
+def make_tables(library: Library, start: str, limits: Limits) -> Tables:
+    """Have Lark load the grammar and make its tables.
+
+    Raises:
+        GrammarError: Lark refuses the grammar, or it is not LALR(1).
+        Refusal: a regexp needs more than a finite automaton.
+        LimitExceeded: it has too many symbols for Lark's analysis, or is nested too deeply for it.
+    """
+    _check_version(library)
+    source = library.main.source
+    try:
+        return _make(library, start, limits)
+    except lark.exceptions.LarkError as error:
+        raise _refused(library, str(error)) from None
+    except re.error as error:  # of the terminals in one regexp
+        raise _refused(library, f"Python cannot compile the regexp of a lexer: {error}") from None
+    except RecursionError:
+        raise LimitExceeded(
+            source.subject, limit="nesting", maximum=limits.nesting,
+            evidence="Lark's own analysis recurses too deeply on it", remedy=_ANY,
+        ) from None  # fmt: skip
+
+
+def _check_version(library: Library) -> None:
+    found = re.match(r"(\d+)\.(\d+)", lark.__version__)
+    if found is None or not _OLDEST <= (int(found[1]), int(found[2])) < (2, 0):
+        raise GrammarError(
+            library.main.source.subject,
+            'lexer="contextual" follows the tables of lark 1.2 and 1.3',
+            evidence=f"lark {lark.__version__} is installed",
+            remedy=f"install another version of lark, or {_ANY}",
+        )
+
+
+def _refused(library: Library, message: str) -> GrammarError:
+    """The error for a grammar that Lark's LALR parser does not take, at the rule that its message names."""
+    source = library.main.source
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    first = next((index for index, line in enumerate(lines) if line.startswith("- ")), len(lines))
+    shown = " ".join([*lines[:first], *sorted(lines[first:])])[:400]  # Lark lists rules in no certain order
+    for pattern in (r"<(\w+)", r"\b([a-zA-Z_]\w*)\b"):
+        names = {re.sub(r"^__(\w+?)_(?:star|plus|repeat)_.*", r"\1", name) for name in re.findall(pattern, message)}
+        named = [definition for name, definition in library.main.definitions.items() if name in names]
+        if named:
+            definition = min(named, key=lambda each: each.position)
+            span = (definition.position, definition.position + len(definition.name))
+            return source.syntax_error(span, f"Lark's LALR parser refuses the grammar: {shown}", _ANY)
+    return GrammarError(source.subject, "Lark's LALR parser refuses the grammar", evidence=shown, remedy=_ANY)
+
+
+def _make(library: Library, start: str, limits: Limits) -> Tables:
+    source = library.main.source
+    place = source.name or (str(source.folder / "<string>") if source.folder is not None else "<string>")
+    with _Quiet():
+        grammar, _ = _load(source.text, place, [], False)
+        terminals, rules, ignored = grammar.compile([start], set())
+        trees = _read_terminals(library, terminals)
+        symbols = sum(1 + len(rule.expansion) for rule in rules)
+        if symbols * _SYMBOL_COST > limits.grammar_nodes:
+            raise LimitExceeded(
+                source.subject,
+                limit="grammar_nodes",
+                maximum=limits.grammar_nodes,
+                evidence=f"its rules have {symbols} symbols when Lark has written out their operators",
+            )
+        analysis: Any = LALR_Analyzer(ParserConf(rules, {}, [start]))
+        analysis.compute_lalr()
+    return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)), start)
+
+
+class _Quiet:
+    """Keeps Lark's notes about conflicts to itself."""
+
+    def __enter__(self) -> None:
+        self._level = lark.logger.level
+        lark.logger.setLevel(logging.CRITICAL)
+
+    def __exit__(self, *_: object) -> None:
+        lark.logger.setLevel(self._level)
+
+
+def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str, Tree]:
+    trees: dict[str, Tree] = {}
+    for terminal in terminals:
+        try:
+            trees[str(terminal.name)] = read(terminal.pattern.to_regexp())
+        except re.error as error:
+            raise _refused(library, f"terminal {terminal.name} is no regexp of Python: {error}") from None
+        except Refusal as refusal:
+            raise Refusal(refusal.feature, refusal.problem, str(terminal.name)) from None
+        if terminal.pattern.min_width == 0:
+            raise _refused(library, f"terminal {terminal.name} matches the empty text, which its lexers do not allow")
+    return trees
+
+
+def _copied(
+    analysis: Any,
+    terminals: list[TerminalDef],
+    trees: dict[str, Tree],
+    rules: list[Rule],
+    ignored: frozenset[str],
+    start: str,
+) -> Tables:
+    states = _numbered(analysis.lr0_start_states[start])
+    number = {rule: index for index, rule in enumerate(rules)}
+    forbidden: dict[tuple[int, int], set[str]] = {}
+    accepts: list[frozenset[str]] = []
+    goto: list[dict[tuple[str, bool], int]] = []
+    for state, index in states.items():
+        shifts = {symbol.name for symbol in state.transitions if symbol.is_term}
+        chosen: dict[str, int] = {}
+        for symbol, candidates in state.lookaheads.items():
+            best = max(candidates, key=lambda rule: rule.options.priority or 0)  # ties are errors of the analysis
+            chosen[symbol.name] = number[best]
+            for rule in candidates:
+                if rule != best or symbol.name in shifts:
+                    forbidden.setdefault((index, number[rule]), set()).add(str(symbol.name))
+        accepts.append(frozenset(map(str, shifts | chosen.keys())))
+        goto.append(
+            {(str(symbol.name), bool(symbol.is_term)): states[target] for symbol, target in state.transitions.items()}
+        )
+    known = {terminal.name: terminal for terminal in terminals}
+    lexers: dict[frozenset[str], int] = {}
+    scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
+    return Tables(
+        productions=tuple(
+            Production(
+                str(rule.origin.name), tuple((str(symbol.name), bool(symbol.is_term)) for symbol in rule.expansion)
+            )
+            for rule in rules
+        ),
+        start=start,
+        goto=tuple(goto),
+        forbidden={key: frozenset(names) for key, names in forbidden.items()},
+        scanners=tuple(scanners),
+        lexers=tuple(_scanner([known[name] for name in sorted(names)], ignored) for names in lexers),
+        terminals=tuple(lexers),
+        ignored=ignored,
+        trees=trees,
+    )
+
+
+def _numbered(first: Any) -> dict[Any, int]:
+    """Number the states in an order that depends on the grammar alone."""
+    states = {first: 0}
+    queue = [first]
+    for state in queue:
+        for symbol in sorted(state.transitions, key=lambda symbol: (symbol.is_term, symbol.name)):
+            target = state.transitions[symbol]
+            if target not in states:
+                states[target] = len(states)
+                queue.append(target)
+    return states
+
+
+def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:
+    """What Lark's lexer for these terminals tries, in its order."""
+    lexer: Any = BasicLexer(LexerConf(terminals, re, sorted(ignored), skip_validation=True))
+    tried = tuple(str(terminal.name) for terminal in lexer.scanner.terminals)
+    instead = tuple(
+        (str(name), tuple(str(terminal.name) for terminal in callback.scanner.terminals))
+        for name, callback in lexer.callback.items()
+    )
+    return Scanner(tried, instead)
