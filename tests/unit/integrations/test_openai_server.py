@@ -143,8 +143,8 @@ def test_a_type_goes_out_as_a_schema(stub: Stub, connect: Any, kind: str) -> Non
     ("kind", "expected"),
     [
         ("vllm", {"structured_outputs": {"choice": ["yes", "no"]}}),
-        ("sglang", {"ebnf": 'root ::= r0\nr0 ::= "yes" | "no"\n'}),
-        ("llama_server", {"grammar": 'root ::= r0\nr0 ::= "yes" | "no"\n'}),
+        ("sglang", {"ebnf": 'root ::= "yes" | "no"\n'}),
+        ("llama_server", {"grammar": 'root ::= "yes" | "no"\n'}),
         (
             "openai",
             {

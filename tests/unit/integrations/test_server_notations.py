@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from structgen.errors import GrammarError, UnsupportedFeature
+from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.grammar import nodes as ir
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.lark import lark
@@ -127,20 +127,17 @@ def test_deep_terms_are_written() -> None:
     term: Grammar = literal("a")
     for _ in range(20_000):
         term = ir.Repeat(term, 0, 1)
-    assert gbnf_of(term).count("::=") == 20_001
+    assert gbnf_of(term).count("?") == 20_000
 
 
 @pytest.mark.parametrize(
     ("term", "named"),
     [
-        (regex("a+") & regex("[ab]{2}"), "Intersection"),
-        (ir.Complement(literal("a")), "Complement"),
-        (ir.Permutation([literal("a"), literal("b")]), "Permutation"),
-        (ir.SpecialToken("<|x|>"), "SpecialToken"),
-        (ir.JsonString(literal("a")), "JsonString"),
+        (ir.Permutation([literal(letter) for letter in "abcdef"]), "Permutation"),
+        (ir.SpecialToken("x"), "SpecialToken"),
+        (ir.Distinct(literal("[]")), "Distinct"),
         (ir.Literal(b"\xff"), "no text"),
         (ir.ByteClass([(0x80, 0xFF)]), "ByteClass"),
-        (ir.EMPTY, "Choice"),
         (literal("a\0"), "U\\+0000"),
         (ir.CharClass([(0, 0), (9, 9)]), "U\\+0000"),
     ],
@@ -149,6 +146,25 @@ def test_what_has_no_gbnf_is_refused_by_name(term: Grammar, named: str) -> None:
     with pytest.raises(UnsupportedFeature, match=named) as caught:
         gbnf_of(ir.Sequence([literal("x"), term]))
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("term", "members"),
+    [
+        (regex("a+") & regex("[ab]{2}"), {"aa"}),
+        (ir.Complement(ir.Repeat(ir.CharClass([(97, 97)]), 0, 2)) & ir.Repeat(literal("a"), 0, 3), {"aaa"}),
+        (ir.Permutation([literal("a"), literal("b")]), {"ab", "ba"}),
+        (ir.JsonString(literal("a")), {'"a"', '"\\u0061"'}),
+    ],
+)
+def test_what_gbnf_has_no_operator_for_is_said_otherwise(peer: Peer, term: Grammar, members: set[str]) -> None:
+    texts = [*words("ab", 3), '"a"', '"\\u0061"', '"b"', '"\\u0062"']
+    assert peer.members(gbnf_of(term), texts) == members
+
+
+def test_nothing_is_no_gbnf() -> None:
+    with pytest.raises(UnsatisfiableGrammar):
+        gbnf_of(ir.Sequence([literal("x"), ir.EMPTY]))
 
 
 def test_a_reference_to_nowhere() -> None:
@@ -341,11 +357,17 @@ def test_what_openai_has_no_form_for_is_refused(kind: Any, named: str) -> None:
     translation_of(answer_of(kind), "vllm")
 
 
-def test_a_grammar_of_json_is_no_schema_any_more() -> None:
-    """The remedy of the refusal is the type."""
-    grammar = json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
-    with pytest.raises(UnsupportedFeature, match="ask for a type"):
-        translation_of(answer_of(grammar), "vllm")
+def test_a_grammar_of_json_is_sent_as_a_grammar(peer: Peer) -> None:
+    """Its values are spelled out; what no grammar says is refused with what to ask for instead."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    sent = translation_of(answer_of(json_schema(schema)), "vllm").parameters["structured_outputs"]["grammar"]
+    texts = ['{"a": "x"}', '{"a": "\\u00E9"}', '{"a": "\\ud800"}', '{"a": 1}', '{"b": "x"}', "{}"]
+    assert peer.members(sent, texts) == {'{"a": "x"}', '{"a": "\\u00E9"}', "{}"}
+    with pytest.raises(UnsupportedFeature, match="Distinct") as caught:
+        translation_of(
+            answer_of(json_schema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})), "vllm"
+        )
+    assert caught.value.remedy
 
 
 def test_translations_are_json() -> None:
