@@ -1,0 +1,27 @@
+"""Members drawn uniformly by length: what random walks seldom write, since every text counts alike."""
+
+from __future__ import annotations
+
+import pytest
+from grammar_library import folder
+from library_language import language
+
+from structgen.engine.members import UniformMembers
+
+QUICK = {"arithmetic": 10, "blocksworld_plan": 40, "cron": 14, "csv": 12, "email": 14, "iso_date": 26, "json": 12}
+QUICK |= {"json_lines": 12, "pddl_plan": 20, "semver": 16, "smiles": 12, "toml": 16, "url": 20}
+SIZES = [pytest.param(name, size, 200, id=name) for name, size in QUICK.items()]
+SIZES += [
+    pytest.param(name, size, 2000, id=f"{name}-{size}", marks=pytest.mark.nightly)
+    for name in QUICK
+    for size in (24, 48)
+]
+
+
+@pytest.mark.parametrize(("name", "size", "count"), SIZES)
+def test_uniform_members_parse(name: str, size: int, count: int) -> None:
+    """The parser of the language reads what is drawn, control characters and other scripts left aside and not."""
+    known = language(name)
+    for alphabet in ("printable", "any"):
+        members = UniformMembers(folder(name).grammar, size, alphabet=alphabet)
+        known.check([member.decode() for member in members.draw(count // 2, seed=5)])
