@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from structgen.cli.failure import DONE, FAILED
-from structgen.cli.lint import lint
 from structgen.cli.source import SourceOptions, SourceRefused, compile_source, read_source, source_options
 from structgen.cli.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     from structgen.engine import Report
+    from structgen.engine.lint import Finding
+    from structgen.grammar.nodes import Grammar
 
 __all__ = ["check"]
 
@@ -22,15 +23,16 @@ __all__ = ["check"]
 @click.argument("paths", nargs=-1, metavar="FILE")
 @source_options("flexible")
 @click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
-@click.option("--strict", is_flag=True, help="Fail if a keyword is unknown, has no effect or is only checked.")
+@click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
 def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, strict: bool, as_json: bool) -> int:
     """Report what of FILE is enforced, keyword by keyword.
 
-    FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input. Nothing is ignored: what
+    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Nothing is ignored: what
     cannot be enforced is refused with its name and its place, and the exit status is 2. Keywords that no
     specification knows, those that have no effect where they stand and those that the automaton leaves to a check
-    at the end of a value are noted; --strict makes that exit status 1.
+    at the end of a value are noted, and so are rules that are never used or cannot match, terminals that share
+    texts, and texts that are read in two ways; --strict makes exit status 1 of all that is hardly meant.
     """
     (path,) = source.take_path(paths, "FILE")
     try:
@@ -40,15 +42,23 @@ def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, stri
         if as_json:
             click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
         raise
-    notes = list(lint(report))
+    findings = _lint(read.grammar)
+    notes = [str(finding) for finding in findings]
     if as_json:
-        values = _values(report, tokens=model is not None)
-        click.echo(json.dumps({"accepted": True, **values, "notes": notes}, ensure_ascii=False))
+        values = _values(report, tokens=model is not None) | {"notes": notes}
+        values["findings"] = [finding.to_json() for finding in findings]
+        click.echo(json.dumps({"accepted": True, **values}, ensure_ascii=False))
     else:
         click.echo("\n".join(report.lines(tokens=model is not None)))
         for note in notes:
             click.echo(f"note: {note}", err=True)
-    return FAILED if strict and notes else DONE
+    return FAILED if strict and any(finding.is_warning for finding in findings) else DONE
+
+
+def _lint(grammar: Grammar) -> list[Finding]:
+    from structgen.engine.lint import lint
+
+    return lint(grammar)
 
 
 def _values(report: Report, *, tokens: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from structgen.engine import Matcher
 
-__all__ = ["Expectation", "expectation_of", "readable", "shown"]
+__all__ = ["Alternative", "Expectation", "expectation_of", "readable", "shown"]
 
 _MAX_PARTS: Final = 12
 _SHORTEST_RANGE: Final = 4
@@ -24,16 +24,35 @@ _LEADS: Final = frozenset(range(0xC2, 0xF5))
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the things that may come next.
+
+    Attributes:
+        text: readable.
+        first: the byte that it begins with, or one of those; of a special token, its id less one, negated; None
+            where this stands for too many to name one.
+    """
+
+    text: str
+    first: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Expectation:
     """What a matcher allows next.
 
     Attributes:
-        parts: the alternatives, readable; long lists are cut.
+        alternatives: the readable ones; long lists are cut.
         accepting: the text may end here.
     """
 
-    parts: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
     accepting: bool
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The texts of the alternatives."""
+        return tuple(alternative.text for alternative in self.alternatives)
 
     def __str__(self) -> str:
         parts = [*self.parts, "the end"] if self.accepting else list(self.parts)
@@ -52,19 +71,24 @@ def expectation_of(matcher: Matcher) -> Expectation:
     runs, solid = list(_runs(ascii_bytes)), list(_runs([value for value in ascii_bytes if value not in _SPACES]))
     # White space comes last, unless it lies within ranges.
     spaces = [value for value in ascii_bytes if value in _SPACES] if len(runs) > len(solid) else []
-    parts: list[str] = []
+    parts: list[Alternative] = []
     for low, high in solid if spaces else runs:
         if high - low < _SHORTEST_RANGE:
-            parts.extend(_text_from(matcher, value) for value in range(low, high + 1))
+            parts.extend(Alternative(_text_from(matcher, value), value) for value in range(low, high + 1))
         else:
-            parts.append(f"{chr(low)!r}..{chr(high)!r}")
-    parts.extend(_beyond_ascii(matcher, [value for value in live if value >= 0x80]))
+            parts.append(Alternative(f"{chr(low)!r}..{chr(high)!r}", low))
+    beyond = [value for value in live if value >= 0x80]
+    parts.extend(Alternative(text, beyond[0]) for text in _beyond_ascii(matcher, beyond))
     if spaces:
-        parts.append("white space" if len(spaces) > 1 else _text_from(matcher, spaces[0]))
+        text = "white space" if len(spaces) > 1 else _text_from(matcher, spaces[0])
+        parts.append(Alternative(text, spaces[0]))
     special = matcher.constraint.vocabulary.special
-    parts.extend(f"the token {special[token]}" for token in matcher.live_specials())
+    parts.extend(
+        Alternative(f"the token {special.get(token) or f'<[{token}]>'}", -1 - token)
+        for token in matcher.live_specials()[: _MAX_PARTS + 1]
+    )
     if len(parts) > _MAX_PARTS:
-        parts = [*parts[:_MAX_PARTS], f"{len(parts) - _MAX_PARTS} more"]
+        parts = [*parts[:_MAX_PARTS], Alternative(f"{len(parts) - _MAX_PARTS} more", None)]
     return Expectation(tuple(parts), matcher.is_accepting)
 
 

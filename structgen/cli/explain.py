@@ -7,19 +7,45 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from structgen.cli.bridge import texts_before
 from structgen.cli.document import Departure, find_departure
-from structgen.cli.expectation import expectation_of, readable, shown
+from structgen.cli.expectation import Alternative, expectation_of, readable, shown
 from structgen.cli.failure import DONE, FAILED
 from structgen.cli.json_place import pointer_at_end
 from structgen.cli.source import SourceOptions, compile_source, read_source, source_options
 from structgen.cli.vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from structgen.engine import Matcher
+    from structgen.grammar.nodes import Grammar
 
 __all__ = ["explain"]
 
 _SHOWN_TEXT: Final = 120
+
+
+class Places:
+    """Where the rules of a grammar are defined.
+
+    Args:
+        grammar: with what its front ends report.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        from structgen.engine.report import entries_of
+
+        self._places: dict[str, str] = {}
+        for entry in entries_of(grammar)[1]:
+            kind, _, name = entry.keyword.partition(" ")
+            if kind in ("rule", "terminal") and name:
+                self._places.setdefault(name, entry.where)
+
+    def of(self, name: str) -> str:
+        """A rule with its place, ``pair (3:1)``; what is made of a rule has that of the rule."""
+        place = self._places.get(name) or self._places.get(name.partition(".")[0].partition("{")[0])
+        return name if place is None else f"{name} ({place})"
 
 
 @click.command()
@@ -34,8 +60,9 @@ def explain(
 ) -> int:
     """Say what may come next after PREFIX in the language of FILE.
 
-    FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input. If no member of the language
-    begins with PREFIX, the place where it leaves the language is shown and the exit status is 1.
+    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Rules are told with the place where
+    they are defined. If no member of the language begins with PREFIX, the place where it leaves the language is shown
+    and the exit status is 1.
     """
     (path,) = source.take_path(paths, "FILE")
     read = read_source(path, source)
@@ -45,13 +72,23 @@ def explain(
     if departure is not None:
         _tell_departure(departure, as_json)
         return FAILED
-    answer = _state_of(matcher, data, is_json=read.is_json)
+    # In an engine of its own, where call stacks have the names of this grammar's rules and of no other's.
+    alone = matcher.constraint.alone().matcher()
+    alone.accept_bytes(data)
+    places = Places(read.grammar)
+    answer = _state_of(alone, data, places, is_json=read.is_json)
     if model is not None:
         matcher = compile_source(read, vocabulary_of(model)).matcher()
         matcher.accept_bytes(data)
         answer |= _tokens_of(matcher)
     if token is not None:
-        answer["token"] = _verdict(matcher, _bytes(token), with_nearest=model is not None)
+        wanted = _bytes(token)
+        answer["token"] = _verdict(matcher, wanted, with_nearest=model is not None)
+        if not answer["token"]["allowed"]:
+            answer["token"]["after"] = [
+                {"text": before.decode("utf-8", "replace"), "rule": None if rule is None else places.of(rule)}
+                for before, rule in texts_before(alone, wanted)
+            ]
     click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _written(answer))
     return DONE
 
@@ -69,17 +106,37 @@ def _tell_departure(departure: Departure, as_json: bool) -> None:
         click.echo(f"{place}: leaves the language at byte {departure.offset}\n{departure.picture}\n{departure}")
 
 
-def _state_of(matcher: Matcher, data: bytes, *, is_json: bool) -> dict[str, Any]:
+def _state_of(matcher: Matcher, data: bytes, places: Places, *, is_json: bool) -> dict[str, Any]:
     expected = expectation_of(matcher)
     return {
         "possible": True,
         "text": data.decode("utf-8", "replace"),
         "next": list(expected.parts),
+        "alternatives": [_alternative(matcher, each, places) for each in expected.alternatives],
         "may_end": expected.accepting,
         "forced": readable(matcher.forced_bytes()),
-        "rules": list(matcher.open_rules()),
+        "rules": [places.of(name) for name in matcher.rule_path() if name],
         "pointer": pointer_at_end(data) if is_json else None,
         "shortest_completion": _completion(matcher),
+    }
+
+
+def _alternative(matcher: Matcher, alternative: Alternative, places: Places) -> dict[str, Any]:
+    """One of the things that may come next: the rule that reads it, and a text that begins so."""
+    told: dict[str, Any] = {"text": alternative.text, "rule": None, "example": None}
+    first = alternative.first
+    if first is None:
+        return told
+    probe = matcher.fork()
+    if first >= 0:
+        probe.accept_bytes(bytes([first]))
+    else:
+        probe.accept(-1 - first)
+    names = [name for name in probe.rule_path() if name]
+    begun = bytes([first]).decode("latin-1") if 0 <= first < 0x80 else ""
+    return told | {
+        "rule": places.of(names[-1]) if names else None,
+        "example": begun + _completion(probe) if begun else None,
     }
 
 
@@ -127,6 +184,7 @@ def _written(answer: dict[str, Any]) -> str:
         ("forced", _quoted(answer["forced"]) if answer["forced"] else "nothing"),
         ("value", answer["pointer"]),
         ("rules", " > ".join(answer["rules"])),
+        *_written_alternatives(answer["alternatives"], answer["rules"]),
         ("complete by", _quoted(answer["shortest_completion"])),
     ]
     if "min_tokens" in answer:
@@ -146,7 +204,21 @@ def _written_verdict(verdict: dict[str, Any]) -> list[tuple[str, str]]:
         return [("token", f"{subject} is allowed; then {verdict['expected']}")]
     place = f"after {_quoted(verdict['accepted'])}" if verdict["accepted"] else "here"
     near = " ".join(f"{index}:{text!r}" for index, text in verdict.get("nearest", ()))
-    return [("token", f"{subject} is not allowed: {place} comes {verdict['expected']}"), ("nearest", near)]
+    return [
+        ("token", f"{subject} is not allowed: {place} comes {verdict['expected']}"),
+        *(
+            ("", f"it may come after {_quoted(each['text'])}" + (f", in {each['rule']}" if each["rule"] else ""))
+            for each in verdict["after"]
+        ),
+        ("nearest", near),
+    ]
+
+
+def _written_alternatives(alternatives: list[dict[str, Any]], rules: list[str]) -> Iterator[tuple[str, str]]:
+    """Which alternatives begin another rule than the innermost one that is open."""
+    for each in alternatives:
+        if each["rule"] not in (None, *rules[-1:]):
+            yield "", f"{each['text']} begins {each['rule']}, as in {_quoted(each['example'] or '')}"
 
 
 def _quoted(text: str) -> str:

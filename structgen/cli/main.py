@@ -11,10 +11,14 @@ import click
 
 from structgen.cli.bench import bench
 from structgen.cli.check import check
+from structgen.cli.convert import convert
+from structgen.cli.diff import diff
 from structgen.cli.explain import explain
 from structgen.cli.failure import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
 from structgen.cli.match import match
 from structgen.cli.run import run
+from structgen.cli.sample import sample
+from structgen.cli.show import show
 from structgen.cli.trace import trace
 from structgen.errors import StructgenError
 
@@ -46,7 +50,7 @@ def cli() -> None:
     """
 
 
-_COMMANDS: tuple[click.Command, ...] = (run, check, match, explain, trace, bench)
+_COMMANDS: tuple[click.Command, ...] = (run, check, convert, match, explain, sample, diff, show, trace, bench)
 for command in _COMMANDS:
     cli.add_command(command)
 

@@ -33,7 +33,7 @@ _CHUNK_BYTES: Final = 1 << 20
 def match(paths: tuple[str, ...], source: SourceOptions, exact: bool, as_json: bool) -> int:
     """Say whether DOCUMENT belongs to the language of FILE.
 
-    FILE is a JSON Schema or a Lark grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT does
+    FILE is a JSON Schema or a grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT does
     not belong to the language, the place where it leaves it is shown with what was expected there, and the exit
     status is 1. One line break at the end of DOCUMENT, as editors write it, may be left over.
     """

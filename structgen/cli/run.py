@@ -129,7 +129,7 @@ class _Task:
 def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     """Let a model write a member of the language of FILE.
 
-    FILE is a JSON Schema or a Lark grammar, or - for a JSON Schema on standard input, or a program in a file of Python:
+    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input, or a program in a file of Python:
     FILE.py:NAME. The output is always complete and valid: if --max-tokens is too small for any, that is said before the
     model is asked.
 

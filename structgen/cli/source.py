@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,12 +33,13 @@ __all__ = [
 ]
 
 STANDARD_INPUT: Final = "-"
-_MAX_SPECIAL_ID: Final = 1 << 20
 
 Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
 Order: TypeAlias = Literal["declared", "any"]
 Additional: TypeAlias = Literal["allowed", "forbidden"]
 Dialect: TypeAlias = Literal["python", "ecma", "rust"]
+Notation: TypeAlias = Literal["json-schema", "lark", "gbnf", "ebnf"]
+LexerName: TypeAlias = Literal["any", "contextual"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -50,8 +50,9 @@ class SourceOptions:
     Attributes:
         regex: the description itself, as a regular expression; there is no file then.
         dialect: of the regular expression.
-        lark: the file is a Lark grammar whatever its name.
-        start: the rule that a Lark grammar begins with.
+        notation: what the file is, whatever its name; None: its name tells.
+        start: the rule that a grammar begins with; None: ``start`` in Lark, ``root`` in GBNF and EBNF.
+        lexer: which divisions into the terminals of a Lark grammar count.
         whitespace: what may stand between the tokens of JSON.
         order: in which order the members of a JSON object may come.
         additional: whether objects may have members that the schema does not name, where it says nothing of them.
@@ -60,8 +61,9 @@ class SourceOptions:
 
     regex: str | None
     dialect: Dialect
-    lark: bool
-    start: str
+    notation: Notation | None
+    start: str | None
+    lexer: LexerName
     whitespace: Whitespace
     order: Order
     additional: Additional
@@ -108,11 +110,13 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
     def decorate(command: _Command) -> _Command:
         @functools.wraps(command)
         def wrapper(
-            *arguments: Any, regex: Any, dialect: Any, lark: Any, start: Any, whitespace: Any, order: Any, **rest: Any
+            *arguments: Any, regex: Any, dialect: Any, start: Any, whitespace: Any, order: Any, **rest: Any
         ) -> Any:
+            named = rest.pop("notation")
+            notation: Notation | None = "lark" if rest.pop("lark") else named
             additional = rest.pop("additional")
             bounds = {name: rest.pop(name) for name in _BOUNDS}
-            source = SourceOptions(regex, dialect, lark, start, whitespace, order, additional, bounds)
+            source = SourceOptions(regex, dialect, notation, start, rest.pop("lexer"), whitespace, order, additional, bounds)
             return command(*arguments, source=source, **rest)
 
         decorated: Any = wrapper
@@ -132,10 +136,17 @@ def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
     return [
         click.option("--regex", metavar="R", help="A regular expression in place of the file."),
         _choice("--dialect", Dialect, "python", "How --regex is read."),
-        click.option("--lark", is_flag=True, help="The file is a Lark grammar whatever its name."),
         click.option(
-            "--start", metavar="RULE", default="start", show_default=True, help="First rule of a Lark grammar."
+            "--from",
+            "notation",
+            type=click.Choice(get_args(Notation)),
+            help="What the file is, whatever its name.",
         ),
+        click.option("--lark", is_flag=True, help="Short for --from lark."),
+        click.option(
+            "--start", metavar="RULE", help="First rule of a grammar; by default start in Lark, root in GBNF and EBNF."
+        ),
+        _choice("--lexer", LexerName, "any", "Which divisions into the terminals of a Lark grammar count."),
         _choice(
             "--whitespace",
             Whitespace,
@@ -185,13 +196,11 @@ def read_source(path: str | None, options: SourceOptions) -> Source:
     label = "standard input" if path == STANDARD_INPUT else path
     text = read_text(path)
     if not text.strip():
-        raise Failure(f"{label}: it is empty; give a JSON Schema or a Lark grammar")
+        raise Failure(f"{label}: it is empty; give a JSON Schema or a grammar")
     with refusals(label, text):
-        if _is_lark(path, text, options):
-            from structgen.grammar.lark import lark
-
-            folder = None if path == STANDARD_INPUT else path  # where relative imports are looked for
-            return Source(lark(text, start=options.start, path=folder), label)
+        notation = options.notation or _notation(path, text)
+        if notation != "json-schema":
+            return Source(_grammar(path, text, notation, options), label)
         from structgen.grammar.json_schema import JsonPolicy, json_schema
 
         policy = JsonPolicy(
@@ -246,15 +255,40 @@ def refusals(label: str, text: str | None = None) -> Iterator[None]:
         raise SourceRefused(label, error) from error
 
 
-def _is_lark(path: str, text: str, options: SourceOptions) -> bool:
-    suffix = PurePath(path).suffix.lower()
-    if options.lark or suffix == ".lark":
-        return True
-    if suffix == ".json" or path == STANDARD_INPUT or text.lstrip()[:1] == "{":
-        return False
+def _grammar(path: str, text: str, notation: Notation, options: SourceOptions) -> Grammar:
+    """Read a grammar that has rules."""
+    start = options.start
+    folder = None if path == STANDARD_INPUT else path  # where relative imports are looked for
+    if notation == "lark":
+        from structgen.grammar.lark import lark
+
+        return lark(text, start=start or "start", lexer=options.lexer, path=folder)
+    if notation == "gbnf":
+        from structgen.grammar.gbnf import gbnf
+
+        return gbnf(text, root=start or "root")
+    from structgen.grammar.ebnf import ebnf
+
+    return ebnf(text, root=start or "root")
+
+
+_BY_SUFFIX: Final[dict[str, Notation]] = {
+    ".json": "json-schema",
+    ".lark": "lark",
+    ".gbnf": "gbnf",
+    ".ebnf": "ebnf",
+}
+
+
+def _notation(path: str, text: str) -> Notation:
+    known = _BY_SUFFIX.get(PurePath(path).suffix.lower())
+    if known is not None:
+        return known
+    if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
+        return "json-schema"
     raise Failure(
         f"{path}: neither its name nor its beginning tells what it is; "
-        "call a JSON Schema *.json and a Lark grammar *.lark, or pass --lark"
+        f"call it *{', *'.join(_BY_SUFFIX)}, or pass --from, or --lark for a Lark grammar"
     )
 
 
@@ -299,18 +333,6 @@ def _decode(data: bytes, label: str) -> str:
 
 def byte_vocabulary(grammar: Grammar) -> Vocabulary:
     """Return a vocabulary of single bytes, an end token, and the special tokens that ``grammar`` names."""
-    from structgen.engine import Vocabulary
-    from structgen.grammar.nodes import SpecialToken, postorder
+    from structgen.engine.single_bytes import byte_vocabulary as make
 
-    named = {node.token for node in postorder(grammar) if isinstance(node, SpecialToken)}
-    ids = {token for token in named if isinstance(token, int)}
-    texts = sorted(token for token in named if isinstance(token, str))
-    if max(ids, default=0) > _MAX_SPECIAL_ID:
-        raise Failure(f"special token {max(ids)}: no vocabulary has so many tokens")
-    free = (index for index in itertools.count() if index not in ids)
-    eos, *others = itertools.islice(free, 1 + len(texts) + 256)
-    special: dict[int, str | None] = dict.fromkeys(ids) | dict(zip(others, texts, strict=False))
-    tokens = [b""] * (max([eos, *others, *ids]) + 1)
-    for value, index in enumerate(others[len(texts) :]):
-        tokens[index] = bytes([value])
-    return Vocabulary(tokens, eos=[eos], special=special)
+    return make(grammar)

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -318,17 +317,19 @@ def test_check_strict_fails_on_what_is_only_checked(
 ) -> None:
     """A keyword that is left to a check at the end of a value is noted; ``--strict`` makes it a failure."""
     from structgen.cli import check as check_module
-    from structgen.grammar.report import Status
+    from structgen.grammar.report import Described, Description, Status
 
-    real = check_module.compile_source
+    real = check_module.read_source
 
     def with_a_check(*arguments: Any) -> Any:
-        report = real(*arguments).report
-        first = dataclasses.replace(report.entries[0], status=Status.CHECKED)
-        return SimpleNamespace(report=dataclasses.replace(report, entries=(first, *report.entries[1:])))
+        read = real(*arguments)
+        description = read.grammar.description
+        first = dataclasses.replace(description.entries[0], status=Status.CHECKED)
+        changed = Description(description.source, (first, *description.entries[1:]), value=description.value)
+        return dataclasses.replace(read, grammar=Described(read.grammar.item, changed))
 
     assert structgen("check", person, "--strict")[0] == 0
-    monkeypatch.setattr(check_module, "compile_source", with_a_check)
+    monkeypatch.setattr(check_module, "read_source", with_a_check)
     status, out, err = structgen("check", person)
     assert (status, err) == (0, "note: #/type: 'type' is checked at the end of a value, not by the automaton\n")
     assert "checked:\n  #/type  type\n" in out
@@ -501,7 +502,7 @@ _TRANSCRIPT = re.compile(
 
 
 def _transcripts() -> list[tuple[str, str]]:
-    pages = [CHECKOUT / "README.md", CHECKOUT / "docs" / "cli.md"]
+    pages = [CHECKOUT / "README.md", CHECKOUT / "docs" / "cli.md", CHECKOUT / "docs" / "checking.md"]
     return [found.group(1, 2) for page in pages for found in _TRANSCRIPT.finditer(page.read_text())]
 
 
