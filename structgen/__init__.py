@@ -60,19 +60,29 @@ if TYPE_CHECKING:
         ValidationFailed,
         VocabularyError,
     )
-    from structgen.grammar.algebra import optional, select
+    from structgen.grammar.algebra import optional, select, text, token
+    from structgen.grammar.dialects import write
+    from structgen.grammar.ebnf import ebnf
+    from structgen.grammar.gbnf import gbnf
+    from structgen.grammar.indentation import NEWLINE, Indentation, block, indented
     from structgen.grammar.json_schema import JsonPolicy, json_schema
-    from structgen.grammar.lark import lark, load
+    from structgen.grammar.lark import lark
     from structgen.grammar.limits import Limits
+    from structgen.grammar.loading import load
     from structgen.grammar.markers import Lark, Regex
     from structgen.grammar.nodes import Grammar, literal
+    from structgen.grammar.protocols import answer, read_reply, think, tool_calls
     from structgen.grammar.regex import regex
+    from structgen.grammar.substrings import substring_of
+    from structgen.grammar.until import any_text
     from structgen.integrations.openai_server import remote
+    from structgen.integrations.sql_grammar import select_grammar
     from structgen.models import load_diffusion_model, load_model
     from structgen.program import Run, agent, ask, assistant, extract, fork, program, system, tool, user
 
 __all__ = [
     "AWRS",
+    "NEWLINE",
     "SMC",
     "ASAp",
     "AdaptiveParallel",
@@ -98,6 +108,7 @@ __all__ = [
     "GrammarError",
     "Greedy",
     "Hypothesis",
+    "Indentation",
     "JsonPolicy",
     "Lark",
     "Learned",
@@ -130,15 +141,21 @@ __all__ = [
     "Vocabulary",
     "VocabularyError",
     "agent",
+    "answer",
+    "any_text",
     "ask",
     "assistant",
+    "block",
     "compile",
     "drafters",
+    "ebnf",
     "extract",
     "fill_masks",
     "fork",
+    "gbnf",
     "generate",
     "hole",
+    "indented",
     "infill",
     "json_schema",
     "lark",
@@ -151,21 +168,30 @@ __all__ = [
     "ordered",
     "potential",
     "program",
+    "read_reply",
     "refers",
     "regex",
     "remote",
     "replay_page",
     "sample",
     "select",
+    "select_grammar",
     "shapes",
+    "substring_of",
     "system",
+    "text",
+    "think",
+    "token",
     "tool",
+    "tool_calls",
     "unique",
     "user",
     "verification",
+    "write",
 ]
 
 _NAMES = {
+    "structgen.integrations.sql_grammar": ("select_grammar",),
     "structgen.decode": ("DraftStats", "Greedy", "Multinomial", "Result", "Speculation", "generate"),
     "structgen.decode.diffusion.canvas_sampler": ("Dingo", "Posterior"),
     "structgen.decode.diffusion.drafting.adaptive_parallel": ("AdaptiveParallel",),
@@ -216,13 +242,21 @@ _NAMES = {
         "ValidationFailed",
         "VocabularyError",
     ),
-    "structgen.grammar.algebra": ("optional", "select"),
+    "structgen.grammar.algebra": ("optional", "select", "text", "token"),
+    "structgen.grammar.dialects": ("write",),
+    "structgen.grammar.ebnf": ("ebnf",),
+    "structgen.grammar.gbnf": ("gbnf",),
+    "structgen.grammar.indentation": ("Indentation", "NEWLINE", "block", "indented"),
     "structgen.grammar.json_schema": ("JsonPolicy", "json_schema"),
-    "structgen.grammar.lark": ("lark", "load"),
+    "structgen.grammar.lark": ("lark",),
     "structgen.grammar.limits": ("Limits",),
+    "structgen.grammar.loading": ("load",),
     "structgen.grammar.markers": ("Lark", "Regex"),
     "structgen.grammar.nodes": ("Grammar", "literal"),
+    "structgen.grammar.protocols": ("answer", "read_reply", "think", "tool_calls"),
     "structgen.grammar.regex": ("regex",),
+    "structgen.grammar.substrings": ("substring_of",),
+    "structgen.grammar.until": ("any_text",),
     "structgen.integrations.openai_server": ("remote",),
     "structgen.models": ("load_diffusion_model", "load_model"),
     "structgen.program": ("Run", "agent", "ask", "assistant", "extract", "fork", "program", "system", "tool", "user"),

