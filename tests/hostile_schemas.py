@@ -195,7 +195,7 @@ def try_out(outcome: Outcome, text: str) -> None:
     mask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
 
     grammar = outcome.of("read", sg.json_schema, text)
-    constraint = grammar and outcome.of("compile", sg.compile, grammar, vocabulary)
+    constraint = None if grammar is None else outcome.of("compile", sg.compile, grammar, vocabulary)
     if constraint is None:
         return
     matcher = constraint.matcher()

@@ -116,7 +116,9 @@ def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Comm
             notation: Notation | None = "lark" if rest.pop("lark") else named
             additional = rest.pop("additional")
             bounds = {name: rest.pop(name) for name in _BOUNDS}
-            source = SourceOptions(regex, dialect, notation, start, rest.pop("lexer"), whitespace, order, additional, bounds)
+            source = SourceOptions(
+                regex, dialect, notation, start, rest.pop("lexer"), whitespace, order, additional, bounds
+            )
             return command(*arguments, source=source, **rest)
 
         decorated: Any = wrapper

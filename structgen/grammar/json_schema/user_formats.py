@@ -9,7 +9,17 @@ from typing import Protocol
 from structgen.errors import GrammarError
 from structgen.grammar.analysis import is_regular
 from structgen.grammar.json_schema.string_content import plain_text, spelled_content
-from structgen.grammar.nodes import ANY_CHAR, Grammar, JsonString, Repeat, Shared, SpecialToken, TokenSet, postorder, sequence
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    Grammar,
+    JsonString,
+    Repeat,
+    Shared,
+    SpecialToken,
+    TokenSet,
+    postorder,
+    sequence,
+)
 from structgen.grammar.recognition import recognizes
 
 __all__ = ["StringFormat", "UserFormat", "user_formats"]

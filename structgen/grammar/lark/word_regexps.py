@@ -35,7 +35,7 @@ __all__ = ["Guarded", "guarded", "guarded_text"]
 Span: TypeAlias = tuple[int, int]
 
 _BOUNDARY: Final = r"\b"
-# A class that is not closed, an error elsewhere, is one piece too: looked for again and again it would take quadratic time.
+# A class that is not closed, an error elsewhere, is one piece too: to look for its end again and again is quadratic.
 _PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|.", re.DOTALL)
 _ANY: Final = Repeat(ANY_CHAR)
 

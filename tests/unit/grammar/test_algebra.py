@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from structgen.grammar.algebra import either, joined, optional, select, undescribed, with_children
+from structgen.grammar.algebra import either, joined, optional, select, text, token, undescribed, with_children
 from structgen.grammar.nodes import (
     EMPTY,
     EPSILON,
@@ -20,6 +22,7 @@ from structgen.grammar.nodes import (
     Rules,
     Sequence,
     Shared,
+    SpecialToken,
     literal,
 )
 from structgen.grammar.report import Described, Description
@@ -87,6 +90,7 @@ def test_undescribed_removes_descriptions_at_any_depth() -> None:
         Repeat(A, 2, 3),
         Capture("n", A),
         Complement(A),
+        A.at_most(tokens=2, characters=3),
         JsonString(A),
         Shared(A),
         Described(A, Description(source="regex")),
@@ -105,3 +109,76 @@ def test_children_must_fit_the_node() -> None:
     """A wrong number of children is refused."""
     with pytest.raises(ValueError, match="Repeat has 1 children; given 2"):
         with_children(Repeat(A, 0, 1), [A, B])
+
+
+def test_text_and_token_are_terms() -> None:
+    """A text stands for itself; a token is one symbol, by its text or its id."""
+    assert text("é") == literal("é")
+    assert text(b"\xff") == Literal(b"\xff")
+    assert token("<s>") == SpecialToken("<s>")
+    assert token(7) == SpecialToken(7)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["a"], A])
+def test_text_takes_text(value: object) -> None:
+    """Numbers are written as text."""
+    with pytest.raises(TypeError, match="text: expected str or bytes"):
+        text(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lone surrogate"):
+        text("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [("", ValueError), (-1, ValueError), (True, TypeError), (b"<s>", TypeError), (None, TypeError)]
+)
+def test_token_takes_a_name_or_an_id(value: object, error: type[Exception]) -> None:
+    """What names no token is refused at once."""
+    with pytest.raises(error, match="token:"):
+        token(value)  # type: ignore[arg-type]
+
+
+def test_operators_take_text_on_either_side() -> None:
+    """A literal is joined with its neighbours."""
+    assert literal("abc") == "a" + B + b"c"
+    assert Choice([A, B]) == ("a" | B)
+    assert Intersection([A, B]) == (b"a" & B)
+    assert A * 3 == 3 * A == Repeat(A, 3, 3)
+    assert Repeat(A, 0, 0) == A * 0
+    assert sum([A, B, A], text("")) == literal("aba")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "remedy"),
+    [
+        (lambda: A or B, "write a | b"),
+        (lambda: A and B, "write a | b, a & b"),
+        (lambda: not A, "or ~a"),
+        (lambda: bool(A), "no truth value"),
+        (lambda: A | None, "optional"),
+        (lambda: None | A, "optional"),
+        (lambda: A + None, "optional"),
+        (lambda: sum([A, B]), r"sum\(parts, text\(''\)\)"),
+        (lambda: A + 3, "a number as text"),
+        (lambda: A | ["b", "c"], "select"),
+        (lambda: {"b"} | A, "select"),
+        (lambda: f"Name: {A}", "'Name: ' . grammar"),
+        (lambda: A * 1.5, "unsupported operand"),
+        (lambda: A * True, "unsupported operand"),
+        (lambda: A + object(), "unsupported operand"),
+    ],
+)
+def test_likely_mistakes(mistake: Callable[[], object], remedy: str) -> None:
+    """What Python would do otherwise is never what was meant; the error says what to write."""
+    with pytest.raises(TypeError, match=remedy):
+        mistake()
+
+
+def test_a_part_cannot_stand_fewer_times_than_never() -> None:
+    """The count of ``*``."""
+    with pytest.raises(ValueError, match="cannot stand -1 times"):
+        A * -1
+
+
+def test_the_printed_term_is_there_on_request() -> None:
+    """In f-strings it is asked for by name."""
+    assert f"{A!s} {A!r}" == '"a" <Grammar "a">'

@@ -235,7 +235,7 @@ def test_dynamic_scopes_are_limited() -> None:
     for _ in range(3_000):
         deep = {"not": deep}
     bundle = dynamic_bundle(random.Random(1)) | {"x-deep": deep}
-    assert json_schema(bundle)
+    assert isinstance(json_schema(bundle), Grammar)
     bundle["$defs"]["r0"]["x-wide"] = [[] for _ in range(2_000)]
     with pytest.raises(LimitExceeded):
         json_schema(bundle, limits=Limits(grammar_nodes=1_500))

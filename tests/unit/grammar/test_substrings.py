@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from structgen.engine import Vocabulary, compile
 from structgen.grammar.nodes import EMPTY, Grammar, JsonString
-from structgen.grammar.substrings import occurrences, substrings
+from structgen.grammar.substrings import occurrences, substring_of, substrings
+from structgen.testing.languages import language
 
 TEXTS = st.text(alphabet='ab _.-é1\n"\\', max_size=14)
 
@@ -105,3 +106,41 @@ def test_long_texts(text: str, json_vocabulary: Vocabulary) -> None:
     firsts = {text[start] for start, _ in occurrences(text, quoted[:4])}
     assert all(row[0, ord(first) + 1 >> 5] >> (ord(first) + 1 & 31) & 1 for first in firsts)
     assert constraint.min_tokens() <= 9
+
+
+LINES = st.lists(st.text(alphabet="ab ", max_size=3), min_size=1, max_size=5).map("\n".join)
+
+
+@given(LINES.filter(lambda text: text.strip("\n")))
+def test_lines_are_quoted_whole(text: str) -> None:
+    """Runs of lines, the empty text left out."""
+    lines = text.split("\n")
+    pairs = [(start, end) for start in range(len(lines)) for end in range(start + 1, len(lines) + 1)]
+    expected = {"\n".join(lines[start:end]) for start, end in pairs} - {""}
+    size = max(len(part.encode()) for part in expected)
+    if size <= 7:
+        assert language(substring_of(text, "line"), size, b"ab \n") == {part.encode() for part in expected}
+    vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+    grammar = substring_of(text, "line")
+    assert {part for part in _parts(text) if _accepts(grammar, part, vocabulary)} == expected
+
+
+def test_units() -> None:
+    """Words and characters are those of ``substrings``."""
+    assert substring_of("to be") == substrings("to be")
+    assert substring_of("to be", "character") == substrings("to be", whole_words=False)
+
+
+@pytest.mark.parametrize(
+    ("document", "unit", "error"),
+    [
+        ("", "word", ValueError),
+        (" \n", "word", ValueError),
+        ("a", "token", ValueError),
+        (b"a", "word", TypeError),
+    ],
+)
+def test_nothing_to_quote(document: str, unit: str, error: type[Exception]) -> None:
+    """It is an error of the caller, found before the compilation."""
+    with pytest.raises(error, match="substring_of:"):
+        substring_of(document, unit)  # type: ignore[arg-type]
