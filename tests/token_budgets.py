@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from structgen.grammar import nodes as ir
+from structgen.testing.repetition import repeats
 
 Symbol: TypeAlias = int | str
 """A byte, or the text of a special token."""
@@ -48,6 +49,8 @@ class Readings:
                 return self.ends(body, start, {**rules, **dict(bound)})
             case ir.Capture(item=item) | ir.Shared(item=item):
                 return self.ends(item, start, rules)
+            case ir.Distinct(item=item):
+                return {end for end in self.ends(item, start, rules) if not repeats(self.text(start, end))}
             case ir.Budget(item=item, tokens=most):
                 return {end for end in self.ends(item, start, rules) if most is None or self.count(start, end) <= most}
         raise TypeError(type(term).__name__)
@@ -63,6 +66,10 @@ class Readings:
             places = {end for place in places for end in self.ends(term.item, place, rules)}
             count += 1
         return found
+
+    def text(self, start: int, end: int) -> bytes:
+        """A part without special tokens."""
+        return bytes(symbol for symbol in self.symbols[start:end] if isinstance(symbol, int))
 
     def count(self, start: int, end: int) -> int:
         """How many tokens hold a symbol of this part."""

@@ -102,7 +102,7 @@ bool Distinct::step(Position& at, std::string_view text) {
   return true;
 }
 
-bool Distinct::step_token(Position& at, uint32_t token) {
+bool Distinct::read_token(Position& at, uint32_t token) {
   if (token >= engine_.tokens().size()) return false;
   const std::string_view text = engine_.tokens().token(token);
   if (!text.empty()) return step(at, text);
@@ -111,6 +111,8 @@ bool Distinct::step_token(Position& at, uint32_t token) {
   at.label.clear();  // none holds a special token
   return at.node != kDeadNode;
 }
+
+bool Distinct::step_token(Position& at, uint32_t token) { return read_token(at, token) && count_token(at); }
 
 // Whether what the machine knows does not settle that the text can be completed.
 bool Distinct::is_uncertain(const Position& at, bool thorough, std::vector<ValueId>& targets) const {
@@ -161,7 +163,7 @@ std::optional<std::vector<int64_t>> Distinct::search(const Position& start, Goal
       const Entry entry = queue.top();
       queue.pop();
       Position next = visits[entry.parent].at;
-      const bool alive = entry.symbol < 0 ? step_token(next, static_cast<uint32_t>(-1 - entry.symbol))
+      const bool alive = entry.symbol < 0 ? read_token(next, static_cast<uint32_t>(-1 - entry.symbol))
                                           : step(next, static_cast<uint8_t>(entry.symbol));
       if (!alive || !seen.insert(key(next)).second) continue;
       visits.push_back({std::move(next), entry.parent, visits[entry.parent].length + 1, entry.symbol});
@@ -176,7 +178,7 @@ bool Distinct::leads(const Position& start, std::span<const int64_t> symbols, Go
   Position at = start;
   std::vector<ValueId> targets;
   for (int64_t symbol : symbols) {
-    if (!(symbol < 0 ? step_token(at, static_cast<uint32_t>(-1 - symbol)) : step(at, static_cast<uint8_t>(symbol)))) return false;
+    if (!(symbol < 0 ? read_token(at, static_cast<uint32_t>(-1 - symbol)) : step(at, static_cast<uint8_t>(symbol)))) return false;
     if (goal == Goal::kSafe && !is_uncertain(at, effort.thorough, targets)) return true;
   }
   return engine_.machine()[at.node].accepting;
@@ -404,7 +406,10 @@ std::optional<std::vector<uint32_t>> Distinct::fewest(const Position& start, uin
         node = all.end[node];
         continue;
       }
-      if (!all.tokens_at(node).empty()) push(next, all.tokens_at(node)[0]);
+      if (!all.tokens_at(node).empty()) {
+        Position after = next;
+        if (count_token(after)) push(after, all.tokens_at(node)[0]);
+      }
       path[all.depth[node]] = std::move(next);
       ++node;
     }
@@ -420,9 +425,11 @@ std::optional<std::vector<uint32_t>> Distinct::shortest(const Position& at, uint
   if (engine_.machine()[at.node].accepting) return std::vector<uint32_t>{};
   const auto way = completion(at, kCompletionSteps);
   if (!way) return std::nullopt;
-  auto tokens = spelled(*way);
+  auto tokens = spelled_within_budgets(at, *way);
   const uint32_t upper = tokens ? static_cast<uint32_t>(tokens->size()) : kNone;
-  if (tokens && engine_.min_tokens(at.node, fuel) >= upper) return tokens;  // without scopes it takes as many
+  const Node& node = engine_.machine()[at.node];
+  const bool is_measured = node.least == kNone || node.sure < kInfinite || !engine_.byte_complete();
+  if (tokens && is_measured && engine_.min_tokens(at.node, fuel) >= upper) return tokens;  // without scopes it takes as many
   auto better = fewest(at, upper, fuel);
   return better ? better : tokens;
 }
@@ -437,13 +444,14 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
   const auto fits = [&](const Position& at) {
     if (machine[at.node].accepting) return true;
     if ((machine[at.node].distance + longest - 1) / longest > budget) return false;
-    if (engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, true, fuel})) return true;
-    if (machine[at.node].in_label && !at.lexer.active() && add(machine[at.node].distance, kLongestRest) <= budget) return true;
+    const bool is_counted = machine[at.node].least != kNone;
+    if (!is_counted && engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, true, fuel})) return true;
+    if (!is_counted && machine[at.node].in_label && !at.lexer.active() && add(machine[at.node].distance, kLongestRest) <= budget) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {
       try {
         const auto symbols = completion(at, kCompletionSteps);
-        const auto tokens = symbols ? spelled(*symbols) : std::nullopt;
+        const auto tokens = symbols ? spelled_within_budgets(at, *symbols) : std::nullopt;
         // Of an open label too many texts would have to be tried.
         const bool is_searched = symbols && !machine[at.node].in_label;
         place->second = (tokens && tokens->size() <= budget) || (is_searched && fewest(at, budget + 1, fuel));
@@ -464,7 +472,10 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
       node = all.end[node];
       continue;
     }
-    if (const auto tokens = all.tokens_at(node); !tokens.empty() && fits(next)) allow(tokens);
+    if (const auto tokens = all.tokens_at(node); !tokens.empty()) {
+      Position after = next;
+      if (count_token(after) && fits(after)) allow(tokens);
+    }
     path[all.depth[node]] = std::move(next);
     ++node;
   }

@@ -45,7 +45,8 @@ class Distinct {
   // Each returns false where nothing valid begins so; the position is void then.
   bool step(Position& at, uint8_t byte);
   bool step(Position& at, std::string_view text);
-  bool step_token(Position& at, uint32_t token);  // no EOS
+  bool read_token(Position& at, uint32_t token);  // no EOS
+  bool step_token(Position& at, uint32_t token);  // the same, counted in the budgets of tokens that are open
 
   // How hard to look: whether there are containers at all, `thorough` where nothing is known of them, and the steps that
   // one search may take.
@@ -54,8 +55,14 @@ class Distinct {
     bool thorough;
     uint64_t fuel;
   };
-  // Whether some completion repeats nothing.  Throws LimitError where the fuel does not suffice to tell.
+  // Whether some text completes it and repeats nothing.  Throws LimitError where the fuel does not suffice to tell.
   bool completable(const Position& at, Effort effort);
+  // The same of tokens, within all budgets.  `way`: where a search has found it, the tokens, last one first, to where no
+  // search is needed; else empty.
+  bool completable_by_tokens(const Position& at, Effort effort, std::vector<uint32_t>& way);
+  // Whether a mask must be made by completable_by_tokens(); and that mask.
+  bool must_count(const Position& at);
+  void fill_counted(const Position& at, uint32_t* words, Effort effort);
   // Clears the bits of `words`, a mask of at.node, that are none of `at`.  Returns a bound on the tokens that complete
   // the text after those of the tokens left which the distances of the machine do not bound; 0 without `measure`.
   uint32_t correct(const Position& at, uint32_t* words, Effort effort, bool measure = false);
@@ -101,6 +108,14 @@ class Distinct {
   // The bytes from a position to the goal; those that have led there from elsewhere are tried first.
   const std::vector<int64_t>* way(const Position& at, Goal goal, Effort effort);
   bool leads(const Position& at, std::span<const int64_t> symbols, Goal goal, Effort effort);
+  // Budgets (distinct_budgets.cpp).
+  bool count_token(Position& at);
+  bool is_settled(const Position& at, Effort effort);
+  bool follows_plan(const Position& at, Effort effort);
+  std::optional<std::vector<uint32_t>> search_tokens(const Position& at, Effort effort);
+  bool leads_by_tokens(const Position& at, std::span<const uint32_t> tokens);
+  // Tokens that spell a completion and keep to all budgets, as far as they are soon found.
+  std::optional<std::vector<uint32_t>> spelled_within_budgets(const Position& at, std::span<const int64_t> symbols);
   std::optional<std::vector<int64_t>> search(const Position& at, Goal goal, Effort effort);
   std::optional<std::vector<uint32_t>> spelled(std::span<const int64_t> symbols) const;
   std::optional<std::vector<uint32_t>> fewest(const Position& at, uint32_t bound, uint64_t& fuel);

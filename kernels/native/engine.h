@@ -93,6 +93,8 @@ class Engine {
 
   // Fewest tokens that spell the shortest completion in bytes, kNone if none do.
   uint32_t plan(NodeId node);
+  // The first token of it; kNone where there is none.
+  uint32_t planned_token(NodeId node);
 
   // Whether a token that begins with all of `text` and goes on may continue, `end` being the node after `text`.
   bool may_go_beyond(NodeId end, std::string_view text);
@@ -269,7 +271,7 @@ class Engine {
   using Settled = std::unordered_map<NodeId, Way>;
   uint32_t search(NodeId start, uint32_t bound, uint64_t& fuel, bool& complete, Settled& settled);
   bool within(NodeId node, uint32_t limit, uint64_t& fuel, Settled& settled);
-  NodeId planned_step(NodeId node);
+  std::pair<uint32_t, NodeId> planned_step(NodeId node);
   // Tokens of a completion within all budgets, as far as there is one along plans; kNone: none is found.
   uint32_t plan_within_budgets(NodeId node);
   bool completable_within_budgets(NodeId node, uint64_t fuel);

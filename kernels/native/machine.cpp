@@ -65,7 +65,9 @@ FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope s
   for (const auto& [state, below] : entries) {
     const Frame& next = frames_[below];
     frame.in_budget |= next.in_budget;
-    frame.least = std::min({frame.least, next.least, least_budget(state)});
+    const uint32_t least = least_budget(state);
+    frame.least = std::min({frame.least, next.least, least});
+    frame.meets_budget |= next.meets_budget || least != kNone;
     const Distance missing = automaton_[state].distance;
     if (missing > next.slack) continue;
     const Distance slack = next.slack == kInfinite ? kInfinite : next.slack - missing, rest = add(missing, next.rest);
@@ -180,7 +182,9 @@ NodeId Machine::intern(std::vector<Config>& configs) {
     node.distance = std::min(node.distance, add(automaton_[state].distance, frames_[frame].distance));
     node.in_scope |= frames_[frame].in_scope;
     node.in_budget |= frames_[frame].in_budget;
-    node.least = std::min({node.least, frames_[frame].least, least_budget(state)});
+    const uint32_t least = least_budget(state);
+    node.least = std::min({node.least, frames_[frame].least, least});
+    node.meets_budget |= frames_[frame].meets_budget || least != kNone;
     if (automaton_[state].distance <= frames_[frame].slack)
       node.sure = std::min(node.sure, add(automaton_[state].distance, frames_[frame].rest));
     node.in_label |= is_label(frames_[frame].scope);
@@ -331,9 +335,9 @@ std::vector<FrameId> Machine::scopes(NodeId id) const {
 }
 
 std::vector<FrameId> Machine::pending_scopes(NodeId id) {
-  std::vector<FrameId> found;
-  for (const auto& [state, frame] : closure(id))
-    if (is_container(frames_[frame].scope) && state == automaton_.rule_start(frames_[frame].rule)) found.push_back(frame);
+  std::vector<FrameId> found;  // what a call enters stands in the closure behind the configurations that call
+  for (const auto& [state, frame] : closure(id).subspan(configs(id).size()))
+    if (is_container(frames_[frame].scope)) found.push_back(frame);
   return found;
 }
 
@@ -382,6 +386,21 @@ bool Machine::is_sure(NodeId id, Distance more) const {
     const Frame& frame = frames_[config.second];
     return frame.rest < kInfinite && add(automaton_[config.first].distance, more) <= frame.slack;
   });
+}
+
+bool Machine::is_sure_everywhere(NodeId id) const {
+  for (const auto& [state, frame] : configs(id)) {
+    const Frame* held = &frames_[frame];
+    if (held->in_budget && (held->rest == kInfinite || automaton_[state].distance > held->slack)) return false;
+    while (held->in_budget) {  // `slack` is that of the best way down, so there must be one
+      const auto below = lists_[held->entries];
+      const bool is_outermost = std::none_of(below.begin(), below.end(), [&](const Config& entry) { return frames_[entry.second].in_budget; });
+      if (is_outermost) break;
+      if (below.size() != 1) return false;
+      held = &frames_[below[0].second];
+    }
+  }
+  return true;
 }
 
 // The last byte that was read stands in every frame below a configuration, so the token is one of its part.  Where a

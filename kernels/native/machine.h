@@ -41,6 +41,7 @@ struct Frame {
   uint32_t tokens = kNone;  // that may still write text of the rule; kNone: any number
   bool in_budget = false;   // this frame or one below it has such a number
   uint32_t least = kNone;   // the smallest number of those frames, and of TermStore::least_budget() behind them
+  bool meets_budget = false;  // some budget may begin behind them
   Distance slack = kInfinite, rest = 0;
 };
 
@@ -58,6 +59,7 @@ struct Node {
   double temperature = kNoTemperature;  // the highest of the parts that the next token may stand in
   bool in_budget = false;  // some configuration stands in a frame with a number of tokens
   uint32_t least = kNone;  // the smallest budget of tokens that is open or may be met; kNone: there is none
+  bool meets_budget = false;  // some budget may begin later
   Distance sure = kInfinite;  // bytes, each a token, that complete the text within all budgets; infinite: not known
   NodeId ticked = kNone;      // tick() of it, where that is known
   std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
@@ -98,6 +100,9 @@ class Machine {
   uint32_t least_budget(StateId state);
   // Whether single bytes complete the text within all budgets, after so many bytes that change nothing else.
   bool is_sure(NodeId node, Distance more) const;
+
+  // Whether single bytes complete each part with a budget that is open, in all readings.
+  bool is_sure_everywhere(NodeId node) const;
 
   // The frames of containers that configurations of the node stand in, and the node without these configurations.
   std::vector<FrameId> scopes(NodeId id) const;

@@ -188,7 +188,7 @@ void Matcher::fill_mask(uint32_t* words) {
     return;
   }
   if (constraint_->has_scope()) {
-    run([&](Engine& held) { fill_in_scopes(held, position(), words); });
+    run([&](Engine& held) { fill_in_scopes(held, position(), trace_.way, words); });
     set_eos(words);
     return;
   }
@@ -263,7 +263,10 @@ std::vector<uint32_t> Matcher::allowed_tokens(size_t most) {
     ByteSet live;
     if (constraint_->has_scope()) {
       const auto enough = static_cast<unsigned>(std::min<size_t>(most, 256));
-      live = run([&](Engine& held) { return held.distinct().live(position(), constraint_->effort(), enough); });
+      live = run([&](Engine& held) {
+        if (held.machine()[node_].least != kNone) return ByteSet{};
+        return held.distinct().live(position(), constraint_->effort(), enough);
+      });
     } else {
       const std::shared_lock lock(engine.mutex());
       if (epoch_ == engine.epoch() && engine.machine()[node_].least == kNone) live = engine.machine()[node_].live;

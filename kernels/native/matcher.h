@@ -61,7 +61,16 @@ class Constraint {
 
   // Whether tokens complete the empty text.
   bool is_completable() const {
-    return exclusively([&](Engine& engine) { return engine.completable(start(), limits_.distance_steps); });
+    return exclusively([&](Engine& engine) {
+      std::vector<uint32_t> way;
+      if (has_scope()) return engine.distinct().completable_by_tokens({start(), {}, {}}, effort(), way);
+      return engine.completable(start(), limits_.distance_steps);
+    });
+  }
+  // Whether a budget of tokens lies within a rule without repetition or a label, or one of these within it.
+  bool has_budgets_in_scopes() const {
+    return has_budgets() && has_scope() &&
+           exclusively([&](Engine& engine) { return engine.machine().automaton().terms().has_budgets_in_scopes(term_); });
   }
 
   // The first node; call it with exclusive access.
@@ -154,17 +163,20 @@ class Matcher {
     JsonLexer lexer;
     std::string label;
     std::vector<uint32_t> plan;  // tokens, last one first, that are known to complete the text; none: not looked for
+    std::vector<uint32_t> way;   // the same to where it is certain that all budgets can be kept; none: here
   };
   Position position() const { return {node_, trace_.lexer, trace_.label}; }
   void sync_scopes(Engine& engine);
   bool accept_in_scopes(Engine& engine, uint32_t token);
   size_t accept_bytes_in_scopes(Engine& engine, std::string_view data);
   size_t validate_in_scopes(Engine& engine, std::span<const uint32_t> tokens) const;
-  void fill_in_scopes(Engine& engine, const Position& at, uint32_t* words) const;
+  // Reads a token if the text can be completed after it; `way` as in a trace.
+  bool take(Distinct& distinct, Position& at, std::vector<uint32_t>& way, uint32_t token) const;
+  void fill_in_scopes(Engine& engine, const Position& at, std::span<const uint32_t> way, uint32_t* words) const;
   void fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t budget);
   bool needs_budget_in_scopes(Engine& engine, uint32_t budget);
   std::string forced_in_scopes(Engine& engine) const;
-  void record(Engine& engine, Position next, size_t made, uint32_t token, std::string text);
+  void record(Engine& engine, Position next, std::vector<uint32_t> way, size_t made, uint32_t token, std::string text);
   // Trees (matcher_tree.cpp).
   bool follow_known(const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const;
   void follow(Engine& engine, const Branches& tree, std::vector<bool>& allowed, uint32_t* rows) const;

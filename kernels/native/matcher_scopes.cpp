@@ -12,10 +12,10 @@ constexpr uint64_t kMaskShare = 5;  // a mask within a budget may spend this par
 
 }  // namespace
 
-void Matcher::record(Engine& engine, Position next, size_t made, uint32_t token, std::string text) {
+void Matcher::record(Engine& engine, Position next, std::vector<uint32_t> way, size_t made, uint32_t token, std::string text) {
   for (size_t i = made; i < engine.distinct().size(); ++i)
     engine.machine().automaton().meter().charge("holding items that must differ");
-  Trace after{std::move(next.lexer), std::move(next.label), {}};
+  Trace after{std::move(next.lexer), std::move(next.label), {}, std::move(way)};
   if (token != kNone && !trace_.plan.empty() && trace_.plan.back() == token)
     after.plan.assign(trace_.plan.begin(), trace_.plan.end() - 1);
   steps_.push_back({node_, accepting_, token, std::move(text)});
@@ -23,15 +23,25 @@ void Matcher::record(Engine& engine, Position next, size_t made, uint32_t token,
   enter(engine, next.node);
 }
 
+bool Matcher::take(Distinct& distinct, Position& at, std::vector<uint32_t>& way, uint32_t token) const {
+  if (!distinct.step_token(at, token)) return false;
+  if (!way.empty() && way.back() == token) {
+    way.pop_back();
+    return true;
+  }
+  return distinct.completable_by_tokens(at, constraint_->effort(), way);
+}
+
 bool Matcher::accept_in_scopes(Engine& engine, uint32_t token) {
   Distinct& distinct = engine.distinct();
   const size_t made = distinct.size();
   Position next = position();
-  if (!distinct.step_token(next, token) || !distinct.completable(next, constraint_->effort())) {
+  std::vector<uint32_t> way = trace_.way;
+  if (!take(distinct, next, way, token)) {
     distinct.release(made);
     return false;
   }
-  record(engine, std::move(next), made, token, {});
+  record(engine, std::move(next), std::move(way), made, token, {});
   return true;
 }
 
@@ -47,7 +57,7 @@ size_t Matcher::accept_bytes_in_scopes(Engine& engine, std::string_view data) {
     if (engine.byte_complete() && !distinct.completable(next, constraint_->effort())) break;
     at = std::move(next);
   }
-  if (count > 0) record(engine, std::move(at), made, kNone, std::string(data.substr(0, count)));
+  if (count > 0) record(engine, std::move(at), {}, made, kNone, std::string(data.substr(0, count)));
   return count;
 }
 
@@ -55,6 +65,7 @@ size_t Matcher::validate_in_scopes(Engine& engine, std::span<const uint32_t> tok
   Distinct& distinct = engine.distinct();
   const size_t made = distinct.size();
   Position at = position();
+  std::vector<uint32_t> way = trace_.way;
   size_t count = 0;
   for (; count < tokens.size(); ++count) {
     engine.renew_steps();
@@ -62,7 +73,7 @@ size_t Matcher::validate_in_scopes(Engine& engine, std::span<const uint32_t> tok
       count += engine.machine()[at.node].accepting;
       break;
     }
-    if (!distinct.step_token(at, tokens[count]) || !distinct.completable(at, constraint_->effort())) break;
+    if (!take(distinct, at, way, tokens[count])) break;
   }
   distinct.release(made);
   return count;
@@ -89,9 +100,14 @@ void Matcher::sync_scopes(Engine& engine) {
   epoch_ = engine.epoch();
 }
 
-void Matcher::fill_in_scopes(Engine& engine, const Position& at, uint32_t* words) const {
+void Matcher::fill_in_scopes(Engine& engine, const Position& at, std::span<const uint32_t> way, uint32_t* words) const {
   if (!engine.byte_complete()) {
     engine.distinct().fill_within(at, words, kNone - 1, constraint_->limits().distance_steps);
+    return;
+  }
+  if (engine.distinct().must_count(at)) {
+    engine.distinct().fill_counted(at, words, constraint_->effort());
+    if (!way.empty()) words[way.back() >> 5] |= uint32_t{1} << (way.back() & 31);  // what was let through stays possible
     return;
   }
   if (!engine.try_fill(at.node, words)) engine.fill(at.node, words, constraint_->limits().distance_steps);
@@ -112,6 +128,7 @@ void Matcher::fill_within_in_scopes(Engine& engine, uint32_t* words, uint32_t bu
 }
 
 bool Matcher::needs_budget_in_scopes(Engine& engine, uint32_t budget) {
+  if (engine.distinct().must_count(position())) return true;
   // The distances of the machine are those of texts whose labels may be any, and that may repeat what is required.
   const uint64_t reach = uint64_t{engine.reach(node_)} + (constraint_->has_labels() ? engine.distinct().label_slack() : 0);
   if (constraint_->scope() == Scope::kNone) return reach > budget;

@@ -107,17 +107,20 @@ void Matcher::follow_in_scopes(Engine& engine, const Branches& tree, std::vector
   const Held held(distinct);
   std::vector<Position> places(1 + allowed.size());
   places[0] = position();
+  std::vector<std::vector<uint32_t>> ways(places.size());
+  ways[0] = trace_.way;
   const auto fill = [&](size_t i) {
     if (!rows) return;
     uint32_t* words = rows + i * engine.words();
     engine.renew_steps();
     if (places[i].node == kDeadNode) std::memset(words, 0, size_t{engine.words()} * sizeof(uint32_t));
-    else fill_in_scopes(engine, places[i], words);
+    else fill_in_scopes(engine, places[i], ways[i], words);
     if (engine.machine()[places[i].node].accepting) add_eos(words);
   };
   fill(0);
   for (size_t i = 0; i < allowed.size(); ++i) {
-    const Position& before = places[static_cast<size_t>(tree.parents[i] + 1)];
+    const auto parent = static_cast<size_t>(tree.parents[i] + 1);
+    const Position& before = places[parent];
     const uint32_t token = tree.tokens[i];
     engine.renew_steps();
     allowed[i] = false;
@@ -125,7 +128,8 @@ void Matcher::follow_in_scopes(Engine& engine, const Branches& tree, std::vector
       allowed[i] = engine.machine()[before.node].accepting;
     } else if (before.node != kDeadNode && token < engine.tokens().size()) {
       Position next = before;
-      allowed[i] = distinct.step_token(next, token) && distinct.completable(next, constraint_->effort());
+      ways[i + 1] = ways[parent];
+      allowed[i] = take(distinct, next, ways[i + 1], token);
       if (allowed[i]) places[i + 1] = std::move(next);
     }
     fill(i + 1);

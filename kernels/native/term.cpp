@@ -466,6 +466,33 @@ TermStore::Scopes TermStore::scopes_below(TermId root) const {
   return found;
 }
 
+bool TermStore::has_budgets_in_scopes(TermId root) const {
+  // Of all rules that `from` can call: calls visit(rule) for each.
+  const auto walk = [&](std::vector<TermId> from, auto&& visit) {
+    std::unordered_set<TermId> seen;
+    while (!from.empty()) {
+      const TermId id = from.back();
+      from.pop_back();
+      if (!seen.insert(id).second) continue;
+      for_each_part(id, [&](TermId part) { from.push_back(part); });
+      if (terms_[id].kind != Kind::kCall) continue;
+      visit(rules_[terms_[id].a]);
+      from.push_back(rules_[terms_[id].a].body);
+    }
+  };
+  const auto is_scope = [](const Rule& rule) { return is_container(rule.scope) || is_label(rule.scope); };
+  std::vector<TermId> budgets, scopes;
+  bool found = false;
+  walk({root}, [&](const Rule& rule) {
+    if (rule.tokens != kNone) budgets.push_back(rule.body);
+    if (is_scope(rule)) scopes.push_back(rule.body);
+    found |= rule.tokens != kNone && is_scope(rule);
+  });
+  walk(std::move(budgets), [&](const Rule& rule) { found |= is_scope(rule); });
+  walk(std::move(scopes), [&](const Rule& rule) { found |= rule.tokens != kNone; });
+  return found;
+}
+
 // Rules that were solved call none that were made later, so what is known of them stays.
 void TermStore::bound_rules() {
   const auto first = static_cast<RuleId>(rule_budgets_.size()), end = static_cast<RuleId>(rules_.size());

@@ -203,6 +203,8 @@ class TermStore {
   };
   // The scopes in rules that a term can call.  O(terms below it), and nothing without scopes.
   Scopes scopes_below(TermId id) const;
+  // Whether, below a term, a budget of tokens lies within a container or label with a scope, or one of these within it.
+  bool has_budgets_in_scopes(TermId id) const;
   size_t rule_count() const { return rules_.size(); }
   Distance rule_distance(RuleId rule) const { return rules_[rule].distance; }
   // Finds the distances of all terms that depended on rules without a body (Knuth 1977, a generalisation of

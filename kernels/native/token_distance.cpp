@@ -174,29 +174,33 @@ uint32_t Engine::search(NodeId start, uint32_t bound, uint64_t& fuel, bool& comp
   return bound;
 }
 
-// The node after the first token that spells the shortest completion in bytes in the fewest tokens; dead if none does.
-NodeId Engine::planned_step(NodeId start) {
+// The first token that spells the shortest completion in bytes in the fewest tokens, and the node after it; dead if none does.
+std::pair<uint32_t, NodeId> Engine::planned_step(NodeId start) {
+  constexpr std::pair<uint32_t, NodeId> kNothing{kNone, kDeadNode};
   const uint32_t fewest = plan(start);
-  if (fewest == kNone || fewest == 0) return kDeadNode;
+  if (fewest == kNone || fewest == 0) return kNothing;
   PathStep step = path_step(start);
-  if (step.symbol < 0) return machine_.tick(step.next);
+  if (step.symbol < 0) return {static_cast<uint32_t>(-1 - step.symbol), machine_.tick(step.next)};
   const Trie& all = tokens_->trie();
   for (uint32_t place = 0; step.next != kNone && step.symbol >= 0; step = path_step(step.next)) {
     look_at(kPlanSteps);
     place = all.child(place, static_cast<uint8_t>(step.symbol));
     if (place == 0) break;
-    if (!all.tokens_at(place).empty() && planned_.at(step.next) == fewest - 1) return machine_.tick(step.next);
+    const auto tokens = all.tokens_at(place);
+    if (!tokens.empty() && planned_.at(step.next) == fewest - 1) return {tokens[0], machine_.tick(step.next)};
     if (machine_[step.next].accepting) break;
   }
-  return kDeadNode;
+  return kNothing;
 }
+
+uint32_t Engine::planned_token(NodeId node) { return planned_step(node).first; }
 
 uint32_t Engine::plan_within_budgets(NodeId start) {
   if (machine_[start].least == kNone) return plan(start);
   constexpr size_t kMostTokens = 100'000;  // a plan comes nearer to the end, but for parts that are left on the way
   std::vector<NodeId> chain;
   uint32_t rest = kNone;
-  for (NodeId node = start; node != kDeadNode; node = planned_step(node)) {
+  for (NodeId node = start; node != kDeadNode; node = planned_step(node).second) {
     const auto known = within_budgets_.find(node);
     if (known != within_budgets_.end()) rest = known->second;
     else if (machine_[node].accepting) rest = 0;

@@ -18,19 +18,19 @@ void Engine::traverse(NodeId node, Visit&& visit) {
     FrameId frame;
     bool operator==(const Place&) const = default;
   };
+  struct Hash {
+    size_t operator()(const Place& place) const { return combine(row_key(place.trie, place.state), place.frame); }
+  };
+  constexpr size_t kFew = 32;  // are looked through one by one
   std::vector<Place> places;
-  std::unordered_set<uint64_t> seen_hashes;  // used once the list grows long
+  std::unordered_set<Place, Hash> seen;
   const auto add = [&](TrieId trie, const Config& config) {
     const Place place{trie, config.first, config.second};
-    if (places.size() < 32) {
+    if (places.size() < kFew) {
       if (std::find(places.begin(), places.end(), place) != places.end()) return;
     } else {
-      if (seen_hashes.empty())
-        for (const Place& held : places) seen_hashes.insert(combine(row_key(held.trie, held.state), held.frame));
-      // A collision of 64-bit hashes must not lose a row, so it only costs a scan.
-      if (!seen_hashes.insert(combine(row_key(place.trie, place.state), place.frame)).second &&
-          std::find(places.begin(), places.end(), place) != places.end())
-        return;
+      if (seen.empty()) seen.insert(places.begin(), places.end());
+      if (!seen.insert(place).second) return;
     }
     places.push_back(place);
   };
@@ -42,25 +42,38 @@ void Engine::traverse(NodeId node, Visit&& visit) {
     for (const Config& config : machine_.closure(machine_.node_of(configs)))
       add(machine_.automaton().expanded(config.first).calls.empty() ? left : left | kOwn, config);
   };
+  // Frames that what is left of tokens has returned to: in ambiguous grammars, many places lead to the same ones.
+  std::vector<uint64_t> returned;
+  std::unordered_set<uint64_t> returned_to;
+  const auto is_new = [&](TrieId left, FrameId frame) {
+    const uint64_t key = uint64_t{left} << 32 | frame;
+    if (returned.size() < kFew) {
+      if (std::find(returned.begin(), returned.end(), key) != returned.end()) return false;
+      returned.push_back(key);
+      return true;
+    }
+    if (returned_to.empty()) returned_to.insert(returned.begin(), returned.end());
+    return returned_to.insert(key).second;
+  };
   std::vector<FrameId> pops;  // frames whose returns may follow at once
   for (size_t i = 0; i < places.size(); ++i) {
     const Place place = places[i];
     const Row& row = visit(place.trie, place.state, place.frame);
     const TrieId residual = row.residual;
     for (const auto& [left, state] : std::vector(row.onward)) enter(left, std::vector{Config{state, place.frame}});
-    if (residual == kNone || place.frame == kRoot) continue;
+    if (residual == kNone || place.frame == kRoot || !is_new(residual, place.frame)) continue;
     if (trie(residual).size() >= kManyNodes) {
       enter(residual, machine_.entries(place.frame));
       continue;
     }
     pops.assign(1, place.frame);
-    for (size_t k = 0; k < pops.size(); ++k) {
-      const auto held = machine_.entries(pops[k]);  // copied: rows that are made may move the pool
+    while (!pops.empty()) {
+      const auto held = machine_.entries(pops.back());  // copied: rows that are made may move the pool
       const std::vector<Config> returns(held.begin(), held.end());
+      pops.pop_back();
       for (const Config& entry : returns) {
         add(residual, entry);
-        if (machine_.automaton().expanded(entry.first).final && entry.second != kRoot &&
-            std::find(pops.begin(), pops.end(), entry.second) == pops.end())
+        if (machine_.automaton().expanded(entry.first).final && entry.second != kRoot && is_new(residual, entry.second))
           pops.push_back(entry.second);
       }
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar
-from structgen.grammar.nodes import Budget, postorder
+from structgen.grammar.nodes import Budget, Distinct, Label, postorder
 from structgen.grammar.printer import to_text
 
 if TYPE_CHECKING:
@@ -26,14 +26,17 @@ def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constrai
 
     Raises:
         UnsatisfiableGrammar: no tokens do; it names a part whose shortest member takes more than it may.
-        GrammarError: there are budgets beside values that must differ, or labels that must decode.
+        GrammarError: a budget lies within values that must differ or labels that must decode, or one of these within a
+            part with a budget.
     """
-    if constraint.native.has_scope:
+    if constraint.native.has_budgets_in_scopes:
         raise GrammarError(
             "grammar",
-            "it has budgets of tokens beside arrays or objects without repetition, or labels that must decode",
-            evidence="both are followed along the text, and not yet together",
-            remedy="bound that part in characters, or leave out uniqueItems and formats of host names",
+            "a budget of tokens lies within an array or object without repetition or a label that must decode, or one "
+            "of these within a part with a budget",
+            evidence=_nested(constraint.grammar),
+            remedy="bound that part in characters, put the budget beside it, or leave out uniqueItems and formats of "
+            "host names",
         )
     if constraint.native.is_completable():
         return
@@ -56,6 +59,19 @@ def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constrai
         evidence=evidence,
         remedy="allow the part more tokens, or bound it in characters",
     )
+
+
+def _nested(grammar: Grammar) -> str:
+    """A part with a budget that lies so, where that shows without following references."""
+    inside: dict[int, tuple[bool, bool]] = {}  # whether there are budgets, and scopes
+    for node in postorder(grammar):
+        below = [inside[id(child)] for child in node.children]
+        has_budgets, has_scopes = any(one for one, _ in below), any(one for _, one in below)
+        is_budget, is_scope = isinstance(node, Budget) and node.tokens is not None, isinstance(node, Distinct | Label)
+        if (is_budget and has_scopes) or (is_scope and has_budgets):
+            return f"it is so in {to_text(node, max_length=200)}"
+        inside[id(node)] = has_budgets or is_budget, has_scopes or is_scope
+    return "rules lead from the one to the other"
 
 
 def refuse_budgets(constraint: Constraint, subject: str) -> None:

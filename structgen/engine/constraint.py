@@ -141,6 +141,11 @@ class Constraint:
         """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""
         return _couple(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
 
+    @property
+    def engine_bytes(self) -> int:
+        """What the engine holds, for this constraint and for others that share it."""
+        return self._engine.native.memory_bytes
+
     def is_of(self, engine: SharedEngine) -> bool:
         """Whether it lives in ``engine``."""
         return self._engine is engine

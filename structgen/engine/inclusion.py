@@ -23,6 +23,9 @@ MOST_PAIRS: Final = 50_000
 """Pairs of states that a search looks at by default."""
 _FIRST_PAIRS: Final = 2_000
 """Pairs after which a proof is tried that does not need all of them."""
+_MOST_BYTES: Final = 128 << 20
+"""What the engine may hold before a search is given up: in ambiguous languages, states grow with what was read."""
+_LOOK_EVERY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def compare(
         old: a closed term.
         new: a closed term.
         max_bytes: the length of the longest members that are compared; None: no bound.
-        max_pairs: bounds each of the two searches.
+        max_pairs: bounds each of the two searches, which also end where their states take too much memory.
         limits: for the compilation.
 
     Raises:
@@ -133,7 +136,8 @@ class _Search:
             if pair not in self.done:
                 if max_bytes is not None and least > max_bytes:
                     return Inclusion(None, max_bytes, len(self.done))
-                if len(self.done) >= max_pairs:
+                is_look = len(self.done) % _LOOK_EVERY == 0
+                if len(self.done) >= max_pairs or (is_look and self.these.constraint.engine_bytes > _MOST_BYTES):
                     return Inclusion(None, least - 1, len(self.done))
             heappop(self.waiting)
             if pair in self.done:

@@ -8,7 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from structgen.errors import LimitExceeded
 from structgen.grammar.analysis import productive_rules, strongly_connected
+from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ByteClass,
     CharClass,
@@ -31,7 +33,9 @@ _Form = dict[str, float]
 """A sum: how often the length of each rule counts, and under ``_ALONE`` what is added."""
 _ALONE: Final = "\0"
 _DENSE: Final = 300
-_MOST_SWEEPS: Final = 2_000
+_MOST_SUMMANDS: Final = 2_000_000
+"""Summands that are added up for rules that are too many to be solved as a matrix."""
+_SMALL: Final = Limits(grammar_nodes=100_000)
 
 
 def typical_length(grammar: Grammar) -> float:
@@ -46,17 +50,18 @@ def typical_length(grammar: Grammar) -> float:
     and where it is infinite, recursion branches so much that a reader of coins would not come to an end.
 
     Raises:
-        LimitExceeded: the rules have no small flat form.
+        LimitExceeded: the rules have more than 100,000 nodes, or many rules refer to each other so closely that
+            iteration does not find the length soon.
         GrammarError: a reference has no rule.
 
-    Complexity: O(n + s ** 3) for n nodes and rules that refer to each other in sets of s; s is bounded, and larger sets
-        are solved by iteration.
+    Complexity: O(n + s ** 3) for n nodes and rules that refer to each other in sets of s; larger sets than 300 are
+        solved by iteration, of a bounded number of steps.
 
     >>> from structgen.grammar.regex import regex
     >>> typical_length(regex("ab?c*|de{3}"))
     3.25
     """
-    flat = resolve(grammar, through_shared=True)
+    flat = resolve(grammar, _SMALL, through_shared=True)
     rules = dict(flat.rules)
     productive = productive_rules(rules)
     forms = {name: _form(term, productive) for name, term in rules.items()}
@@ -156,7 +161,7 @@ def _solve(group: list[str], forms: Mapping[str, _Form], solved: Mapping[str, fl
             return dict.fromkeys(group, math.inf)
         return dict(zip(group, np.linalg.solve(np.eye(len(group)) - matrix, known).tolist(), strict=True))
     values = known.tolist()
-    for _ in range(_MOST_SWEEPS):
+    for _ in range(_MOST_SUMMANDS // sum(map(len, inner.values()))):
         change = 0.0
         for place, name in enumerate(group):
             value = float(known[place]) + sum(weight * values[other] for other, weight in inner[name])
@@ -165,5 +170,5 @@ def _solve(group: list[str], forms: Mapping[str, _Form], solved: Mapping[str, fl
         if change < 1e-9:
             return dict(zip(group, values, strict=True))
         if max(values) > 1e12:
-            break
-    return dict.fromkeys(group, math.inf)
+            return dict.fromkeys(group, math.inf)
+    raise LimitExceeded("typical length of a grammar", limit="summands", maximum=_MOST_SUMMANDS)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from structgen.engine.lint.ambiguity import ambiguous_texts
+from structgen.engine.lint.captures import useless_captures
+from structgen.engine.lint.collisions import collisions
 from structgen.engine.lint.empty import empty_parts
 from structgen.engine.lint.finding import Finding, Severity
 from structgen.engine.lint.keywords import weak_keywords
-from structgen.engine.lint.subject import subject_of
+from structgen.engine.lint.subject import Subject, subject_of
 from structgen.engine.lint.terminals import colliding_terminals, nullable_terminals
 from structgen.engine.lint.unbounded import unbounded_parts, unbounded_white_space
 from structgen.engine.lint.unreachable import unreachable_rules
@@ -24,15 +28,22 @@ __all__ = ["Finding", "Severity", "lint"]
 
 _DEFAULT_LIMITS: Final = Limits()
 _SCHEMA: Final = "json schema"
-_LINTS: Final = (
-    unreachable_rules,
-    empty_parts,
-    nullable_terminals,
-    colliding_terminals,
-    ambiguous_texts,
-    unbounded_white_space,
-    unbounded_parts,
-)
+_LINTS: Final = {
+    "unreachable rules": unreachable_rules,
+    "empty parts": empty_parts,
+    "empty terminal matches": nullable_terminals,
+    "terminals at one place": collisions,
+    "colliding terminals": colliding_terminals,
+    "ambiguity": ambiguous_texts,
+    "unbounded white space": unbounded_white_space,
+    "bounds on the length": unbounded_parts,
+    "captures": useless_captures,
+}
+_FOR_ANY_SIZE: Final = ("unreachable rules",)
+_MOST_NODES: Final = 60_000
+"""Nodes of a grammar for which all lints are made."""
+_MOST_OF_ONE: Final = 50
+"""Findings of one lint."""
 
 
 def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]:
@@ -48,7 +59,8 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
     Raises:
         GrammarError: a reference has no rule.
 
-    Complexity: linear in the grammar, and a bounded search for what takes automata; see each lint.
+    Complexity: linear in the grammar, and a bounded search for what takes automata; see each lint.  Of grammars of more
+        than 60,000 nodes only rules that are never used are found, and that is said.
     """
     described = [node.description for node in postorder(grammar) if isinstance(node, Described)]
     schemas = [description for description in described if description.source == _SCHEMA]
@@ -58,5 +70,29 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
             subject = subject_of(grammar, limits)
         except LimitExceeded:  # its rules have no small flat form
             return findings
-        findings += [finding for each in _LINTS for finding in each(subject)]
+        findings += _of_rules(subject)
     return sorted(findings, key=lambda finding: not finding.is_warning)
+
+
+def _of_rules(subject: Subject) -> Iterator[Finding]:
+    names = list(_LINTS)
+    told: set[tuple[str, str]] = set()
+    if sum(1 for _ in islice(postorder(subject.grammar), _MOST_NODES + 1)) > _MOST_NODES:
+        names = list(_FOR_ANY_SIZE)
+        left_out = [name for name in _LINTS if name not in names]
+        yield Finding(
+            "left out",
+            Severity.INFORMATION,
+            "",
+            f"the grammar has more than {_MOST_NODES:,} nodes, so that nothing is said of {', '.join(left_out)}",
+            "check its parts by themselves",
+        )
+    for name in names:
+        found = [finding for finding in _LINTS[name](subject) if (name, finding.where) not in told]
+        if name == "terminals at one place":  # which is more than that they share a text
+            told = {("colliding terminals", finding.where) for finding in found}
+        yield from found[:_MOST_OF_ONE]
+        if len(found) > _MOST_OF_ONE:
+            last = found[-1]
+            more = f"there are {len(found) - _MOST_OF_ONE:,} more findings like this"
+            yield Finding(last.lint, last.severity, last.where, more)

@@ -25,7 +25,7 @@ _MOST_STATES: Final = 3_000
 _MOST_NODES: Final = 3_000
 _FURTHER: Final = (3, 6, 9, 12, 16, 20)
 """How much longer than the shortest member texts are that are looked at, in turn, as long as there are few nodes."""
-_MOST_DRAWS: Final = 5_000
+_MOST_DRAWS: Final = 2_000
 
 
 def ambiguous_texts(subject: Subject) -> Iterator[Finding]:

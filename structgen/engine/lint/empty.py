@@ -7,7 +7,7 @@ from typing import Final
 
 from structgen.engine.constraint import compile
 from structgen.engine.lint.finding import Finding, Severity
-from structgen.engine.lint.subject import Subject
+from structgen.engine.lint.subject import Subject, base_name
 from structgen.engine.single_bytes import byte_vocabulary
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.analysis import free_references, productive_rules
@@ -29,11 +29,14 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
     Complexity: linear, and a compilation for each of up to 300 intersections and complements.
     """
     productive = productive_rules(subject.rules)
+    alive = {base_name(name) for name in productive}  # of the variants of a rule some may have no members
     names = {id(term): name for name, term in subject.rules.items()}
     tried = 0
     for name, term in [*subject.rules.items(), ("", subject.body)]:
         kind = "terminal" if name in subject.terminals else "rule"
         if name and name not in productive:
+            if base_name(name) in alive:
+                continue
             yield Finding(
                 f"empty {kind}",
                 Severity.WARNING,

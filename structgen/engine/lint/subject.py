@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from structgen.engine.report import entries_of
 from structgen.grammar.analysis import Nullability
-from structgen.grammar.nodes import Grammar, Reference, postorder
+from structgen.grammar.nodes import Grammar, Reference, Rules, Shared, postorder
+from structgen.grammar.report import Described
 from structgen.grammar.scopes import resolve
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from structgen.grammar.limits import Limits
 
-__all__ = ["Subject", "named", "subject_of"]
+__all__ = ["Subject", "base_name", "named", "subject_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,8 @@ class Subject:
     defined: tuple[str, ...]
 
     def place(self, name: str) -> str:
-        """Where the rule of this name is defined, or ``""``; an instance of a template stands where that does."""
-        return self.places.get(name, self.places.get(name.split("{", 1)[0], ""))
+        """Where the rule of this name is defined, or ``""``; instances and variants of a rule stand where it does."""
+        return self.places.get(name, self.places.get(base_name(name), ""))
 
     @cached_property
     def nullability(self) -> Nullability:
@@ -81,10 +82,31 @@ def subject_of(grammar: Grammar, limits: Limits) -> Subject:
         if name and kind in kinds:
             places.setdefault(name, entry.where)
             kinds[kind].append(name)
-    flat = resolve(grammar, limits)
+    flat = _flat(grammar, limits)
     return Subject(
         grammar, dict(flat.rules), flat.body, places, frozenset(kinds["terminal"]), tuple(dict.fromkeys(kinds["rule"]))
     )
+
+
+def _flat(grammar: Grammar, limits: Limits) -> Rules:
+    """The grammar with one set of rules; itself where it has only one, as most that are large."""
+    inner = grammar
+    while isinstance(inner, Described):
+        inner = inner.item
+    if isinstance(inner, Rules):
+        nodes = list(postorder(inner))
+        names = {node.name for node in nodes if isinstance(node, Reference)}
+        nested = sum(isinstance(node, (Rules, Shared, Described)) for node in nodes) > 1
+        if not nested and names <= dict(inner.rules).keys():
+            return inner
+    return resolve(grammar, limits)
+
+
+def base_name(name: str) -> str:
+    """Return the name that the author gave to a rule: that of a template, without the number of a variant."""
+    name = name.split("{", 1)[0]
+    base, _, number = name.rpartition(".")
+    return base if base and number.isdigit() else name
 
 
 def named(names: Iterable[str], most: int = 5) -> str:

@@ -9,6 +9,7 @@ from structgen.engine.lint.finding import Finding, Severity
 from structgen.engine.lint.subject import Subject, named
 from structgen.grammar.analysis import strongly_connected
 from structgen.grammar.nodes import (
+    Budget,
     ByteClass,
     Capture,
     CharClass,
@@ -66,11 +67,11 @@ def _is_white(node: Grammar, known: dict[int, bool]) -> bool:
 
 
 def unbounded_parts(subject: Subject) -> Iterator[Finding]:
-    """Yield findings that name the rules which repeat or recur without bound, and those that begin with themselves.
+    """Yield findings that name the rules without bound or budget, and those that begin with themselves.
 
     Complexity: linear.
     """
-    graph = subject.references
+    graph = _without_budget(subject)
     recursive = [
         name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[group[0]]
     ]
@@ -79,7 +80,7 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
     repeating = [
         name
         for name, term in subject.rules.items()
-        if name not in kept and any(isinstance(node, Repeat) and node.max is None for node in postorder(term))
+        if name in graph and name not in kept and any(_repeats(node) for node in postorder(term, known=_has_budget))
     ]
     if recursive or repeating:
         causes = [f"recursion of {named(recursive)}"] if recursive else []
@@ -99,6 +100,28 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
             subject.place(left[0]),
             f"rules that begin with themselves: {named(left)}; they are rewritten, and the language is the same",
         )
+
+
+def _without_budget(subject: Subject) -> dict[str, list[str]]:
+    """The rules that are reached without passing a budget, with those that each refers to."""
+    found: dict[str, list[str]] = {}
+    agenda = [subject.body]
+    while agenda:
+        for node in postorder(agenda.pop(), known=_has_budget):
+            if isinstance(node, Reference) and node.name in subject.rules and node.name not in found:
+                term = subject.rules[node.name]
+                below = postorder(term, known=_has_budget)
+                found[node.name] = [each.name for each in below if isinstance(each, Reference)]
+                agenda.append(term)
+    return found
+
+
+def _has_budget(node: Grammar) -> bool:
+    return isinstance(node, Budget)
+
+
+def _repeats(node: Grammar) -> bool:
+    return isinstance(node, Repeat) and node.max is None
 
 
 def _left_recursive(subject: Subject) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from structgen.engine.lint.finding import Finding, Severity
-from structgen.engine.lint.subject import Subject
+from structgen.engine.lint.subject import Subject, base_name
 
 __all__ = ["unreachable_rules"]
 
@@ -15,10 +15,8 @@ def unreachable_rules(subject: Subject) -> Iterator[Finding]:
 
     Complexity: linear.
     """
-    reached = subject.reachable()
-    used = reached | {name.split("{", 1)[0] for name in reached}
-    known = dict.fromkeys([*subject.defined, *subject.rules])
-    for name in known:
+    used = {base_name(name) for name in subject.reachable()}
+    for name in dict.fromkeys(base_name(name) for name in [*subject.defined, *subject.rules]):
         # A terminal that others contain is read in their place, so that only rules are certain.
         if name not in used and name not in subject.terminals:
             yield Finding(

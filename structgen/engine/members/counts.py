@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "shortest_runs"]
 
-_MOST_STEPS: Final = 30_000_000
+_MOST_STEPS: Final = 20_000_000
 """Additions, and an eighth of the multiplications, to count all runs: some ten seconds."""
 _NEVER: Final = 1 << 60
 """Longer than any member."""

@@ -262,10 +262,7 @@ def test_tokens_are_not_counted_where_only_text_is(grammar: Grammar) -> None:
 
 
 def test_what_does_not_count_tokens_refuses_budgets() -> None:
-    """Canvases, and arrays without repetition beside a budget."""
+    """Canvases."""
     with pytest.raises(GrammarError, match="bounds the tokens of a part"):
         check_finite_checks(compile(Budget(ANY_CHAR.many(), tokens=3), COMPLETE))
-    unique = json_schema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
-    with pytest.raises(GrammarError, match="budgets of tokens beside arrays"):
-        compile(Budget(ANY_CHAR.many(), tokens=3) + "\n" + unique, bpe_vocabulary("bytes"))
     check_finite_checks(compile(Budget(ANY_CHAR.many(), characters=3), COMPLETE))

@@ -9,7 +9,18 @@ import pytest
 from structgen.engine.lint import Finding, lint
 from structgen.grammar.json_schema import json_schema
 from structgen.grammar.lark import lark
-from structgen.grammar.nodes import Choice, Grammar, Reference, Rules, choice, literal, sequence
+from structgen.grammar.nodes import (
+    Budget,
+    Capture,
+    Choice,
+    Grammar,
+    Reference,
+    Repeat,
+    Rules,
+    choice,
+    literal,
+    sequence,
+)
 from structgen.grammar.regex import regex
 from structgen.testing import ReferenceMatcher
 
@@ -60,7 +71,7 @@ def test_terminals_that_match_the_empty_text() -> None:
 
 def test_terminals_that_share_texts() -> None:
     """Keywords and names, and two terminals with a common text, are told with an example that both have."""
-    grammar = lark('start: "while" NAME | HEX | INT\nNAME: /[g-z][a-z]*/\nHEX: /[0-9a-f]+/\nINT: /[1-9][0-9]*/')
+    grammar = lark('start: "while" NAME | HEX "," INT\nNAME: /[g-z][a-z]*/\nHEX: /[0-9a-f]+/\nINT: /[1-9][0-9]*/')
     found = {finding.problem.split("'")[1]: finding.problem for finding in _found(grammar, "colliding terminals")}
     assert set(found) == {"NAME", "HEX"}
     assert found["NAME"].endswith("shares texts with 'while', for instance 'while'")
@@ -69,6 +80,60 @@ def test_terminals_that_share_texts() -> None:
         reader = ReferenceMatcher(regex(pattern))
         assert reader.accept_bytes(example.encode()) == len(example)
         assert reader.is_accepting
+
+
+def test_terminals_at_one_place() -> None:
+    """A word that a name may be where the word may stand is warned of, with the rule; elsewhere it is information."""
+    rules = 'start: stmt\nstmt: "if" NAME "then" | NAME "=" INT\nNAME: /[a-z]+/\nINT: /[0-9]+/\n%ignore " "'
+    (finding,) = _found(lark(rules), "terminals at one place")
+    assert (finding.where, finding.is_warning) == ("3:1", True)
+    assert "the word 'if' may, and 'if' belongs to both, in rule 'start' (1:1)" in finding.problem
+    assert '& ~"if"' in finding.remedy
+    assert not _found(lark(rules), "colliding terminals")  # for it is told already
+    apart = 'start: "if" NAME\nNAME: /[a-z]+/'
+    assert not _found(lark(apart), "terminals at one place")
+    assert [finding.is_warning for finding in _found(lark(apart), "colliding terminals")] == [False]
+    assert not _found(lark(rules, lexer="contextual"), "terminals at one place")
+
+
+def test_words_that_run_together_with_what_follows() -> None:
+    """A name that no word is may still be a word and the name behind it."""
+    rules = 'start: "if" NAME | NAME "=" NAME\nNAME: /[a-z]+/ & ~"if"\n%ignore " "'
+    (finding,) = _found(lark(rules), "terminals at one place")
+    assert "'ifa' is one of it as well as the word 'if' with terminal 'NAME' behind it" in finding.problem
+    assert finding.is_warning
+    assert not _found(lark(rules.replace('"if"', "/if\\b/", 1)), "terminals at one place")
+    two = "start: INT | FLOAT\nINT: /[0-9]+/\nFLOAT: /[0-9]+(\\.[0-9]+)?/"
+    assert [finding.is_warning for finding in _found(lark(two), "terminals at one place")] == [False]
+
+
+def test_captures_that_report_nothing() -> None:
+    """One around the empty text, and one name for two parts."""
+    grammar = choice(Capture("a", literal("x")), sequence(Capture("a", literal("y")), Capture("b", literal(""))))
+    (empty,) = _found(grammar, "empty capture")
+    assert "'b'" in empty.problem
+    (several,) = _found(grammar, "capture of several parts")
+    assert "'a' is the name of 2 different parts" in several.problem
+    same = Capture("a", literal("x"))
+    assert not _found(sequence(same, ",", same), "capture of several parts")
+
+
+def test_a_budget_is_a_bound() -> None:
+    """What repeats inside a budget is not told."""
+    grammar = Rules({"a": Repeat(literal("x"), 0, None)}, Budget(Reference("a"), tokens=5))
+    assert not _found(grammar, "no bound on the length")
+    assert _found(Rules(dict(grammar.rules), Reference("a")), "no bound on the length")
+
+
+def test_what_is_left_out_of_a_large_grammar() -> None:
+    """The lints that take long are named, and the many findings of one are cut."""
+    count = 25_000
+    rules: dict[str, Grammar] = {f"r{i}": choice("a", sequence("x", Reference(f"r{i + 2}"))) for i in range(count)}
+    found = lint(Rules(rules | {f"r{count + i}": literal("y") for i in range(2)}, Reference("r0")))
+    assert any(finding.lint == "left out" and "ambiguity" in finding.problem for finding in found)
+    unused = [finding for finding in found if finding.lint == "unreachable rule"]
+    assert len(unused) == 51
+    assert f"there are {count // 2 + 1 - 50:,} more" in unused[-1].problem
 
 
 AMBIGUOUS = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import warnings
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +19,7 @@ from structgen.engine.members.sharing import with_shared_rules
 from structgen.engine.members.transitions import deterministic_transitions
 from structgen.errors import GrammarError, UnsatisfiableGrammar
 from structgen.grammar.json_schema import json_schema
-from structgen.grammar.lark import lark
+from structgen.grammar.lark import lark, load
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ByteClass,
@@ -36,6 +39,8 @@ from structgen.grammar.recognition import recognizes
 from structgen.grammar.regex import regex
 from structgen.testing import language, recursive, small_terms
 from structgen.testing.enumeration import ITSELF
+
+LIBRARY = Path(__file__).parents[3] / "grammars"
 
 SUM = Rules(
     {"e": choice(sequence(Reference("e"), "+", Reference("e")), "a", sequence("(", Reference("e"), ")"))},
@@ -236,3 +241,15 @@ def test_terms_that_are_shared_become_rules() -> None:
     counted = [UniformMembers(each, 7) for each in (small, with_shared_rules(small, Limits()))]
     one, other = ([each.count(length) for length in range(8)] for each in counted)
     assert one == other
+
+
+def test_a_grammar_whose_terminals_are_too_large() -> None:
+    """The strings in the library's grammar of Python have too many states for an automaton; it reads the members."""
+    grammar = load(LIBRARY / "python" / "grammar.lark")
+    members = UniformMembers(grammar, 24, alphabet="printable")
+    drawn = members.draw(200, seed=1, lengths="even", among="shapes")
+    assert len(set(drawn)) > 100
+    for member in drawn:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of literals that are called
+            ast.parse(member)

@@ -22,7 +22,9 @@ from lark.parsers.lalr_analysis import LALR_Analyzer
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.lark.contextual.machine import Scanner
 from structgen.grammar.lark.contextual.patterns import Refusal, Tree, read
+from structgen.grammar.lark.definitions import span_of
 from structgen.grammar.lark.library import Library
+from structgen.grammar.lark.syntax import tokens_of
 from structgen.grammar.limits import Limits
 
 __all__ = ["END", "Production", "Tables", "make_tables"]
@@ -125,6 +127,15 @@ def _refused(library: Library, message: str) -> GrammarError:
             definition = min(named, key=lambda each: each.position)
             span = (definition.position, definition.position + len(definition.name))
             return source.syntax_error(span, f"Lark's LALR parser refuses the grammar: {shown}", _ANY)
+    ignored = re.search(r"__IGNORE_(\d+)", message)
+    if ignored is not None and int(ignored[1]) < len(library.main.ignored):
+        token = next(tokens_of(library.main.ignored[int(ignored[1])]), None)
+        if token is not None:
+            return source.syntax_error(span_of(token), f"Lark's LALR parser refuses the grammar: {shown}", _ANY)
+    for definition in library.main.definitions.values() if "Empty terminals" in message else ():
+        for token in tokens_of(definition.tree):
+            if token in ('""', '""i'):
+                return source.syntax_error(span_of(token), f"Lark's LALR parser refuses the grammar: {shown}", _ANY)
     return GrammarError(source.subject, "Lark's LALR parser refuses the grammar", evidence=shown, remedy=_ANY)
 
 
