@@ -436,11 +436,8 @@ std::optional<std::vector<uint32_t>> Distinct::shortest(const Position& at, uint
 
 void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budget, uint64_t fuel) {
   Machine& machine = engine_.machine();
-  const Trie& all = engine_.tokens().trie();
-  std::memset(words, 0, size_t{engine_.words()} * 4);
-  const Trial trial(scopes_);
   std::unordered_map<std::string, bool> verdicts;
-  const uint32_t longest = std::max<uint32_t>(all.max_depth, 1);
+  const uint32_t longest = std::max<uint32_t>(engine_.tokens().trie().max_depth, 1);
   const auto fits = [&](const Position& at) {
     if (machine[at.node].accepting) return true;
     if ((machine[at.node].distance + longest - 1) / longest > budget) return false;
@@ -461,6 +458,14 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
     }
     return place->second;
   };
+  fill_fitting(start, words, fits);
+}
+
+// Sets the tokens after which `fits` holds.
+void Distinct::fill_fitting(const Position& start, uint32_t* words, const std::function<bool(const Position&)>& fits) {
+  const Trie& all = engine_.tokens().trie();
+  std::memset(words, 0, size_t{engine_.words()} * 4);
+  const Trial trial(scopes_);
   const auto allow = [&](std::span<const uint32_t> tokens) {
     for (uint32_t token : tokens) words[token >> 5] |= uint32_t{1} << (token & 31);
   };
@@ -479,7 +484,7 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
     path[all.depth[node]] = std::move(next);
     ++node;
   }
-  for (uint32_t token : machine.specials(start.node)) {
+  for (uint32_t token : engine_.machine().specials(start.node)) {
     Position next = start;
     if (step_token(next, token) && fits(next)) allow(std::span(&token, 1));
   }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -107,6 +108,7 @@ class Distinct {
   bool is_uncertain(const Position& at, bool thorough, std::vector<ValueId>& targets) const;
   // The bytes from a position to the goal; those that have led there from elsewhere are tried first.
   const std::vector<int64_t>* way(const Position& at, Goal goal, Effort effort);
+  void fill_fitting(const Position& start, uint32_t* words, const std::function<bool(const Position&)>& fits);
   bool leads(const Position& at, std::span<const int64_t> symbols, Goal goal, Effort effort);
   // Budgets (distinct_budgets.cpp).
   bool count_token(Position& at);

@@ -126,10 +126,6 @@ bool Distinct::must_count(const Position& at) {
 }
 
 void Distinct::fill_counted(const Position& start, uint32_t* words, Effort effort) {
-  Machine& machine = engine_.machine();
-  const Trie& all = engine_.tokens().trie();
-  std::memset(words, 0, size_t{engine_.words()} * 4);
-  const Trial trial(scopes_);
   std::unordered_map<std::string, bool> verdicts;
   std::vector<uint32_t> way;
   const auto fits = [&](const Position& at) {
@@ -137,28 +133,7 @@ void Distinct::fill_counted(const Position& start, uint32_t* words, Effort effor
     if (is_new) place->second = completable_by_tokens(at, effort, way);
     return place->second;
   };
-  const auto allow = [&](std::span<const uint32_t> tokens) {
-    for (uint32_t token : tokens) words[token >> 5] |= uint32_t{1} << (token & 31);
-  };
-  std::vector<Position> path(all.max_depth + 1u);
-  path[0] = start;
-  for (uint32_t node = 1; node < all.size();) {
-    Position next = path[all.depth[node] - 1u];
-    if (!step(next, all.byte[node])) {
-      node = all.end[node];
-      continue;
-    }
-    if (const auto tokens = all.tokens_at(node); !tokens.empty()) {
-      Position after = next;
-      if (count_token(after) && fits(after)) allow(tokens);
-    }
-    path[all.depth[node]] = std::move(next);
-    ++node;
-  }
-  for (uint32_t token : machine.specials(start.node)) {
-    Position next = start;
-    if (step_token(next, token) && fits(next)) allow(std::span(&token, 1));
-  }
+  fill_fitting(start, words, fits);
 }
 
 bool Distinct::leads_by_tokens(const Position& start, std::span<const uint32_t> tokens) {
