@@ -41,7 +41,7 @@ if not hasattr(utils.many, "more"):
     _from_schema.cu = SimpleNamespace(many=_Counting)
 
 
-# The library joins any text that ``re`` compiles.  Of what only the looser annex of ECMA-262 allows, such as ``a{``, the
+# The library joins any text that ``re`` compiles.  Of what only the looser annex of ECMA-262 allows, such as ``a{``,
 # validators say different things; and not every other expression is in the language (docs/json-schema.md).
 _PIECES = ["a", "é", "[0-9]", "[^x]", r"\d", "(b|c)", "(?:ab)*", "x+", "y{2,3}", "z*?", "^", "$", ".", r"\n", r"\u0041"]
 _BROKEN = ["(", "a)", "[a", "*b", "x{2,1}", "(?"]
