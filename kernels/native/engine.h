@@ -181,7 +181,7 @@ class Engine {
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
   uint32_t exit_list(std::vector<uint32_t> exits);
-  TrieId residual(uint32_t list);
+  TrieId residual(TrieId of, uint32_t list);
   std::shared_ptr<const Words> class_mask(uint16_t groups);
 
   // Rows of counted classes (counted.cpp): `C{min,max} T`, also inside a JSON string, for a class of characters C.
@@ -289,7 +289,7 @@ class Engine {
   IdTable trie_table_;
   NumberMap<std::shared_ptr<const Row>> rows_;
   ListPool<uint32_t> exit_lists_;
-  std::vector<TrieId> residuals_;  // by list of exits from the vocabulary's trie
+  NumberMap<TrieId> residuals_;  // by trie and list of exits from it
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
   std::unordered_map<StateId, std::unique_ptr<CountTable>> count_tables_;
   std::vector<Plan> plans_;

@@ -398,14 +398,12 @@ Row Engine::plain_row(TrieId id, StateId state) {
     Row made = pack(std::move(found), nullptr);
     made.reach = reach;
     set_exits(made, std::move(exits));
-    for (const auto& [after, places] : onward) made.onward.emplace_back(residual(exit_list(places)), after);
+    for (const auto& [after, places] : onward) made.onward.emplace_back(residual(kVocabularyTrie, exit_list(places)), after);
     return made;
   }
-  const std::vector<uint32_t> exits = std::move(found.exits);
+  std::vector<uint32_t> exits = std::move(found.exits);
   Row made = pack(std::move(found), nullptr);
-  if (exits.empty()) return made;
-  for (uint32_t exit : exits) look_at(kResidualSteps * (walked.end[exit] - exit));
-  made.residual = intern_trie(std::make_shared<const Trie>(residual_trie(walked, exits)));
+  if (!exits.empty()) made.residual = residual(id & ~kOwn, exit_list(std::move(exits)));
   return made;
 }
 
@@ -507,7 +505,7 @@ Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
 // Notes where the automaton may end within tokens of the vocabulary, and what is left of them there.
 void Engine::set_exits(Row& row, std::vector<uint32_t> exits) {
   row.exits = exit_list(exits);
-  row.residual = exits.empty() ? kNone : residual(row.exits);
+  row.residual = exits.empty() ? kNone : residual(kVocabularyTrie, row.exits);
 }
 
 uint32_t Engine::exit_list(std::vector<uint32_t> exits) {
@@ -517,15 +515,16 @@ uint32_t Engine::exit_list(std::vector<uint32_t> exits) {
   return list;
 }
 
-// What is left of the vocabulary's tokens at the nodes of a list.
-TrieId Engine::residual(uint32_t list) {
-  if (residuals_.size() <= list) residuals_.resize(list + 1, kNone);
-  if (residuals_[list] == kNone) {
-    const std::vector<uint32_t> exits(exit_lists_[list].begin(), exit_lists_[list].end());
-    for (uint32_t exit : exits) look_at(kResidualSteps * (tokens_->trie().end[exit] - exit));
-    residuals_[list] = intern_trie(tokens_->residual(exits));
-  }
-  return residuals_[list];
+// What is left of the tokens of a trie at the nodes of a list; states of many grammars end at the same nodes.
+TrieId Engine::residual(TrieId of, uint32_t list) {
+  const uint64_t key = row_key(of, list);
+  if (const TrieId* known = residuals_.find(key)) return *known;
+  const std::vector<uint32_t> exits(exit_lists_[list].begin(), exit_lists_[list].end());
+  const Trie& walked = trie(of);
+  for (uint32_t exit : exits) look_at(kResidualSteps * (walked.end[exit] - exit));
+  const TrieId made = intern_trie(of == kVocabularyTrie ? tokens_->residual(exits) : std::make_shared<const Trie>(residual_trie(walked, exits)));
+  cache_bytes_ += 48;
+  return residuals_.insert(key, made);
 }
 
 std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {
