@@ -55,12 +55,19 @@ def is_covered(text: str) -> bool:
                 and before.string.lower().lstrip("bfru") in ("''", '""')
             ):
                 return False
-        elif token.type == tokenize.NAME and before is not None and before.type == tokenize.NUMBER:
+        elif (
+            before is not None
+            and before.type == tokenize.NUMBER
+            and (token.type == tokenize.NAME or token.string in (".", "(", "["))
+        ):
             return False
         if not token.string.isascii() and token.type == tokenize.NAME:
             return False
         if token.type not in (tokenize.NL, tokenize.COMMENT):
             before = token
+    assigned = (node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.AnnAssign, ast.AugAssign)))
+    if any(node.target.col_offset > node.col_offset for node in assigned):
+        return False  # a single target in parentheses
     return text.endswith("\n") and "\f" not in text
 
 
