@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Protocol
 
+import lark
 import pytest
+from lark_peer import lark_accepts
 
 __all__ = ["Engine", "LarkEarley", "Llguidance", "Xgrammar"]
 
@@ -40,22 +42,8 @@ class LarkEarley:
     """Lark's Earley parser with the lexer that tries every division into terminals."""
 
     def members(self, grammar: str, texts: Iterable[str]) -> set[str]:
-        import lark
-
         parser = lark.Lark(grammar, parser="earley", lexer="dynamic_complete", ambiguity="forest")
-        return {text for text in texts if self._accepts(parser, text)}
-
-    def _accepts(self, parser: Any, text: str) -> bool:
-        import lark
-
-        try:
-            parser.parse(text)
-        except lark.exceptions.LarkError:
-            return False
-        except RuntimeError as error:  # a fault of Lark that needs two derivations of the whole text
-            if "multiple start symbol items" not in str(error):
-                raise
-        return True
+        return {text for text in texts if lark_accepts(parser, text)}
 
 
 class Llguidance:
