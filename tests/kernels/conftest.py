@@ -1,0 +1,40 @@
+"""Kernels run in Triton's interpreter, on memory that is poisoned before it is written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, which no test does before
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill what is allocated without values, in every test, with what must not be seen."""
+    for name in ("empty", "empty_like", "empty_strided"):
+        original = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *args, _make=original, **kwargs: _poison(_make(*args, **kwargs)))
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test by each backend."""
+    from structgen_kernels.dispatch import use_backend
+
+    with use_backend(request.param):
+        yield request.param
+
+
+def _poison(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return tensor.fill_(torch.nan)
+    return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max)
