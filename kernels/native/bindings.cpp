@@ -393,6 +393,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("is_terminated", &Matcher::is_terminated)
       .def_prop_ro("history_length", &Matcher::history)
       .def_prop_ro("state_id", &Matcher::state_id, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("mask_id", &Matcher::mask_id, nb::call_guard<nb::gil_scoped_release>())
       .def("live_bytes",
            [](Matcher& self) {
              std::string live;

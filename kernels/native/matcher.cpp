@@ -356,6 +356,12 @@ NodeId Matcher::state_id() {
   return run([&](Engine&) { return node_; });
 }
 
+std::optional<uint64_t> Matcher::mask_id() {
+  if (constraint_->has_scope()) return std::nullopt;  // what was read lies beside the node
+  if (terminated_) return kDeadNode;  // of the first epoch: nothing is allowed there either
+  return run([&](Engine& engine) { return std::optional(engine.epoch() << 32 | node_); });
+}
+
 std::string Matcher::live_bytes() {
   if (terminated_) return {};
   return run([&](Engine& engine) {

@@ -133,6 +133,8 @@ class Matcher {
   bool is_terminated() const { return terminated_; }
   size_t history() const { return steps_.size(); }
   NodeId state_id();  // equal for equal futures, until the engine forgets
+  // Equal for equal masks of matchers of one constraint, for as long as that lives; nothing where more than the node decides.
+  std::optional<uint64_t> mask_id();
   std::string live_bytes();
   std::vector<uint32_t> live_specials();
   // The highest temperature of the parts of the text that the next token may stand in; none where none has one.

@@ -32,6 +32,11 @@ class Matcher(_native.Matcher):
     they work, and so does ``allowed_tokens(most) -> list[int]``: tokens that may come next, EOS left out, all of them
     or ``most`` of them.  A refused ``accept`` leaves the state as it was.
 
+    ``state_id`` is a number of the state, equal for equal futures where nothing beside the state decides them, until
+    the engine forgets its states at ``Limits.states`` and numbers them anew.  ``mask_id`` is None where the mask
+    depends on more than the state, such as on values that must differ from each other; else it is equal for equal
+    masks of Matchers of one Constraint, however long they live.  What a budget takes from the mask it does not tell.
+
     A Matcher belongs to one thread at a time; Matchers of one Constraint may be used in different threads.
     """
 

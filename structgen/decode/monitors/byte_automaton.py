@@ -91,16 +91,18 @@ class ByteAutomaton:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int | None, Node] = {}
         self.start = self.node(compile(regex(pattern), _bytes()).matcher())
 
     def node(self, matcher: Matcher) -> Node:
         """Return the state that ``matcher`` is in; it must not move any more."""
-        known = self._nodes.get(matcher.state_id)
+        # Unlike the number of a state it is not given again when the engine has forgotten its states.
+        number = matcher.mask_id
+        known = self._nodes.get(number)
         if known is None:
             if len(self._nodes) >= _MOST_NODES:
                 self._nodes.clear()  # those that are in use stay where they are
-            known = self._nodes[matcher.state_id] = Node(self, matcher)
+            known = self._nodes[number] = Node(self, matcher)
         return known
 
 

@@ -76,13 +76,13 @@ class Masks:
         """
         began = perf_counter()
         key = _key(matcher, remaining)
-        row = self._rows.get(key)
+        row = None if key is None else self._rows.get(key, self._guessed.get(key))
         if row is None:
-            row = self._guessed.get(key)
-        if row is None:
-            if len(self._guessed) >= _KEPT:
-                self._guessed.clear()
-            row = self._guessed[key] = self._fill(matcher, key)
+            row = self._fill(matcher, remaining)
+            if key is not None:
+                if len(self._guessed) >= _KEPT:
+                    self._guessed.clear()
+                self._guessed[key] = row
         row = row.view()
         row.flags.writeable = False
         self.time_s += perf_counter() - began
@@ -95,7 +95,10 @@ class Masks:
 
     def knows(self, matcher: Matcher, remaining: int) -> bool:
         """Whether ``allowed`` need not fill a mask."""
-        return remaining <= 0 or _key(matcher, remaining) in self._rows
+        if remaining <= 0:
+            return True
+        key = _key(matcher, remaining)
+        return key is not None and key in self._rows
 
     def accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
         """Whether a token is allowed: as ``allowed``, without a mask."""
@@ -119,21 +122,22 @@ class Masks:
     def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
         """The row of the constraint and the budget, which is not spent."""
         key = _key(matcher, remaining)
-        known = self._rows.get(key)
+        known = None if key is None else self._rows.get(key)
         if known is not None:
             return known
         self.filled += 1
-        row = self._guessed.pop(key, None)
+        row = None if key is None else self._guessed.pop(key, None)
         if row is None:
-            row = self._fill(matcher, key)
-        if len(self._rows) >= _KEPT:
-            self._rows.clear()
-        self._rows[key] = row
+            row = self._fill(matcher, remaining)
+        if key is not None:
+            if len(self._rows) >= _KEPT:
+                self._rows.clear()
+            self._rows[key] = row
         return row
 
-    def _fill(self, matcher: Matcher, key: tuple[int, int]) -> NDArray[np.int32]:
-        if key[1] >= 0:
-            matcher.fill_mask_within(self._row, 0, key[1])
+    def _fill(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        if matcher.needs_budget_mask(remaining):
+            matcher.fill_mask_within(self._row, 0, remaining)
         else:
             matcher.fill_mask(self._row)
         row: NDArray[np.int32] = self._row[0].copy()
@@ -167,6 +171,7 @@ class Masks:
         return needed is not None and needed < remaining
 
 
-def _key(matcher: Matcher, remaining: int) -> tuple[int, int]:
-    """The state, and the budget where that matters."""
-    return matcher.state_id, remaining if matcher.needs_budget_mask(remaining) else -1
+def _key(matcher: Matcher, remaining: int) -> tuple[int, int] | None:
+    """What the mask depends on: the state, and the budget where that matters; None where it depends on more."""
+    state = matcher.mask_id
+    return None if state is None else (state, remaining if matcher.needs_budget_mask(remaining) else -1)

@@ -1,0 +1,52 @@
+"""Numbers by which masks may be kept: equal ones stand for equal masks, however much the engine forgets."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+import structgen as sg
+from structgen.engine import Matcher, Vocabulary, compile
+
+BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
+
+
+def row_of(matcher: Matcher) -> bytes:
+    """What it allows."""
+    row = np.zeros((1, 9), dtype=np.int32)
+    matcher.fill_mask(row)
+    return row.tobytes()
+
+
+def test_equal_numbers_are_equal_masks_when_the_engine_forgets() -> None:
+    # Constraints of one vocabulary use up the same states, whose numbers then stand for others.
+    patterns = ("(a|b)*c[0-9]{3}|x[a-z]{2,150}", "y[0-9a-f]{20,160}z", "(k[l-n]{1,70}){2}")
+    constraints = [compile(sg.regex(pattern), BYTES, limits=sg.Limits(states=250)) for pattern in patterns]
+    chance = random.Random(1)
+    by_mask_id: dict[tuple[int, int | None], bytes] = {}
+    by_state_id: dict[tuple[int, int], set[bytes]] = {}
+    for count in range(40):
+        which = count % len(constraints)
+        matcher = constraints[which].matcher()
+        while not matcher.is_terminated:
+            row, number = row_of(matcher), matcher.mask_id
+            assert number is not None
+            assert by_mask_id.setdefault((which, number), row) == row
+            by_state_id.setdefault((which, matcher.state_id), set()).add(row)
+            # It stops late, so that many states are made.
+            allowed = matcher.allowed_tokens(300)
+            assert matcher.accept(chance.choice(allowed) if allowed and chance.random() < 0.98 else 0) or allowed
+        assert by_mask_id.setdefault((which, matcher.mask_id), row_of(matcher)) == bytes(36)
+    assert any(len(rows) > 1 for rows in by_state_id.values()), "the engine has not forgotten anything"
+
+
+def test_there_is_none_where_what_was_read_decides() -> None:
+    schema = {"type": "array", "items": {"type": "string", "pattern": "^[ab]$"}, "uniqueItems": True}
+    constraint = compile(sg.json_schema(schema), BYTES)
+    one, other = constraint.matcher(), constraint.matcher()
+    assert one.accept_bytes(b'["a","') == other.accept_bytes(b'["b","') == 6
+    assert one.state_id == other.state_id
+    assert row_of(one) != row_of(other)
+    assert one.mask_id is None
+    assert other.mask_id is None
