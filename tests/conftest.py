@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # OpenMP reads it when torch is imported: threads that spin while they wait slow down whatever runs beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Read when triton is imported, which tests of other engines do: kernels are run by its interpreter, on a CPU.
+os.environ["TRITON_INTERPRET"] = "1"
 TESTS = Path(__file__).resolve().parent
 # Tests import ``strategies``; the tests are no package, so that they also run against an installed wheel.
 sys.path.insert(0, str(TESTS))

@@ -1,4 +1,4 @@
-"""Exact inference over chains by a tree of matrix products, in torch: as deep as the logarithm of the slots.
+"""Exact inference over chains by a tree of matrix products: as deep as the logarithm of the slots.
 
 A chain passes messages from slot to slot, one after the other, which suits a processor.  A GPU waits for each.  Here
 the transitions of neighbouring slots are multiplied in pairs, and the products again, so that all slots are through
@@ -6,6 +6,11 @@ after ``log2(slots)`` batched products; draws go down the same tree, from the tw
 
 All is done in logarithms, for products of single precision lose what is 1e-38 of the largest.  Whoever maximises or
 draws does not see a scale, so the mass of the root says whether there is anything at all.
+
+The products are Triton's on a GPU, and wait for nothing there; all else is torch.  Whether there is any path is looked
+up on the host before one is asked for.
+
+Bytes, of a product: ``(n + m) * k`` numbers are read for every 32 of its rows and columns, and ``n * m`` written.
 
 Source: M. Dang and S. Ermon (2026, arXiv 2607.07026) for the tree and its draws.
 """
@@ -17,6 +22,10 @@ from typing import TYPE_CHECKING, Final, final
 import torch
 from torch import Tensor
 
+from structgen_kernels.arguments import check_tensor
+from structgen_kernels.dispatch import backend_for
+from structgen_kernels.errors import KernelArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,18 +35,38 @@ _NONE: Final = float("-inf")
 _CELLS: Final = 1 << 24
 """Numbers that a product in logarithms holds at a time."""
 
+_TILE: Final = 32
+"""Rows and columns of a product that one program makes."""
 
-def log_matmul(left: Tensor, right: Tensor) -> Tensor:
+_INNER: Final = 16
+"""Terms that it adds as one ordinary product, where it can."""
+
+
+def log_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Multiply matrices that are given by logarithms: ``out[i, j] = log sum_k exp(left[i, k] + right[k, j])``.
 
-    One ordinary product, for which every row on the left and every column on the right is scaled by its largest number.
-    What it rounds to nothing, where the largest of a row meets nothing large in a column, is summed anew: first in
-    double precision, whose range is eight times that of single precision in logarithms, then term by term.
-
     Args:
-        left: ``[..., n, k]``; minus infinity for 0.
-        right: ``[..., k, m]``.
+        left: float32 or float64 ``[..., n, k]`` of any strides; minus infinity for 0, neither NaN nor plus infinity.
+        right: likewise ``[..., k, m]``, over the same batch.
+        out: ``[..., n, m]``, contiguous, which is written; without it one is made.
+
+    Raises:
+        KernelArgumentError: the types, shapes or devices do not fit each other.
+
+    Precision: that of the type times the largest logarithm that takes part, whatever the others are.  Both backends
+        multiply exponentials, of which every row on the left and every column on the right is scaled by its largest.
+        What that rounds to nothing, where the largest of a row meets nothing large in a column, is summed anew: by the
+        twin in double precision, whose range is eight times that of single precision in logarithms, and then term by
+        term; by the kernel term by term at once, but only the 16 terms and 32 x 32 numbers where it happens.  Its
+        products of float64 are all term by term.
     """
+    made = _output("log_matmul", left, right, out)
+    if backend_for(left.device) == "triton":
+        return _product(left, right, made, is_max=False)
+    return made.copy_(_log_matmul(left, right)) if left.shape[-1] else made.fill_(_NONE)
+
+
+def _log_matmul(left: Tensor, right: Tensor) -> Tensor:
     rows, columns = _finite(left.amax(-1, keepdim=True)), _finite(right.amax(-2, keepdim=True))
     product = (left - rows).exp() @ (right - columns).exp()
     made = product.log() + rows + columns
@@ -47,7 +76,7 @@ def log_matmul(left: Tensor, right: Tensor) -> Tensor:
     if not bool(unsure.any()):
         return made
     if left.dtype != torch.float64:
-        return torch.where(unsure, log_matmul(left.double(), right.double()).to(left.dtype), made)
+        return torch.where(unsure, _log_matmul(left.double(), right.double()).to(left.dtype), made)
     is_some = (left != _NONE).to(left.dtype) @ (right != _NONE).to(left.dtype) > 0
     made.masked_fill_(~is_some, _NONE)
     at = (unsure & is_some).nonzero(as_tuple=True)
@@ -58,14 +87,20 @@ def log_matmul(left: Tensor, right: Tensor) -> Tensor:
     return made
 
 
-def max_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply matrices with maxima in place of sums: ``out[i, j] = max_k left[i, k] + right[k, j]``."""
-    made = left.new_full((*left.shape[:-1], right.shape[-1]), _NONE)
+def max_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Multiply matrices with maxima in place of sums: ``out[i, j] = max_k left[i, k] + right[k, j]``.
+
+    See ``log_matmul``; both backends say the same bit for bit.
+    """
+    made = _output("max_matmul", left, right, out)
+    if backend_for(left.device) == "triton":
+        return _product(left, right, made, is_max=True)
+    made.fill_(_NONE)
     width = max(1, _CELLS // max(1, made.numel()))
     for begin in range(0, left.shape[-1], width):
         few = slice(begin, begin + width)
         through = left[..., :, few].unsqueeze(-1) + right[..., few, :].unsqueeze(-3)
-        made = torch.maximum(made, through.amax(-2))
+        torch.maximum(made, through.amax(-2), out=made)
     return made
 
 
@@ -211,6 +246,53 @@ class ChainTree:
         if not bool(self.is_possible.all()):
             where = int((~self.is_possible).nonzero()[0])
             raise ValueError(f"chain {where} has no path; ask is_possible before")
+
+
+def _output(kernel: str, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+    """Check the factors, and return what the product is written to."""
+    if left.dtype not in (torch.float32, torch.float64) or left.dim() < 2:
+        raise KernelArgumentError(kernel, "left", "must be float32 or float64 matrices")
+    if right.dtype != left.dtype or right.shape[:-1] != (*left.shape[:-2], left.shape[-1]):
+        wanted = f"{str(left.dtype).removeprefix('torch.')} {[*left.shape[:-2], left.shape[-1], 'any']}"
+        raise KernelArgumentError(kernel, "right", f"must be {wanted}, not {right.dtype} {list(right.shape)}")
+    if left.device != right.device:
+        raise KernelArgumentError(kernel, "right", f"must be on {str(left.device)!r}, not on {str(right.device)!r}")
+    shape = (*left.shape[:-1], right.shape[-1])
+    if out is None:
+        return torch.empty(shape, dtype=left.dtype, device=left.device)
+    check_tensor(kernel, "out", out, dtype=left.dtype, shape=shape, device=left.device)
+    if not out.is_contiguous():
+        raise KernelArgumentError(kernel, "out", "must be contiguous")
+    return out
+
+
+def _product(left: Tensor, right: Tensor, made: Tensor, *, is_max: bool) -> Tensor:
+    from structgen_kernels.jit.chain_tree import log_matmul_kernel, max_matmul_kernel
+
+    rows, inner, columns = *left.shape[-2:], right.shape[-1]
+    if not made.numel():
+        return made
+    # All matrices of a batch as nodes of a few trees, without a copy where there are no more dimensions than that.
+    lead = (1, 1, *left.shape[:-2])[-2:] if left.dim() <= 4 else (1, -1)
+    several, others = left.reshape(*lead, rows, inner), right.reshape(*lead, inner, columns)
+    batch, nodes = several.shape[:2]
+    kernel = max_matmul_kernel if is_max else log_matmul_kernel
+    limits = torch.finfo(left.dtype)
+    options = {"IS_SCALED": left.dtype == torch.float32, "SURE": _INNER * limits.tiny / limits.eps, "INNER": _INNER}
+    kernel[(batch * nodes, -(-rows // _TILE), -(-columns // _TILE))](
+        several,
+        *several.stride(),
+        others,
+        *others.stride(),
+        made,
+        nodes,
+        rows,
+        inner,
+        columns,
+        TILE=_TILE,
+        **({} if is_max else options),
+    )
+    return made
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["BackendUnavailable", "EmptyRowError", "KernelArgumentError"]
+__all__ = ["BackendUnavailable", "EmptyRowError", "KernelArgumentError", "NonFiniteLogitsError"]
 
 
 class KernelArgumentError(ValueError):
@@ -29,11 +29,29 @@ class EmptyRowError(ValueError):
     Args:
         kernel: the operation.
         rows: their numbers, ascending.
+        names: what all rows of the batch are called, if they have names.
     """
 
-    def __init__(self, kernel: str, rows: Sequence[int]) -> None:
-        shown = ", ".join(map(str, rows[:8])) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-        super().__init__(f"kernel {kernel!r}: no token is possible in row {shown}")
+    def __init__(self, kernel: str, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
+        super().__init__(f"kernel {kernel!r}: no token is possible in row {_shown(rows, names)}")
+        self.kernel = kernel
+        self.rows = tuple(rows)
+
+
+class NonFiniteLogitsError(ValueError):
+    """Rows with NaN or plus infinity among their logits, which are no law.
+
+    Args:
+        kernel: the operation.
+        rows: their numbers, ascending.
+        names: what all rows of the batch are called, if they have names.
+    """
+
+    def __init__(self, kernel: str, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
+        super().__init__(
+            f"kernel {kernel!r}: NaN or plus infinity among the logits of row {_shown(rows, names)}; "
+            "check the model's weights and number format"
+        )
         self.kernel = kernel
         self.rows = tuple(rows)
 
@@ -50,3 +68,8 @@ class BackendUnavailable(RuntimeError):
         super().__init__(f"kernel backend {backend!r}: {reason}")
         self.backend = backend
         self.reason = reason
+
+
+def _shown(rows: Sequence[int], names: Sequence[str] | None) -> str:
+    shown = ", ".join(str(row) if names is None else f"{row} ({names[row]!r})" for row in rows[:8])
+    return shown + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["STREAMS", "Noise", "exponential", "philox", "random_words"]
 
-STREAMS: Final = {"chunk": 0, "token": 1, "order": 2, "accept": 3, "edge": 4, "class_token": 5}
+STREAMS: Final = {
+    "chunk": 0,
+    "token": 1,
+    "order": 2,
+    "accept": 3,
+    "edge": 4,
+    "class_token": 5,
+    "residual_block": 6,
+    "residual_token": 7,
+}
 """The second word of the counter, by what the numbers are for."""
 
 _WORD: Final = 0xFFFFFFFF

@@ -1,8 +1,7 @@
-"""Kernels run in Triton's interpreter, on memory that is poisoned before it is written."""
+"""Kernels run in Triton's interpreter (see the conftest above), on memory that is poisoned before it is written."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +11,6 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, which no test does before
 
 
 @pytest.fixture(autouse=True)
