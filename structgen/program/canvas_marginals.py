@@ -60,6 +60,7 @@ def canvas_marginals(
     Complexity: a forward pass for each field, and a language for each of its values.
     """
     # Imported here, so that programs on other models do not pay for canvases.
+    from structgen.decode.diffusion.denoising import denoise
     from structgen.decode.diffusion.language import canvas_language
     from structgen.decode.diffusion.mean_field import FREE, MeanField
 
@@ -79,8 +80,9 @@ def canvas_marginals(
                 continue
             freed = canvas.copy()
             freed[max(np.searchsorted(offsets, end.start, side="right") - 1, 0) :] = FREE
-            asked = np.where(freed == FREE, model.mask_token, freed).astype(np.int32)
-            law = MeanField(freed, denoiser.denoise(asked[None])[0][freed == FREE], temperature=temperature)
+            size = model.vocabulary.size
+            (logits,) = denoise(denoiser, [freed], mask_token=model.mask_token, size=size)
+            law = MeanField(freed, logits, temperature=temperature)
             masses: list[float] = []
             for text in values:
                 try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
+from structgen.decode.diffusion.denoising import denoise, denoise_live
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.errors import GenerationError
 from structgen.models.diffusion.protocol import CachingDenoiser
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior, Completion
     from structgen.decode.diffusion.reuse import Reuse
     from structgen.models.diffusion.protocol import Denoiser
-    from structgen.models.protocol import Logits
 
 __all__ = ["CanvasRun", "Denoised", "Snapshot"]
 
@@ -163,12 +163,13 @@ class CanvasRun:
         Raises:
             GenerationError: the model fails, or what it returns are no logits.
         """
-        asked = np.stack([self._masked(canvas) for canvas in canvases])
         began = perf_counter()
-        logits = self.denoiser.denoise(asked)
+        logits = denoise(self.denoiser, canvases, mask_token=self.mask_token, size=self.language.vocabulary.size)
+        laws = [
+            MeanField(canvas, of, temperature=self.temperature) for canvas, of in zip(canvases, logits, strict=True)
+        ]
         self.model_seconds += perf_counter() - began
-        self._check(logits, asked.shape)
-        return [self._law(canvas, rows) for canvas, rows in zip(canvases, logits, strict=True)]
+        return laws
 
     def law(self) -> MeanField:
         """Ask the model about the canvas as it is, in one forward pass; slots that ``reuse`` leaves out do not run.
@@ -179,10 +180,12 @@ class CanvasRun:
         if self._passes is None:
             return self.laws([self.canvas])[0]
         began = perf_counter()
-        logits = self._passes.denoise(self._masked(self.canvas), self.canvas, self.block)
+        live = self._passes.live_slots(self.canvas, self.block)
+        size = self.language.vocabulary.size
+        logits = denoise_live(self._passes.denoiser, self.canvas, live, mask_token=self.mask_token, size=size)
+        law = MeanField(self.canvas, logits, temperature=self.temperature)
         self.model_seconds += perf_counter() - began
-        self._check(logits[None], (1, len(self.canvas)))
-        return self._law(self.canvas, logits)
+        return law
 
     def restrict(self, law: MeanField) -> Denoised:
         """Take a completion of a law.
@@ -227,22 +230,6 @@ class CanvasRun:
         self.language_seconds += perf_counter() - began
         self._show(filled, np.flatnonzero((filled != FREE) & (canvas == FREE)))
 
-    def _masked(self, canvas: Canvas) -> NDArray[np.int32]:
-        return np.where(canvas == FREE, self.mask_token, canvas).astype(np.int32)
-
-    def _law(self, canvas: Canvas, logits: Logits) -> MeanField:
-        return MeanField(canvas, logits[canvas == FREE], temperature=self.temperature)
-
-    def _check(self, logits: Logits, asked: tuple[int, ...]) -> None:
-        wanted = (*asked, self.language.vocabulary.size)
-        if logits.shape != wanted:
-            raise GenerationError(
-                "denoising",
-                f"there must be logits of the shape {wanted}: canvases, slots, tokens",
-                evidence=f"found {logits.shape}",
-                remedy="the model's vocabulary must be as wide as its logits",
-            )
-
     def _show(self, canvas: NDArray[np.int32], forced: NDArray[np.intp]) -> None:
         if (canvas == self.mask_token).any():
             raise GenerationError(
@@ -265,20 +252,20 @@ class _ReusingPasses:
     """Passes over the live slots of one canvas; see ``structgen.decode.diffusion.reuse``."""
 
     def __init__(self, reuse: Reuse, denoiser: CachingDenoiser) -> None:
+        self.denoiser = denoiser
         self._reuse = reuse
-        self._denoiser = denoiser
         self._block: tuple[int, int] | None = None
         self._before: Canvas | None = None
         self._step = 0
 
-    def denoise(self, masked: NDArray[np.int32], canvas: Canvas, block: tuple[int, int]) -> Logits:
-        """Run what is live of ``masked``, the canvas as the model knows it; return logits of all slots."""
+    def live_slots(self, canvas: Canvas, block: tuple[int, int]) -> NDArray[np.bool_]:
+        """The slots of a canvas that the next pass runs, bool ``[slots]``."""
         if block != self._block or self._before is None:
             self._block, self._before, self._step = block, canvas, 0
         live = self._reuse.live_slots(block, self._before, canvas, step=self._step)
         self._before = canvas.copy()
         self._step += 1
-        return self._denoiser.denoise_live(masked, live)
+        return live
 
 
 def _caching(denoiser: Denoiser) -> CachingDenoiser:

@@ -9,17 +9,18 @@ import numpy as np
 
 from structgen.decode.diffusion.class_scores import ClassScores
 from structgen.decode.diffusion.mean_field import FREE
+from structgen.decode.diffusion.posterior import Leaders
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-    from structgen_kernels import _native
 
     from structgen.decode.diffusion.mean_field import MeanField
     from structgen.decode.diffusion.posterior import Tail
     from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.diffusion.token_classes import TokenClasses
 
 __all__ = ["ClassPosterior", "drawn"]
 
@@ -31,34 +32,25 @@ class ClassPosterior(ABC):
         law: the mean-field law.
         tail: whether the tail costs anything.
         vocabulary: of the slots.
-        class_of: int32 ``[vocabulary.size]``.
-        classes: how many there are.
-        layout: of the classes, for the pass over all logits.
+        classes: of the tokens.
 
     Raises:
         GenerationError: the law is over another number of tokens.
     """
 
-    def __init__(
-        self,
-        law: MeanField,
-        tail: Tail,
-        vocabulary: Vocabulary,
-        class_of: NDArray[np.int32],
-        classes: int,
-        layout: _native.ClassLayout,
-    ) -> None:
-        if len(law.free) and law.logits.shape[1] != len(class_of):
+    def __init__(self, law: MeanField, tail: Tail, vocabulary: Vocabulary, classes: TokenClasses) -> None:
+        if len(law.free) and law.slot_logits.shape[1] != len(classes.of):
             raise GenerationError(
                 "diffusion decoding",
-                f"there must be one logit for each of {len(class_of)} tokens",
-                evidence=f"found {law.logits.shape[1]} in a slot",
+                f"there must be one logit for each of {len(classes.of)} tokens",
+                evidence=f"found {law.slot_logits.shape[1]} in a slot",
                 remedy="compile the grammar for the vocabulary of this model, padding of its head included",
             )
         self.law = law
         self.tail = tail
-        self.scores = ClassScores(law, class_of, classes, layout)
-        self._class_of = class_of
+        self.scores = ClassScores(law, classes)
+        self._classes = classes
+        self._class_of = classes.of
         # What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail.
         self._filler = vocabulary.eos[:1]
 
@@ -95,6 +87,28 @@ class ClassPosterior(ABC):
         np.exp(law.log_probs(slot) + around[slot][self._class_of], out=found)
         found[list(self._filler)] += tail[slot]
         return found
+
+    def leaders(self) -> Leaders:
+        """See ``CanvasPosterior.leaders``."""
+        law = self.law
+        tokens, shares, seconds = law.canvas.copy(), np.ones(law.slots), np.zeros(law.slots)
+        if len(law.free):
+            factors, tail = self._factors()
+            # What the tail adds to its filler is added here, so one more token may lead.
+            count = min(2 + len(self._filler), len(self._class_of))
+            found, values = law.slot_logits.leading(self._classes, factors[law.free], law.scale, count)
+            made = np.exp(values - law.log_norms()[:, None])
+            for token in self._filler:
+                made[found == token] = 0.0
+                of_law = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self._class_of[token]])
+                found = np.column_stack([found, np.full(len(found), token, dtype=np.int32)])
+                made = np.column_stack([made, (of_law + tail)[law.free]])
+            order = np.lexsort((found, -made))
+            tokens[law.free] = np.take_along_axis(found, order[:, :1], axis=1)[:, 0]
+            ordered = np.take_along_axis(made, order, axis=1)
+            shares[law.free] = np.minimum(ordered[:, 0], 1.0)
+            seconds[law.free] = ordered[:, 1] if ordered.shape[1] > 1 else 0.0
+        return Leaders(tokens, shares, seconds)
 
     def entropies(self) -> NDArray[np.float64]:
         """See ``CanvasPosterior.entropies``."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.mean_field import MeanField
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["Canvas", "CanvasLanguage", "CanvasPosterior", "Completion", "Tail"]
+__all__ = ["Canvas", "CanvasLanguage", "CanvasPosterior", "Completion", "Leaders", "Tail"]
 
 Canvas: TypeAlias = "NDArray[np.int32]"
 """Token ids, ``[slots]``, and ``FREE`` (see ``structgen.decode.diffusion.mean_field``) where a slot is free."""
@@ -43,6 +43,20 @@ class Completion(NamedTuple):
 
     tokens: NDArray[np.int32]
     log_prob: float
+
+
+class Leaders(NamedTuple):
+    """The most probable token of each slot's marginal, and how far it leads.
+
+    Attributes:
+        tokens: int32 ``[slots]``; of equal ones the first; what fixed slots hold.
+        shares: float64 ``[slots]``, their probabilities; 1 for fixed slots.
+        seconds: float64 ``[slots]``, the probability of the second token; 0 for fixed slots.
+    """
+
+    tokens: NDArray[np.int32]
+    shares: NDArray[np.float64]
+    seconds: NDArray[np.float64]
 
 
 class CanvasPosterior(Protocol):
@@ -71,6 +85,9 @@ class CanvasPosterior(Protocol):
 
     def marginals(self, slot: int, /) -> NDArray[np.float64]:
         """Return the marginal probability of every token in one slot, float64 ``[vocabulary.size]``."""
+
+    def leaders(self) -> Leaders:
+        """Return the most probable token of every slot's marginal, and the probability of the second."""
 
     def entropies(self) -> NDArray[np.float64]:
         """Return the entropy of every slot's marginal, in nats, float64 ``[slots]``; 0 for fixed slots."""

@@ -8,11 +8,11 @@ import numpy as np
 
 from structgen.decode.diffusion.chain import Chain, Edges
 from structgen.decode.diffusion.class_posterior import ClassPosterior, drawn
-from structgen.decode.diffusion.class_scores import class_layout
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
 from structgen.errors import GenerationError
+from structgen.models.diffusion.token_classes import TokenClasses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,9 +54,9 @@ class RegularLanguage:
         self.holds = np.zeros((labels + 2, automaton.classes), dtype=bool)
         self.holds[np.repeat(np.arange(labels), np.diff(automaton.label_begin)), automaton.label_class] = True
         self.holds[labels:, automaton.eos_class] = True
-        self.sizes = np.bincount(automaton.class_of, minlength=automaton.classes)
+        self.token_classes = TokenClasses(automaton.class_of, automaton.classes)
+        self.sizes = self.token_classes.sizes
         self.holds[:, self.sizes == 0] = False
-        self.layout = class_layout(automaton.class_of, automaton.classes)
 
     def posterior(self, law: MeanField, /, *, tail: Tail = "free") -> RegularPosterior:
         """See ``CanvasLanguage.posterior``."""
@@ -117,8 +117,7 @@ class RegularPosterior(ClassPosterior):
     """The mean-field law of one canvas, restricted to a regular language.  See ``CanvasPosterior``."""
 
     def __init__(self, language: RegularLanguage, law: MeanField, tail: Tail) -> None:
-        automaton = language.automaton
-        super().__init__(law, tail, language.vocabulary, automaton.class_of, automaton.classes, language.layout)
+        super().__init__(law, tail, language.vocabulary, language.token_classes)
         self.language = language
         self._sum: Chain | None = None
         self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from structgen.decode.diffusion.denoising import denoise
 from structgen.decode.diffusion.fill import fill_canvas
 from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
@@ -161,8 +162,9 @@ def _log_z(asked: _Asked, frame: Frame, language: OpenLanguage, chosen: list[int
     canvas = _canvas(frame, [[FREE] * length for length in lengths])
     if not (canvas == FREE).any():
         return 0.0, 0
-    logits = asked.denoiser.denoise(np.where(canvas == FREE, asked.mask_token, canvas).astype(np.int32)[None])[0]
-    law = MeanField(canvas, logits[canvas == FREE], temperature=asked.temperature)
+    size = asked.language.vocabulary.size
+    (logits,) = denoise(asked.denoiser, [canvas], mask_token=asked.mask_token, size=size)
+    law = MeanField(canvas, logits, temperature=asked.temperature)
     return asked.language.posterior(law, tail=asked.sampler.tail).log_z, int((canvas == FREE).sum())
 
 

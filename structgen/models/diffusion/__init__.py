@@ -9,7 +9,15 @@ from structgen.models.diffusion.hash_denoiser import HashDiffusion
 from structgen.models.diffusion.hmm_denoiser import HiddenMarkovDiffusion
 from structgen.models.diffusion.loading import load_diffusion_model
 from structgen.models.diffusion.ngram_denoiser import NGramDiffusion
-from structgen.models.diffusion.protocol import CachingDenoiser, Canvases, Denoiser, DiffusionModel
+from structgen.models.diffusion.protocol import (
+    CachingDenoiser,
+    Canvases,
+    Denoiser,
+    DiffusionModel,
+    ResidentCachingDenoiser,
+    ResidentDenoiser,
+    SlotLogits,
+)
 
 __all__ = [
     "CachingDenoiser",
@@ -19,5 +27,8 @@ __all__ = [
     "HashDiffusion",
     "HiddenMarkovDiffusion",
     "NGramDiffusion",
+    "ResidentCachingDenoiser",
+    "ResidentDenoiser",
+    "SlotLogits",
     "load_diffusion_model",
 ]

@@ -99,6 +99,20 @@ class CanvasLimits(NamedTuple):
             )
         return row, mask
 
+    def check_asked(self, canvases: NDArray[np.int32], asked: NDArray[np.bool_], /) -> NDArray[np.bool_]:
+        """Return which slots are asked about.
+
+        Raises:
+            GenerationError: ``asked`` is no bool of the shape of ``canvases``.
+        """
+        mask = np.asarray(asked)
+        if mask.dtype != np.bool_ or mask.shape != np.shape(canvases):
+            raise self._error(
+                "the slots that are asked about are bool, of the shape of what is asked",
+                f"found {mask.dtype} {list(mask.shape)} for {list(np.shape(canvases))}",
+            )
+        return mask
+
     def check_bounds(self, slots: int, start: int, stop: int | None, /) -> tuple[int, int]:
         """Return the slots that are asked about as ``(start, stop)``.
 

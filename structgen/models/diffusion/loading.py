@@ -26,6 +26,7 @@ def load_diffusion_model(
     dtype: str = "auto",
     mask_token: int | str | None = None,
     shift: int | None = None,
+    resident: bool | None = None,
     progress: Progress | None = None,
 ) -> DiffusionModel:
     """Load a masked diffusion language model.
@@ -42,6 +43,7 @@ def load_diffusion_model(
         mask_token: MASK, an id or the text of a special token; None for what the model's files say.
         shift: 0 where the network's logits at position ``i`` are about position ``i`` (LLaDA), 1 where they are about
             ``i + 1`` (Dream, DiffuCoder); None for what the family of the model does.
+        resident: whether logits stay on the model's device, where they are asked; None where that is a GPU.
         progress: told of the stages of loading; by default nothing is reported.
 
     Returns:
@@ -60,14 +62,14 @@ def load_diffusion_model(
                 evidence=f"found mask_token={mask_token!r}, shift={shift!r}, dtype={dtype!r}",
                 remedy="leave them out",
             )
-        return _embedded(device)
+        return _embedded(device, resident)
     if isinstance(source, tuple):
         if len(source) != 2:
             raise ModelError("model", f"a pair (model, tokenizer) is expected, found {len(source)} things")
         require("torch")
         from structgen.models.diffusion.transformers_diffusion import TransformersDiffusion
 
-        return TransformersDiffusion(*source, mask_token=mask_token, shift=shift)
+        return TransformersDiffusion(*source, mask_token=mask_token, shift=shift, resident=resident)
     return _named(
         source,
         trust_remote_code=trust_remote_code,
@@ -75,14 +77,15 @@ def load_diffusion_model(
         dtype=dtype,
         mask_token=mask_token,
         shift=shift,
+        resident=resident,
         progress=progress or silent,
     )
 
 
-def _embedded(device: str) -> DiffusionModel:
+def _embedded(device: str, resident: bool | None) -> DiffusionModel:
     from structgen.models.diffusion.embedded.model import load_embedded_diffusion
 
-    return load_embedded_diffusion(device=device)
+    return load_embedded_diffusion(device=device, resident=resident)
 
 
 def _named(source: str | Path, *, progress: Progress, **options: Any) -> DiffusionModel:

@@ -3,11 +3,13 @@
 A masked diffusion language model fills a *canvas*: a row of slots, each holding a token or MASK.  Asked about a canvas
 it answers with one law over tokens for every slot, all at once, given what stands in the other slots.  As with
 autoregressive models, no tensor of any framework crosses the protocol.
+
+Logits come as arrays, or stay where the model made them and are asked (``ResidentDenoiser``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +18,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.diffusion.token_classes import TokenClasses
     from structgen.models.protocol import Logits, Prompt
 
-__all__ = ["CachingDenoiser", "Canvases", "Denoiser", "DiffusionModel"]
+__all__ = [
+    "LOWEST",
+    "CachingDenoiser",
+    "Canvases",
+    "ClassLogits",
+    "Denoiser",
+    "DiffusionModel",
+    "ResidentCachingDenoiser",
+    "ResidentDenoiser",
+    "SlotLogits",
+]
+
+LOWEST: Final = -80.0
+"""Nats below the largest logit of a slot (after temperature) that a logit counts as at least."""
 
 Canvases: TypeAlias = "NDArray[np.int32]"
 """Token ids, ``[canvases, slots]``; ``DiffusionModel.mask_token`` in a slot that is free."""
@@ -82,6 +98,137 @@ class CachingDenoiser(Denoiser, Protocol):
 
     def forget(self) -> None:
         """Drop the keys and values of all slots, not those of the prompt."""
+
+
+class ClassLogits(Protocol):
+    """What the logits of some slots say about classes of tokens, a row for each slot.
+
+    The law of a row is the softmax of ``x = max(scale * (logit - largest of the row), LOWEST)``.
+    """
+
+    def log_norms(self) -> NDArray[np.float64]:
+        """Return log of the sum of ``exp(x)`` over all tokens, ``[rows]``."""
+
+    def maxima(self) -> NDArray[np.floating]:
+        """Return the largest logit of each class, ``[rows, classes]``; minus infinity without tokens."""
+
+    def log_sums(self) -> NDArray[np.float64]:
+        """Return the log-probability of each class, ``[rows, classes]``; minus infinity without tokens."""
+
+    def mean_logs(self) -> NDArray[np.float64]:
+        """Return the sum of ``p log p`` over the tokens of each class, ``[rows, classes]``; 0 without tokens."""
+
+    def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
+        """Return the token of the largest logit of ``classes[i]``, which has some, in row ``rows[i]``.
+
+        Of equal ones it is the first.
+        """
+
+    def draw(
+        self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
+    ) -> NDArray[np.int32]:
+        """Draw a token of ``classes[i]``, which has some, in row ``rows[i]``, by its share.
+
+        It is the first of its class, in the order of ids, at which the running share exceeds ``uniform[i]``.
+        """
+
+
+class SlotLogits(Protocol):
+    """The logits of some slots of one canvas, a row for each, wherever they lie; immutable.
+
+    They outlive the pass: later passes do not change them.  See ``ClassLogits`` for ``x``.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and tokens."""
+
+    def largest(self) -> NDArray[np.floating]:
+        """Return the largest logit of each row, ``[rows]``; NaN where there is one."""
+
+    def log_norms(self, scale: float, /) -> NDArray[np.float64]:
+        """Return log of the sum of ``exp(x)`` over all tokens, ``[rows]``."""
+
+    def at(self, tokens: NDArray[np.int32], /) -> NDArray[np.floating]:
+        """Return the logit of ``tokens[i]`` in row ``i``, ``[rows]``."""
+
+    def by_class(self, classes: TokenClasses, scale: float, /) -> ClassLogits:
+        """Return what the rows say about classes of tokens."""
+
+    def leading(
+        self, classes: TokenClasses, log_factors: NDArray[np.float64], scale: float, count: int, /
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the tokens of the largest ``x + log_factors[row, class of the token]`` in each row.
+
+        Args:
+            classes: of the tokens.
+            log_factors: ``[rows, classes]``, minus infinity for 0.
+            scale: of ``x``.
+            count: how many tokens, at most as many as there are.
+
+        Returns:
+            Tokens by falling value, of equal ones the first, and the values; both ``[rows, count]``.
+        """
+
+    def take(self, rows: NDArray[np.intp], /) -> SlotLogits:
+        """Return some of the rows."""
+
+    def raised(self, rows: NDArray[np.intp], tokens: NDArray[np.int32], by: NDArray[np.float32], /) -> SlotLogits:
+        """Return a copy in which the logit of ``tokens[i]`` in row ``rows[i]`` is more by ``by[i]``; none twice."""
+
+    def host(self, row: int, /) -> NDArray[np.floating]:
+        """Return a row, ``[tokens]``, not to be written to: copied where it is asked for first."""
+
+    def host_all(self) -> NDArray[np.floating]:
+        """Return all rows, ``[rows, tokens]``, not to be written to: copied where they are asked for first."""
+
+
+@runtime_checkable
+class ResidentDenoiser(Denoiser, Protocol):
+    """A denoiser whose logits can stay where the model made them; optional.
+
+    Next to nothing of them is needed elsewhere: how much the classes of a language weigh, and single tokens.
+    """
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether that is worth while: a denoiser may have the methods and sit on a model whose logits are at hand."""
+
+    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+        """Do what ``denoise`` does, and leave the logits where they are.
+
+        Args:
+            canvases: as for ``denoise``.
+            asked: bool ``[n, slots]``, the slots that are asked about.
+
+        Returns:
+            For each canvas a row for each of its slots that is asked about, from left to right.
+
+        Raises:
+            GenerationError: as ``denoise``.
+        """
+
+
+@runtime_checkable
+class ResidentCachingDenoiser(CachingDenoiser, ResidentDenoiser, Protocol):
+    """A denoiser that can leave slots out of a pass, and logits where the model made them; optional."""
+
+    def denoise_live_resident(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+    ) -> SlotLogits:
+        """Do what ``denoise_live`` does, and leave the logits where they are.
+
+        Args:
+            canvas: as for ``denoise_live``.
+            live: likewise.
+            asked: bool ``[slots]``, the slots that are asked about.
+
+        Returns:
+            A row for each slot that is asked about, from left to right.
+
+        Raises:
+            GenerationError: as ``denoise``.
+        """
 
 
 @runtime_checkable

@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING, Protocol, final
 import numpy as np
 import torch
 
+from structgen.models.diffusion.live_logits import LiveLogits
+
 if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import NDArray
 
+    from structgen.models.diffusion.protocol import SlotLogits
+    from structgen.models.diffusion.resident_logits import CanvasResidence
     from structgen.models.protocol import Logits
 
 __all__ = ["LiveCanvas", "LiveRun", "SlotCache", "SlotPass"]
@@ -137,8 +141,8 @@ class SlotPass:
 class LiveRun(Protocol):
     """A network's pass over some slots of a canvas."""
 
-    def __call__(self, canvas: NDArray[np.int32], through: SlotPass, /) -> Logits:
-        """Run the slots ``through.live`` of a canvas; return their logits, float32 ``[live slots, size]``."""
+    def __call__(self, canvas: NDArray[np.int32], through: SlotPass, /) -> Logits | torch.Tensor:
+        """Run the slots ``through.live`` of a canvas; return their logits, ``[live slots, size]``."""
 
 
 @final
@@ -149,14 +153,22 @@ class LiveCanvas:
         run: the network.
         layers: see ``SlotCache``.
         device: of the network.
+        residence: what logits are asked through where they stay on the device; None where they are kept on the host.
     """
 
-    def __init__(self, run: LiveRun, *, layers: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        run: LiveRun,
+        *,
+        layers: int,
+        device: torch.device | str = "cpu",
+        residence: CanvasResidence | None = None,
+    ) -> None:
         self._run = run
         self._layers = layers
         self._device = torch.device(device)
         self._cache: SlotCache | None = None
-        self._logits: Logits | None = None
+        self._logits = LiveLogits(residence)
         self.passes = 0
 
     def denoise(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> Logits:
@@ -164,20 +176,38 @@ class LiveCanvas:
 
         A canvas of another length than the last one starts over.
         """
+        self._pass(canvas, live)
+        return self._logits.host()
+
+    def denoise_resident(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_]
+    ) -> SlotLogits:
+        """Do what ``denoise`` does, and leave the logits where they are.
+
+        Args:
+            canvas: int32 ``[slots]``.
+            live: bool ``[slots]``; the slots that run.
+            asked: bool ``[slots]``; the slots that are asked about.
+        """
+        self._pass(canvas, live)
+        return self._logits.resident(asked)
+
+    def _pass(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
+        """Run the live slots, and those that no call has run yet; afterwards the logits of all slots are there."""
         if self._cache is None or self._cache.slots != len(canvas):
             self.forget()
             self._cache = SlotCache(self._layers, len(canvas))
         slots = np.flatnonzero(live | self._cache.missing)
         if len(slots):
             with self._cache.begin(torch.from_numpy(slots).to(self._device)) as through:
-                found = self._run(canvas, through)
+                found = torch.as_tensor(self._run(canvas, through), device=self._device)
             self.passes += 1
-            if self._logits is None:
-                self._logits = np.empty((len(canvas), found.shape[1]), dtype=np.float32)
-            self._logits[slots] = found
-        assert self._logits is not None  # noqa: S101  # a new cache misses all slots, so that a pass has just run
-        return self._logits.copy()
+            if len(self._logits):
+                self._logits.write(slots, found)
+            else:  # a new cache misses all slots
+                self._logits.begin(found)
 
     def forget(self) -> None:
         """Drop keys, values and logits of all slots."""
-        self._cache = self._logits = None
+        self._cache = None
+        self._logits.forget()

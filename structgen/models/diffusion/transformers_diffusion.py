@@ -13,6 +13,7 @@ of one length, so nothing is ever padded and no attention mask is needed.
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -21,14 +22,18 @@ import torch
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import chat_prompt
 from structgen.models.diffusion.canvas import CanvasLimits
+from structgen.models.diffusion.live_logits import LiveLogits
+from structgen.models.diffusion.resident_logits import CanvasResidence, picked, slot_logits
 from structgen.models.diffusion.slow_tokenizer import load_vocabulary
+from structgen.models.resident_logits import is_resident_on
+from structgen.models.transformers_trees import written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from structgen.models.diffusion.protocol import Canvases
+    from structgen.models.diffusion.protocol import Canvases, SlotLogits
     from structgen.models.protocol import Logits, Prompt
 
 __all__ = ["CachingTransformersDenoiser", "TransformersDenoiser", "TransformersDiffusion"]
@@ -58,6 +63,7 @@ class TransformersDiffusion:
         shift: 0 where logits at position ``i`` are about position ``i``, 1 where they are about ``i + 1``; None for
             what the family of the model does.
         name: what messages call the model; by default what the model itself was loaded by.
+        resident: whether logits stay on the model's device, where they are asked; None where that is a GPU.
 
     Raises:
         ModelError: MASK, the shift or the end token is neither given nor known, or MASK is no id of the model.
@@ -72,12 +78,13 @@ class TransformersDiffusion:
         mask_token: int | str | None = None,
         shift: int | None = None,
         name: str | None = None,
+        resident: bool | None = None,
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.name: str = name or getattr(model.config, "name_or_path", "") or type(model).__name__
+        self.name: str = name or getattr(model.config, "name_or_path", "") or type(written(model)).__name__
         self.shift = _shift(model.config, shift, self.name)
-        parameters = inspect.signature(model.forward).parameters
+        parameters = inspect.signature(written(model).forward).parameters
         self._options: dict[str, Any] = {
             key: value for key, value in {"use_cache": False, "return_dict": True}.items() if key in parameters
         }
@@ -90,6 +97,13 @@ class TransformersDiffusion:
         width = self._head_width()
         self.mask_token = self._find_mask(mask_token, min(width, self.id_limit))
         self.vocabulary = load_vocabulary(tokenizer, size=width, eos=self._end_ids(width), mask_token=self.mask_token)
+        self.residence = CanvasResidence() if is_resident_on(self.device, resident) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network takes its ids."""
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
 
     @property
     def limits(self) -> CanvasLimits:
@@ -112,41 +126,48 @@ class TransformersDiffusion:
             ids = [self.vocabulary.eos[0] if bos is None else int(bos)]
         return CachingTransformersDenoiser(self, ids) if self.replaces_slots else TransformersDenoiser(self, ids)
 
-    def logits_at(self, rows: NDArray[np.int32], start: int, stop: int) -> Logits:
-        """Run rows of ids, ``[n, positions]``, and return the logits at positions ``start`` to ``stop``."""
+    def logits_at(self, rows: NDArray[np.int32], start: int, stop: int) -> torch.Tensor:
+        """Run rows of ids, ``[n, positions]``; return the logits at positions ``start`` to ``stop``, where they are."""
         extra: dict[str, Any] = {self._keep: rows.shape[1] - start} if self._keep else {}
         return self.pass_over(rows, start, stop, **extra)[0]
 
-    def pass_over(self, rows: NDArray[np.int32], start: int, stop: int, **options: Any) -> tuple[Logits, Any]:
-        """Run the network once; return float32 logits at the positions that are asked for, and its whole output.
+    def pass_over(self, rows: NDArray[np.int32], start: int, stop: int, **options: Any) -> tuple[torch.Tensor, Any]:
+        """Run the network once; return the logits at the positions that are asked for, and its whole output.
+
+        Logits that stay where they are have the type of the network, and its next pass may write to them.
 
         Raises:
             GenerationError: the pass fails, or the network answers with other logits than its head is wide.
         """
-        device = self.model.get_input_embeddings().weight.device
-        ids = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(device)
-        try:
-            with torch.inference_mode():
-                output = self.model(input_ids=ids, **{**self._options, **options})
-                found: torch.Tensor = output.logits
-                # Where only the last positions were asked for, these may be all that there are.
-                left_out = start if found.shape[1] == options.get(self._keep or "") else 0
-                asked = found[:, start - left_out : stop - left_out, : self.vocabulary.size].float().cpu()
-        except Exception as error:  # the network is code of its own and fails in its own way
-            raise GenerationError(
-                f"model {self.name!r}",
-                "the forward pass failed",
-                evidence=f"{type(error).__name__}: {error} with {len(rows)} canvases of {rows.shape[1]} positions",
-                remedy="ask about fewer canvases at once, choose another device, or a smaller dtype",
-            ) from error
+        with self.explained(rows.shape), torch.inference_mode():
+            ids = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.device)
+            output = self.model(input_ids=ids, **{**self._options, **options})
+            found: torch.Tensor = output.logits
+            # Where only the last positions were asked for, these may be all that there are.
+            left_out = start if found.shape[1] == options.get(self._keep or "") else 0
+            asked = found[:, start - left_out : stop - left_out, : self.vocabulary.size]
+            if self.residence is None:
+                asked = asked.float().cpu()
         if found.shape[1] != rows.shape[1] - left_out or asked.shape[2] != self.vocabulary.size:
             raise GenerationError(
                 f"model {self.name!r}",
                 "the network's logits are not those that its configuration announces",
                 evidence=f"found {list(found.shape)} for {rows.shape[1]} positions and {self.vocabulary.size} tokens",
             )
-        logits: Logits = asked.numpy()
-        return logits, output
+        return asked, output
+
+    @contextmanager
+    def explained(self, shape: tuple[int, ...]) -> Iterator[None]:
+        """Say of what fails within, be it on the way to the host, that the pass over so many canvases has failed."""
+        try:
+            yield
+        except Exception as error:  # the network is code of its own and fails in its own way
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the forward pass failed",
+                evidence=f"{type(error).__name__}: {error} with {shape[0]} canvases of {shape[1]} positions",
+                remedy="ask about fewer canvases at once, choose another device, or a smaller dtype",
+            ) from error
 
     @property
     def replacing(self) -> dict[str, Any]:
@@ -224,6 +245,26 @@ class TransformersDenoiser:
 
     def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
         """See ``Denoiser.denoise``."""
+        logits = self._pass(canvases, start, stop)
+        with self.model.explained(logits.shape):
+            host: Logits = logits.float().cpu().numpy()
+        return host
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentDenoiser.is_resident``."""
+        return self.model.residence is not None
+
+    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+        """See ``ResidentDenoiser.denoise_resident``."""
+        residence = self.model.residence or CanvasResidence()
+        mask = self.model.limits.check_asked(canvases, asked)
+        logits = self._pass(canvases)
+        with self.model.explained(logits.shape):
+            return list(slot_logits(residence, picked(residence, logits, mask), mask))
+
+    def _pass(self, canvases: Canvases, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Run the network; return the logits of the slots ``start`` to ``stop`` of each canvas."""
         limits = self.model.limits
         checked = limits.check_canvases(canvases, prompt_tokens=len(self._prompt))
         start, stop = limits.check_bounds(checked.shape[1], start, stop)
@@ -252,33 +293,45 @@ class CachingTransformersDenoiser(TransformersDenoiser):
     def __init__(self, model: TransformersDiffusion, prompt_ids: list[int]) -> None:
         super().__init__(model, prompt_ids)
         self._kept: Any = None
-        self._logits: Logits | None = None
+        self._logits = LiveLogits(model.residence)
 
     def denoise_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /) -> Logits:
         """See ``CachingDenoiser.denoise_live``."""
+        self._run(canvas, live)
+        return self._logits.host()
+
+    def denoise_live_resident(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+    ) -> SlotLogits:
+        """See ``ResidentCachingDenoiser.denoise_live_resident``."""
+        mask = self.model.limits.check_asked(canvas, asked)
+        self._run(canvas, live)
+        return self._logits.resident(mask)
+
+    def _run(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
+        """Run the live slots; afterwards the logits of all slots are there."""
         row, mask = self.model.limits.check_live(canvas, live, prompt_tokens=len(self._prompt))
         slots = np.flatnonzero(mask)
         ids = np.concatenate([self._prompt, row])[None]
-        if self._logits is None or len(self._logits) != len(row):
+        if len(self._logits) != len(row):
             self._refresh(ids, len(row))
         elif len(slots):
-            self._replace(ids, self._logits, int(slots[0]), int(slots[-1]) + 1)
-        assert self._logits is not None  # noqa: S101  # a refresh sets it or raises
-        return self._logits.copy()
+            self._replace(ids, int(slots[0]), int(slots[-1]) + 1)
 
     def _refresh(self, ids: NDArray[np.int32], slots: int) -> None:
         self.forget()
         first = len(self._prompt) - self.model.shift
         logits, output = self.model.pass_over(ids, first, first + slots, use_cache=True)
-        self._kept, self._logits = output.past_key_values, logits[0]
+        self._kept = output.past_key_values
+        self._logits.begin(logits[0])
         self.forwards += 1
 
-    def _replace(self, ids: NDArray[np.int32], logits: Logits, start: int, stop: int) -> None:
+    def _replace(self, ids: NDArray[np.int32], start: int, stop: int) -> None:
         """Run the slots ``start`` to ``stop``, and with a shift the position before, which is about the first."""
         model = self.model
         begin = len(self._prompt) + start - model.shift
         end = len(self._prompt) + stop
-        marked = torch.zeros(ids.shape, dtype=torch.bool, device=model.model.get_input_embeddings().weight.device)
+        marked = torch.zeros(ids.shape, dtype=torch.bool, device=model.device)
         marked[:, begin:end] = True
         try:
             found, output = model.pass_over(
@@ -294,12 +347,13 @@ class CachingTransformersDenoiser(TransformersDenoiser):
             self.forget()  # some layers have been written and others not
             raise
         self._kept = output.past_key_values
-        logits[start:stop] = found[0]
+        self._logits.write(slice(start, stop), found[0])
         self.forwards += 1
 
     def forget(self) -> None:
         """Drop all keys and values, those of the prompt too: this network's prompt sees the canvas."""
-        self._kept = self._logits = None
+        self._kept = None
+        self._logits.forget()
 
     def close(self) -> None:
         """See ``Denoiser.close``."""

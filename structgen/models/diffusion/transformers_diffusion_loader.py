@@ -39,7 +39,7 @@ def check_trust(source: str | Path, *, trust_remote_code: bool) -> None:
         transformers.AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code)
 
 
-def load_transformers_diffusion(
+def load_transformers_diffusion(  # noqa: PLR0913  as load_diffusion_model
     source: str | Path,
     *,
     trust_remote_code: bool,
@@ -48,6 +48,7 @@ def load_transformers_diffusion(
     mask_token: int | str | None,
     shift: int | None,
     progress: Progress,
+    resident: bool | None = None,
     local_files_only: bool = False,
 ) -> TransformersDiffusion:
     """Load a masked diffusion model and its tokenizer.
@@ -60,6 +61,7 @@ def load_transformers_diffusion(
         mask_token: see ``TransformersDiffusion``.
         shift: see ``TransformersDiffusion``.
         progress: told of the stages.
+        resident: see ``TransformersDiffusion``.
         local_files_only: do not ask the hub.
 
     Raises:
@@ -78,7 +80,9 @@ def load_transformers_diffusion(
             model.to(placement.device)
             if getattr(getattr(model, "generation_config", None), "mask_token_id", None) is None:
                 _add_generation_config(model, location, local_files_only)
-        return TransformersDiffusion(model, tokenizer, mask_token=mask_token, shift=shift, name=location)
+        return TransformersDiffusion(
+            model, tokenizer, mask_token=mask_token, shift=shift, name=location, resident=resident
+        )
 
 
 def _load_network(location: str, config: Any, *, dtype: torch.dtype | None, options: dict[str, Any]) -> Any:

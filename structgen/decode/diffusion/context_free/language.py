@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from structgen.decode.diffusion.byte_automaton import check_finite_checks
-from structgen.decode.diffusion.class_scores import class_layout
 from structgen.decode.diffusion.context_free.chart import NativeChart
 from structgen.decode.diffusion.context_free.plan import ALWAYS, ENDING, plan_of
 from structgen.decode.diffusion.context_free.posterior import ContextFreePosterior
@@ -15,6 +14,7 @@ from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MO
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.engine.network import MOST_STATES, network_of
 from structgen.errors import LimitExceeded
+from structgen.models.diffusion.token_classes import TokenClasses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,9 +105,9 @@ class ContextFreeLanguage:
         self.counts = np.zeros((len(self.plan.labels), lifted.classes))
         for label, classes in enumerate(self.plan.labels):
             np.add.at(self.counts[label], list(classes), 1.0)
-        self.sizes = np.bincount(self.class_of, minlength=self.classes)
+        self.token_classes = TokenClasses(self.class_of, self.classes)
+        self.sizes = self.token_classes.sizes
         self.counts[:, self.sizes == 0] = 0.0
-        self.layout = class_layout(self.class_of, self.classes)
         labelled = [classes for classes in self.plan.labels if classes]  # all but ALWAYS, the first
         self.label_classes = np.array([of for classes in labelled for of in classes], dtype=np.int32)
         self.label_starts = np.cumsum([0, *map(len, labelled)])[: len(labelled)]

@@ -35,7 +35,7 @@ class ContextFreePosterior(ClassPosterior):
     """
 
     def __init__(self, language: ContextFreeLanguage, law: MeanField, tail: Tail) -> None:
-        super().__init__(law, tail, language.vocabulary, language.class_of, language.classes, language.layout)
+        super().__init__(law, tail, language.vocabulary, language.token_classes)
         self.language = language
         self.counts_ways = not language.is_unambiguous
         self._sum: Chart | None = None

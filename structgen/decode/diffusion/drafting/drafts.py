@@ -13,7 +13,7 @@ all slots of each, whatever a rule of reuse says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 import numpy as np
 
@@ -54,8 +54,8 @@ class Drafting(Protocol):
 
 def given(law: MeanField, canvas: Canvas) -> MeanField:
     """Return what a pass says of a canvas of which more slots are fixed than when it was asked about."""
-    logits: NDArray[Any] = law.logits[law.row_of[np.flatnonzero(canvas == FREE)]]
-    return MeanField(canvas, logits, temperature=law.temperature)
+    rows = law.row_of[np.flatnonzero(canvas == FREE)]
+    return MeanField(canvas, law.slot_logits.take(rows), temperature=law.temperature)
 
 
 def next_step(run: CanvasRun, canvas: Canvas, denoised: Denoised, per_step: int) -> Draft:

@@ -13,6 +13,7 @@ from structgen.decode.diffusion.mean_field import MeanField
 
 if TYPE_CHECKING:
     from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised
+    from structgen.models.diffusion.protocol import SlotLogits
 
 __all__ = ["CreditDecoding"]
 
@@ -71,15 +72,17 @@ class _CreditCommitter:
         """See ``Committer.advance``."""
         law = run.law()
         self._earn(run, run.restrict(law))
-        fused = law.logits.astype(np.float32)  # a copy
-        for slot, of_slot in self._credits.items():
-            row = law.row_of[slot]
-            for token, credit in of_slot.items():
-                fused[row, token] += self._policy.weight * math.log1p(credit)
-        denoised = run.restrict(MeanField(run.canvas, fused, temperature=run.temperature))
+        denoised = run.restrict(MeanField(run.canvas, self._fused(law), temperature=run.temperature))
         ranking = rank_slots(run, denoised)
         passes = denoised.confidence[ranking.slots] >= self._policy.confidence
         run.commit(ranking.passing(passes), denoised.completion)
+
+    def _fused(self, law: MeanField) -> SlotLogits:
+        """The logits, with what was earned."""
+        earned = [(slot, token, credit) for slot, each in self._credits.items() for token, credit in each.items()]
+        slots, tokens, credits = (np.array(column) for column in zip(*earned, strict=True))
+        by = self._policy.weight * np.log1p(credits)
+        return law.slot_logits.raised(law.row_of[slots], tokens.astype(np.int32), by.astype(np.float32))
 
     def _earn(self, run: CanvasRun, denoised: Denoised) -> None:
         best = denoised.completion if run.sampler.deterministic else denoised.posterior.best()

@@ -103,10 +103,4 @@ class _LearnedCommitter:
 
 
 def _view(run: CanvasRun, denoised: Denoised) -> CanvasView:
-    slots = len(run.canvas)
-    tokens, confidences, seconds = run.canvas.copy(), np.ones(slots), np.zeros(slots)
-    for slot in run.free.tolist():
-        marginals = denoised.posterior.marginals(slot)
-        tokens[slot] = marginals.argmax()
-        seconds[slot], confidences[slot] = np.partition(marginals, -2)[-2:]
-    return CanvasView(tokens, np.minimum(confidences, 1.0), seconds, run.canvas == FREE)
+    return CanvasView(*denoised.posterior.leaders(), run.canvas == FREE)

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
+from structgen.decode.diffusion.denoising import denoise
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.projection import log_mass
 from structgen.decode.sampling.resampling import resample
@@ -199,15 +200,14 @@ class TwisterRun:
         """What one pass says of each canvas that is not complete, by its bytes."""
         live = {particle.canvas.tobytes(): particle.canvas for particle in self.particles if particle.is_live}
         canvases = list(live.values())
-        rows = np.stack([np.where(canvas == FREE, self._of.mask_token, canvas) for canvas in canvases])
+        size = self._of.language.vocabulary.size
         began = perf_counter()
-        logits = self._of.denoiser.denoise(rows.astype(np.int32))
+        logits = denoise(self._of.denoiser, canvases, mask_token=self._of.mask_token, size=size)
+        laws = [
+            MeanField(canvas, of, temperature=self._of.temperature) for canvas, of in zip(canvases, logits, strict=True)
+        ]
         self.model_seconds += perf_counter() - began
         self.canvases += len(canvases)
-        laws = [
-            MeanField(canvas, of[canvas == FREE], temperature=self._of.temperature)
-            for canvas, of in zip(canvases, logits, strict=True)
-        ]
         return {
             key: _Asked(law, self._of.language.posterior(law, tail="scored"), {})
             for key, law in zip(live, laws, strict=True)

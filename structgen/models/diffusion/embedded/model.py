@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.models.diffusion.embedded.network import LiveState
-    from structgen.models.diffusion.protocol import Canvases
+    from structgen.models.diffusion.protocol import Canvases, SlotLogits
     from structgen.models.protocol import Logits, Prompt
 
 __all__ = ["EmbeddedDenoiser", "EmbeddedDiffusion", "load_embedded_diffusion"]
@@ -33,18 +33,21 @@ _FOLDER = Path(__file__).parent
 _MAX_CONTEXT = 256  # positions are relative, so this is no bound of the network; training saw 55 tokens and 64 slots
 
 
-def load_embedded_diffusion(*, device: str = "auto", folder: Path | None = None) -> EmbeddedDiffusion:
+def load_embedded_diffusion(
+    *, device: str = "auto", folder: Path | None = None, resident: bool | None = None
+) -> EmbeddedDiffusion:
     """Load the embedded diffusion model.
 
     Args:
         device: ``"auto"`` (a GPU if there is one), or a device of torch such as ``"cpu"`` or ``"cuda:1"``.
         folder: holds other weights of ``training/embedded_diffusion/train.py``; None for those of the package.
+        resident: see ``EmbeddedDiffusion``.
 
     Raises:
         ModelError: torch or safetensors is missing, the device cannot be used, or a file is damaged.
     """
     require("torch", "safetensors")
-    return EmbeddedDiffusion(folder or _FOLDER, device=place(device, "float32").device)
+    return EmbeddedDiffusion(folder or _FOLDER, device=place(device, "float32").device, resident=resident)
 
 
 @final
@@ -57,13 +60,18 @@ class EmbeddedDiffusion:
         folder: holds ``weights.safetensors``.
         device: where to run it.
         name: what messages call it.
+        resident: whether logits stay on the device, where they are asked; None where that is a GPU.
 
     Raises:
         ModelError: a file is missing or damaged.
     """
 
-    def __init__(self, folder: Path, *, device: torch.device, name: str = "embedded-diffusion") -> None:
+    def __init__(
+        self, folder: Path, *, device: torch.device, name: str = "embedded-diffusion", resident: bool | None = None
+    ) -> None:
         from structgen.models.diffusion.embedded.weights import load_network
+        from structgen.models.diffusion.resident_logits import CanvasResidence
+        from structgen.models.resident_logits import is_resident_on
 
         self.name = name
         self.network = load_network(folder, device=device)
@@ -71,6 +79,7 @@ class EmbeddedDiffusion:
         self.vocabulary = self.tokenizer.vocabulary(self.network.shape.vocabulary)
         self.mask_token = MASK
         self.max_context: int | None = _MAX_CONTEXT
+        self.residence = CanvasResidence() if is_resident_on(device, resident) else None
 
     @property
     def limits(self) -> CanvasLimits:
@@ -110,55 +119,98 @@ class EmbeddedDenoiser:
     def __init__(self, model: EmbeddedDiffusion, prompt_ids: list[int]) -> None:
         import torch
 
+        from structgen.models.diffusion.live_logits import LiveLogits
+
         self.model = model
         self.prompt_ids = tuple(prompt_ids)
         self.forwards = 0
         with torch.inference_mode():
             self._prompt = model.network.read(self._tensor(np.array([prompt_ids], dtype=np.int32)))
         self._live: LiveState | None = None
-        self._logits: Logits | None = None
+        self._logits = LiveLogits(model.residence)
 
     def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
         """See ``Denoiser.denoise``; the logits are logarithms of probabilities."""
         import torch
 
         limits = self.model.limits
-        checked = limits.check_canvases(canvases, prompt_tokens=len(self.prompt_ids))
-        start, stop = limits.check_bounds(checked.shape[1], start, stop)
-        network = self.model.network
+        stream = self._stream(canvases)
+        start, stop = limits.check_bounds(stream.shape[1], start, stop)
         with torch.inference_mode():
-            prompt = self._prompt.expanded(len(checked))
-            stream = network.run(self._tensor(checked), prompt)
-            logits: Logits = network.log_law(stream[:, start:stop], prompt).cpu().numpy()
-        self.forwards += 1
+            prompt = self._prompt.expanded(len(stream))
+            logits: Logits = self.model.network.log_law(stream[:, start:stop], prompt).cpu().numpy()
         return logits
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentDenoiser.is_resident``."""
+        return self.model.residence is not None
+
+    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+        """See ``ResidentDenoiser.denoise_resident``; only the laws of slots that are asked about are computed."""
+        import torch
+
+        from structgen.models.diffusion.resident_logits import CanvasResidence, picked, slot_logits
+
+        residence = self.model.residence or CanvasResidence()
+        mask = self.model.limits.check_asked(canvases, asked)
+        with torch.inference_mode():
+            stream = picked(residence, self._stream(canvases), mask)
+            rows = self.model.network.log_law(stream[None], self._prompt)[0]
+        return list(slot_logits(residence, rows, mask))
+
+    def _stream(self, canvases: Canvases) -> torch.Tensor:
+        """Run the network; return what it made of each slot, before the law."""
+        import torch
+
+        checked = self.model.limits.check_canvases(canvases, prompt_tokens=len(self.prompt_ids))
+        with torch.inference_mode():
+            stream = self.model.network.run(self._tensor(checked), self._prompt.expanded(len(checked)))
+        self.forwards += 1
+        return stream
 
     def denoise_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /) -> Logits:
         """See ``CachingDenoiser.denoise_live``.
 
         A slot takes in the embeddings of its neighbours as they stand in ``canvas``, also of those that are left out.
         """
+        self._run_live(canvas, live)
+        return self._logits.host()
+
+    def denoise_live_resident(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+    ) -> SlotLogits:
+        """See ``ResidentCachingDenoiser.denoise_live_resident``, and ``denoise_live``."""
+        mask = self.model.limits.check_asked(canvas, asked)
+        self._run_live(canvas, live)
+        return self._logits.resident(mask)
+
+    def _run_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
+        """Run the live slots; afterwards the logits of all slots are there."""
         import torch
 
         row, mask = self.model.limits.check_live(canvas, live, prompt_tokens=len(self.prompt_ids))
-        if self._live is None or self._logits is None or len(self._logits) != len(row):
+        is_first = self._live is None or len(self._logits) != len(row)
+        if self._live is None or is_first:
             self._live = self.model.network.new_live_state(len(row))
-            self._logits = np.empty((len(row), self.model.vocabulary.size), dtype=np.float32)
-            mask = np.ones_like(mask)
-        slots = np.flatnonzero(mask)
+        slots = np.arange(len(row)) if is_first else np.flatnonzero(mask)
         if len(slots):
             network = self.model.network
             with torch.inference_mode():
                 stream = network.run_live(
                     self._tensor(row[None]), self._tensor(slots), prompt=self._prompt, state=self._live
                 )
-                self._logits[slots] = network.log_law(stream, self._prompt)[0].cpu().numpy()
+                logits = network.log_law(stream, self._prompt)[0]
+            if is_first:
+                self._logits.begin(logits)
+            else:
+                self._logits.write(slots, logits)
             self.forwards += 1
-        return self._logits.copy()
 
     def forget(self) -> None:
         """See ``CachingDenoiser.forget``."""
-        self._live = self._logits = None
+        self._live = None
+        self._logits.forget()
 
     def close(self) -> None:
         """See ``Denoiser.close``."""

@@ -10,15 +10,16 @@ import pytest
 from canvas_enumeration import chi_square_bound
 from structgen_kernels import _native
 
-from structgen.decode.diffusion import mean_field
+from structgen.decode.diffusion import host_logits
 from structgen.decode.diffusion.class_scores import ClassScores
 from structgen.decode.diffusion.mean_field import FREE, LOWEST, MeanField
 from structgen.errors import GenerationError
+from structgen.models.diffusion.token_classes import TokenClasses
 
 
 @pytest.fixture(autouse=True)
 def _native_passes_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mean_field, "_SMALL", 1)
+    monkeypatch.setattr(host_logits, "_SMALL", 1)
 
 
 SIZES = [1, 2, 255, 256, 257, 2047, 2048, 2049, 5000, 33_000]
@@ -52,9 +53,12 @@ def both(logits: np.ndarray, of: np.ndarray, classes: int, temperature: float = 
     """Scores of native passes, and of numpy in double precision."""
     fast = MeanField(free(len(logits)), logits, temperature=temperature)
     slow = MeanField(free(len(logits)), logits.astype(np.float64), temperature=temperature)
-    assert fast.is_native
-    assert not slow.is_native
-    return ClassScores(fast, of, classes), ClassScores(slow, of, classes)
+    assert isinstance(fast.slot_logits, host_logits.HostLogits)
+    assert isinstance(slow.slot_logits, host_logits.HostLogits)
+    assert fast.slot_logits.is_native
+    assert not slow.slot_logits.is_native
+    partition = TokenClasses(of, classes)
+    return ClassScores(fast, partition), ClassScores(slow, partition)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -99,7 +103,7 @@ def test_norms_are_those_of_a_softmax() -> None:
         for dtype in (np.float32, np.float64):
             alone = MeanField(free(14), logits.astype(dtype), temperature=temperature)
             asked = MeanField(free(14), logits.astype(dtype), temperature=temperature)
-            ClassScores(asked, of, classes).log_sums()
+            ClassScores(asked, TokenClasses(of, classes)).log_sums()
             for law in (alone, asked):
                 tokens = np.arange(14, dtype=np.int32) * 300
                 assert law.log_prob_of(tokens) == pytest.approx(wanted[np.arange(14), tokens], abs=2e-6)
@@ -196,7 +200,7 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing(size: int) -
     with np.errstate(divide="ignore"):
         logits = np.log(shares).astype(np.float32)
     law = MeanField(free(2), logits)
-    scores = ClassScores(law, np.minimum(np.arange(size), 2).astype(np.int32), 3)
+    scores = ClassScores(law, TokenClasses(np.minimum(np.arange(size), 2).astype(np.int32), 3))
     rest = LOWEST + math.log(size - 2)
     assert scores.maxima()[1] == pytest.approx([LOWEST, 0.0, LOWEST], rel=1e-6, abs=1e-6)
     assert scores.log_sums()[1] == pytest.approx([LOWEST, 0.0, rest], rel=1e-6, abs=1e-6)
