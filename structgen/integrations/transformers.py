@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from structgen_kernels.apply_mask import apply_mask
+from structgen_kernels.arguments import FLOATS
+from structgen_kernels.mask_pool import MaskPool
+from structgen_kernels.mask_rows import MaskRows
 from transformers import LogitsProcessor
 
 from structgen.engine import fill_masks
 from structgen.errors import BudgetError, GenerationError
-from structgen.integrations.bitmask import masked_scores
 from structgen.integrations.prefix_states import PrefixState, PrefixStates
 from structgen.integrations.transformers_loop import constrained_generate
 
@@ -31,6 +34,10 @@ __all__ = ["ConstraintLogitsProcessor", "constrained_generate"]
 _STATES: Final = 512
 _STATES_PER_ROW: Final = 8
 _NORMALISED: Final = 1e-3
+_POOLED: Final = frozenset({"cuda"})
+"""Types of devices to which rows of masks are worth sending once only."""
+_DENSE_ROWS: Final = 64
+_SPARSE_ROWS: Final = 512
 
 
 @final
@@ -39,7 +46,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
 
     One processor serves one call of ``generate`` (or several after ``reset()``).  The state of a row is looked up by
     its tokens, so rows may be reordered (beams) and go back (rejected drafts).  After an EOS id only EOS ids and the
-    padding token are allowed.
+    padding token are allowed.  On a GPU masks are uploaded once and kept there; a step sends their numbers.
 
     Args:
         constraint: compiled for the model's vocabulary.
@@ -74,6 +81,8 @@ class ConstraintLogitsProcessor(LogitsProcessor):
         self._max_new_tokens = max_new_tokens
         self._strict = strict
         self._ended = _row(constraint, [*constraint.vocabulary.eos, pad_token_id])
+        self._pool: MaskPool | None = None
+        self._held: list[bytes] = []
         self.reset()
 
     def reset(self) -> None:
@@ -100,7 +109,8 @@ class ConstraintLogitsProcessor(LogitsProcessor):
         for index, state in enumerate(states):
             if state.refused_at is not None and not self._is_tolerated(scores[index]):
                 raise self._refusal(index, outputs[index], state.refused_at)
-        return masked_scores(scores, torch.from_numpy(self._bitmask(states, outputs.shape[1])))
+        bitmask, which = self._bitmask(states, outputs.shape[1])
+        return _masked(scores, self._on_device(bitmask, which, scores))
 
     def _checked_prompt(self, rows: NDArray[np.int64]) -> int:
         if self._prompt_length is None:
@@ -118,12 +128,12 @@ class ConstraintLogitsProcessor(LogitsProcessor):
             )
         return length
 
-    def _bitmask(self, states: Sequence[PrefixState], generated: int) -> NDArray[np.int32]:
-        """One row a state; rows with the same tokens share a matcher, which is asked once."""
-        vocabulary = self._constraint.vocabulary
-        distinct = {id(state): state for state in states}
-        live = [state.matcher for state in distinct.values() if state.matcher is not None]
-        filled = np.zeros((len(live), (vocabulary.size + 31) // 32), dtype=np.int32)
+    def _bitmask(self, states: Sequence[PrefixState], generated: int) -> tuple[NDArray[np.int32], list[int]]:
+        """The masks of this step, and which of them each state has; matchers that states share are asked once."""
+        distinct = {id(state.matcher): state.matcher for state in states if state.matcher is not None}
+        live = list(distinct.values())
+        bitmask = np.zeros((len(live) + 1, len(self._ended)), dtype=np.int32)
+        bitmask[-1], filled = self._ended, bitmask[:-1]
         budget = None if self._max_new_tokens is None else self._max_new_tokens - generated
         if budget is None or budget <= 0:
             fill_masks(live, filled)
@@ -133,9 +143,24 @@ class ConstraintLogitsProcessor(LogitsProcessor):
                     matcher.fill_mask_within(filled, index, budget)
                 else:
                     matcher.fill_mask(filled, index)
-        rows = iter(filled)
-        by_state = {key: self._ended if state.matcher is None else next(rows) for key, state in distinct.items()}
-        return np.stack([by_state[id(state)] for state in states])
+        places = {key: place for place, key in enumerate(distinct)}
+        return bitmask, [places.get(id(state.matcher), len(live)) for state in states]
+
+    def _on_device(self, bitmask: NDArray[np.int32], which: Sequence[int], scores: torch.Tensor) -> MaskRows:
+        """The masks as rows where the scores are, which may be fewer than there are tokens."""
+        size = min(self._constraint.vocabulary.size, scores.shape[1])
+        if scores.device.type not in _POOLED:
+            return MaskRows.of_bitmask(torch.from_numpy(bitmask[which]), size)
+        if self._pool is None or (self._pool.size, self._pool.device) != (size, scores.device):
+            self._pool = MaskPool(size, rows=_DENSE_ROWS, sparse_rows=_SPARSE_ROWS, device=scores.device)
+            self._held = []
+        bitmask = bitmask[:, : self._pool.table.words]
+        keys = [row.tobytes() for row in bitmask]  # one state_id may stand for several masks
+        rows = self._pool.hold_many(keys, bitmask)
+        for key in self._held:
+            self._pool.release(key)
+        self._held = keys
+        return self._pool.masks([[rows[place]] for place in which])
 
     def _is_tolerated(self, scores: torch.Tensor) -> bool:
         if self._strict is not None:
@@ -156,6 +181,17 @@ class ConstraintLogitsProcessor(LogitsProcessor):
                 "where drafts are unconstrained or beams are processed further, pass strict=False"
             ),
         )
+
+
+def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:
+    """The scores with minus infinity in what is not allowed, and in all columns beyond the vocabulary."""
+    masked = scores.clone(memory_format=torch.contiguous_format)
+    if masked.dtype in FLOATS:
+        apply_mask(masked, masks)
+    else:  # float64, which kernels do not take
+        masked[:, : masks.size].masked_fill_(~masks.allowed(), -torch.inf)
+        masked[:, masks.size :].fill_(-torch.inf)
+    return masked
 
 
 def _row(constraint: Constraint, ids: Sequence[int | None]) -> NDArray[np.int32]:

@@ -68,7 +68,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), *pieces], eos=[0])
 
     def use(writes: str, cls: type[HashModel] = HashModel) -> None:
-        monkeypatch.setattr(run_module, "model_of", lambda name, progress: cls(vocabulary, writes=writes))
+        monkeypatch.setattr(run_module, "model_of", lambda name, progress, **_: cls(vocabulary, writes=writes))
 
     return use
 

@@ -12,12 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from structgen import json_schema  # noqa: E402
 from structgen.decode import Greedy, Multinomial, Result, generate  # noqa: E402
 from structgen.decode.speculative.drafters import DraftModel  # noqa: E402
 from structgen.engine import Constraint, Vocabulary, compile  # noqa: E402
 from structgen.errors import BudgetError, GenerationError, VocabularyError  # noqa: E402
 from structgen.grammar.nodes import ByteClass, Repeat, choice, literal, sequence  # noqa: E402
-from structgen.integrations.bitmask import masked_scores  # noqa: E402
+from structgen.integrations import transformers as module  # noqa: E402
 from structgen.integrations.transformers import (  # noqa: E402
     ConstraintLogitsProcessor,
     constrained_generate,
@@ -56,6 +57,13 @@ def tiny_model(seed: int) -> Any:
         pad_token_id=PAD,
     )
     return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(params=["host", "pool"])
+def where_masks_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test as on a CPU, and as on a GPU but for where the pool is."""
+    if request.param == "pool":
+        monkeypatch.setattr(module, "_POOLED", {"cpu"})
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +107,7 @@ def run(model: Any, constraint: Constraint, inputs: dict[str, Any], **options: A
     return texts(constraint, sequences, inputs["input_ids"].shape[1])
 
 
+@pytest.mark.usefixtures("where_masks_are")
 def test_greedy_search_is_that_of_our_loop(model: Any, constraint: Constraint, wide: Constraint) -> None:
     """The processor leaves greedy search the tokens that masking step by step gives it."""
     inputs = prompts(5)
@@ -118,6 +127,7 @@ def test_greedy_search_is_that_of_our_loop(model: Any, constraint: Constraint, w
     assert text == texts(constraint, ids, 5)[0]
 
 
+@pytest.mark.usefixtures("where_masks_are")
 @pytest.mark.parametrize("num_beams", [2, 4])
 def test_beams(model: Any, constraint: Constraint, num_beams: int) -> None:
     """Beam search reorders rows and explores several continuations; all that it returns are members."""
@@ -133,6 +143,7 @@ def test_more_beams_than_continuations(model: Any, json_vocabulary: Vocabulary) 
     assert run(model, constraint, prompts(4), num_beams=5) == ["[12, null]"]
 
 
+@pytest.mark.usefixtures("where_masks_are")
 def test_sampling_in_batches(model: Any, constraint: Constraint) -> None:
     """Rows of different lengths, padded on the left and ending at different times, are members each."""
     torch.manual_seed(0)
@@ -168,6 +179,7 @@ def test_prompt_lookup(model: Any, constraint: Constraint) -> None:
     assert run(model, constraint, inputs, prompt_lookup_num_tokens=4) == run(model, constraint, inputs)
 
 
+@pytest.mark.usefixtures("where_masks_are")
 def test_after_the_end_only_eos_and_padding(constraint: Constraint) -> None:
     """A row that has ended allows EOS and the padding token, another row goes on."""
     processor = ConstraintLogitsProcessor(constraint, 2, pad_token_id=303)
@@ -225,8 +237,6 @@ def test_text_after_the_end_is_an_error(constraint: Constraint) -> None:
 
 def test_states_that_were_dropped_are_made_again(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for a few states only, the masks stay the same."""
-    from structgen.integrations import transformers as module
-
     monkeypatch.setattr(module, "_STATES", 2)
     monkeypatch.setattr(module, "_STATES_PER_ROW", 1)
     tokens = constraint.vocabulary.tokenize('{"name": "abc", "ab": 12}')
@@ -243,6 +253,7 @@ def test_states_that_were_dropped_are_made_again(constraint: Constraint, monkeyp
         assert len(processor._states) <= 2
 
 
+@pytest.mark.usefixtures("where_masks_are")
 def test_outputs_are_completed_within_max_new_tokens(model: Any, json_vocabulary: Vocabulary) -> None:
     """With a budget the processor closes an endless output in time; a budget too small is refused at once."""
     endless = compile(sequence("[", Repeat(LETTER, 1, None), "]"), json_vocabulary)
@@ -259,18 +270,80 @@ def test_the_processor_says_that_it_does_not_batch_continuously() -> None:
     assert ConstraintLogitsProcessor.supports_continuous_batching is False
 
 
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 304])
-@pytest.mark.parametrize("width", [1, 31, 32, 40, 320])
-def test_bitmasks_of_any_width(size: int, width: int) -> None:
-    """Bit ``i`` decides about column ``i``; columns beyond the words are excluded."""
-    rng = np.random.default_rng(size + width)
-    words = rng.integers(-(2**31), 2**31, (2, (size + 31) // 32)).astype(np.int32)
-    masked = masked_scores(torch.zeros(2, width, dtype=torch.float16), torch.from_numpy(words))
-    assert masked.dtype == torch.float16
+@pytest.mark.usefixtures("where_masks_are")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [40, 33, 303, 304, WIDTH])
+def test_scores_of_any_width_and_type(constraint: Constraint, width: int, dtype: torch.dtype) -> None:
+    """The mask decides about the columns of the vocabulary, the others are excluded; what is allowed stays."""
+    begun = constraint.vocabulary.tokenize('{"name": "a')
+    rows = torch.tensor([begun, begun])
+    matcher = constraint.matcher()
+    for token in begun:
+        assert matcher.accept(token)
+    mask = np.zeros((1, (constraint.vocabulary.size + 31) // 32), dtype=np.int32)
+    matcher.fill_mask(mask)
+    scores = torch.randn(width, 2, generator=torch.Generator().manual_seed(0)).to(dtype).T
+    before = scores.clone()
+    masked = ConstraintLogitsProcessor(constraint, 0)(rows, scores)
+    assert masked.dtype == dtype
     for row in range(2):
         for column in range(width):
-            word = int(words[row, column >> 5]) if column >> 5 < words.shape[1] else 0
-            assert torch.isfinite(masked[row, column]).item() == bool(word >> (column & 31) & 1)
+            is_allowed = column < 304 and int(mask[0, column >> 5]) >> (column & 31) & 1
+            assert masked[row, column] == (before[row, column] if is_allowed else -torch.inf)
+    assert torch.equal(scores, before)
+
+
+def test_masks_in_a_pool_are_those_of_each_step(
+    constraint: Constraint, json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random walks of rows that end at different times, with a budget and without; every mask is that of the host."""
+    unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
+    for tested, budget in ((constraint, None), (unique, None), (unique, 14)):
+        torch.manual_seed(0)
+        plain = ConstraintLogitsProcessor(tested, 0, max_new_tokens=budget)
+        pooled = ConstraintLogitsProcessor(tested, 0, max_new_tokens=budget)
+        rows = torch.zeros(6, 0, dtype=torch.int64)
+        scores = torch.randn(6, WIDTH)
+        for _ in range(24 if budget is None else budget):
+            expected = plain(rows, scores)
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "_POOLED", {"cpu"})
+                assert torch.equal(pooled(rows, scores), expected)
+            rows = torch.cat((rows, torch.multinomial(torch.softmax(expected, dim=-1), 1)), dim=1)
+        assert plain._pool is None
+        assert pooled._pool is not None
+
+
+@pytest.mark.usefixtures("where_masks_are")
+def test_rows_whose_matchers_have_the_same_state_id(json_vocabulary: Vocabulary) -> None:
+    """What must differ is no part of it: the masks do differ, by the quotation mark that would repeat an item."""
+    unique = compile(json_schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}), json_vocabulary)
+    processor = ConstraintLogitsProcessor(unique, 0)
+    token = {text: index for index, text in enumerate(json_vocabulary.tokens)}
+    rows = torch.tensor([[token[bytes([byte])] for byte in text] for text in (b'["a","a', b'["b","a')])
+    one, two = (unique.matcher(), unique.matcher())
+    assert all(one.accept(each) for each in rows[0].tolist())
+    assert all(two.accept(each) for each in rows[1].tolist())
+    assert one.state_id == two.state_id
+    for _ in range(2):
+        masked = processor(rows, torch.zeros(2, WIDTH))
+        assert torch.isfinite(masked[:, token[b'"']]).tolist() == [False, True]
+
+
+def test_masks_that_are_in_the_pool_are_not_sent_again(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its masks have been met, a step of a batch sends four bytes a row."""
+    monkeypatch.setattr(module, "_POOLED", {"cpu"})
+    processor = ConstraintLogitsProcessor(constraint, 0)
+    output = torch.tensor(constraint.vocabulary.tokenize('{"name": "abc", "ab": null}'))
+    uploaded = []
+    for _ in range(2):
+        for length in range(len(output) + 1):
+            processor(output[:length].expand(8, -1), torch.zeros(8, WIDTH))
+        assert processor._pool is not None
+        uploaded.append(processor._pool.uploaded_bytes)
+        processor.reset()
+    assert uploaded[0] == uploaded[1] > 0
+    assert processor._pool.step_bytes == 2 * (len(output) + 1) * 8 * 4
 
 
 def loop(model: Any, constraint: Constraint, inputs: dict[str, Any], **options: Any) -> Any:
