@@ -234,7 +234,9 @@ class _Shown:
         from structgen.cli.canvas_screen import CanvasScreen
         from structgen.decode.diffusion.replay import Recorder
 
-        model = diffusion_model_of(name, progress, trust_remote_code=self._request.trust_remote_code)
+        model = diffusion_model_of(
+            name, progress, trust_remote_code=self._request.trust_remote_code, device=self._request.device
+        )
         self._model = model
         self.recorder = Recorder()
         if self._request.stream:

@@ -44,6 +44,7 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     stream: bool,
     as_json: bool,
     trace: str | None,
+    device: str = "auto",
     load: Callable[[str | None, ProgressLine], AnyModel] | None = None,
     progress: ProgressLine | None = None,
     on_run: Callable[[Run[Any]], object] | None = None,
@@ -60,6 +61,7 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
         stream: write the text as it is made.
         as_json: write a line of JSON a run.
         trace: where to write the trace of the last run.
+        device: where a model runs that ``load`` does not load.
         load: loads the model; by default one that writes token by token.
         progress: shows how far it is.
         on_run: told of each run once it is written.
@@ -72,7 +74,7 @@ def run_program(  # noqa: PLR0913  what the options of the command say, by name
     bound = _arguments(program, arguments)
     progress = progress or ProgressLine()
     try:
-        loaded = (load or model_of)(model, progress)
+        loaded = load(model, progress) if load is not None else model_of(model, progress, device=device)
         for seed in seeds:
             run = _follow(program, bound, loaded, progress, stream, {**changes, "sampler": sampler, "seed": seed})
             progress.close()

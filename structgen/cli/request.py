@@ -24,6 +24,7 @@ class Request:
     prompt: str | None
     prompt_file: str | None
     model: str | None
+    device: str
     trust_remote_code: bool
     decoder: Decoder
     max_tokens: int | None

@@ -57,6 +57,13 @@ class _Task:
     help="A hub id, a folder or a GGUF file.  [default: SmolLM2-135M-Instruct, or the embedded diffusion model]",
 )
 @click.option(
+    "--device",
+    metavar="D",
+    default="auto",
+    show_default=True,
+    help="Where the model runs: auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
+)
+@click.option(
     "--decoder",
     type=click.Choice(get_args(Decoder)),
     default="autoregressive",
@@ -162,7 +169,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     try:
         drafter = drafter_of(request.drafter, progress)
         _check_drafter(request, drafter, sampler)
-        model = model_of(request.model, progress)
+        model = model_of(request.model, progress, device=request.device)
         constraint = compile_source(read, model.vocabulary)
         ids = model.encode_prompt(prompt, chat=not request.no_chat)
         task = _Task(model, constraint, ids, sampler, potentials, drafter, progress)
@@ -210,6 +217,7 @@ def _run_program(path: str, request: Request) -> int:
         path,
         request.arg,
         model=request.model,
+        device=request.device,
         progress=progress,
         changes=changes,
         sampler=sampler,

@@ -19,40 +19,42 @@ EMBEDDED: Final = "embedded"
 """What ``--model`` calls the model that is used without it."""
 
 
-def model_of(name: str | None, progress: ProgressLine) -> LanguageModel:
+def model_of(name: str | None, progress: ProgressLine, *, device: str = "auto") -> LanguageModel:
     """Load a model.
 
     Raises:
-        Failure: there is no model of this name, or it cannot be loaded.
+        Failure: there is no model of this name, it cannot be loaded, or there is no such device.
         ModelError: the embedded model cannot be fetched.
     """
     from structgen.models import load_model
 
     try:
-        return load_model(None if name == EMBEDDED else name, progress=progress)
+        return load_model(None if name == EMBEDDED else name, device=device, progress=progress)
     except ModelError as error:
-        if name in {None, EMBEDDED}:
+        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
             raise
         raise Failure(str(error), UNUSABLE) from error
     finally:
         progress.close()
 
 
-def diffusion_model_of(name: str | None, progress: ProgressLine, *, trust_remote_code: bool) -> DiffusionModel:
+def diffusion_model_of(
+    name: str | None, progress: ProgressLine, *, trust_remote_code: bool, device: str = "auto"
+) -> DiffusionModel:
     """Load a diffusion model.
 
     Raises:
-        Failure: there is no model of this name, or it cannot be loaded.
+        Failure: there is no model of this name, it cannot be loaded, or there is no such device.
         ModelError: the embedded model cannot be loaded.
     """
     from structgen.models import load_diffusion_model
 
     try:
         return load_diffusion_model(
-            None if name == EMBEDDED else name, trust_remote_code=trust_remote_code, progress=progress
+            None if name == EMBEDDED else name, trust_remote_code=trust_remote_code, device=device, progress=progress
         )
     except ModelError as error:
-        if name in {None, EMBEDDED}:
+        if name in {None, EMBEDDED} and not error.subject.startswith("device"):
             raise
         raise Failure(str(error), UNUSABLE) from error
     finally:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, final
 
 from structgen.decode.look_ahead import LookAhead
-from structgen.models.protocol import Extension, TreeSession
+from structgen.decode.rows import Rows, on_host
+from structgen.models.protocol import Extension, ResidentSession, TreeSession
 from structgen.models.token_tree import ChainSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.protocol import LanguageModel, Logits, Session
+    from structgen.decode.rows import Row
+    from structgen.models.protocol import LanguageModel, Logits, ResidentLogits, Session
     from structgen.models.token_tree import TokenTree
 
 __all__ = ["Context"]
@@ -134,7 +136,17 @@ class Context:
     @property
     def branches(self) -> bool:
         """Whether all of a tree can be looked at in one pass, or only its first chain."""
-        return isinstance(self._session, TreeSession) and self._session.can_branch
+        return self._branching is not None
+
+    @property
+    def _branching(self) -> TreeSession | None:
+        session = self._session
+        return session if isinstance(session, TreeSession) and session.can_branch else None
+
+    @property
+    def _resident(self) -> ResidentSession | None:
+        session = self._session
+        return session if isinstance(session, ResidentSession) and session.is_resident else None
 
     @property
     def looks_ahead(self) -> bool:
@@ -145,9 +157,9 @@ class Context:
         """
         return self.branches or bool(getattr(self._session, "cuts_freely", True))
 
-    def known(self, count: int, *, end: int | None = None) -> list[Logits]:
-        """The logits that ``laws`` would return, up to the first that a look ahead does not tell."""
-        rows: list[Logits] = []
+    def known(self, count: int, *, end: int | None = None) -> list[Row]:
+        """The logits that ``rows`` would return, up to the first that a look ahead does not tell."""
+        rows: list[Row] = []
         ahead = self._ahead
         end = len(self._tokens) if end is None else end
         first = end - count + 1
@@ -163,6 +175,12 @@ class Context:
     def laws(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
     ) -> list[Logits]:
+        """What ``rows`` returns, on the host."""
+        return [on_host(row) for row in self.rows(count, tree, end=end, again=again)]
+
+    def rows(
+        self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
+    ) -> list[Row]:
         """Return the logits after each of the last ``count`` tokens, from a look ahead or from the model.
 
         What the model has not seen is run in one forward pass, a prompt of several tokens before the first of the
@@ -184,24 +202,20 @@ class Context:
         unseen = self._tokens[seen:end]
         missing = count - len(rows)
         if len(unseen) > missing > 1:
-            rows.append(self._session.extend(unseen[: 1 - missing]))
+            rows.extend(self._run(unseen[: 1 - missing], every=False))
             unseen, missing = unseen[1 - missing :], missing - 1
         every = 1 < missing == len(unseen)
         if tree is None or not (self.branches or (self.looks_ahead and (every or len(unseen) <= _SHORT))):
-            rows.extend(self._session.extend_all(unseen) if every else self._session.extend(unseen)[None])
+            rows.extend(self._run(unseen, every=every))
             return rows
-        trees: TreeSession | ChainSession
-        if isinstance(self._session, TreeSession) and self._session.can_branch:
-            trees = self._session
-        else:
-            trees = ChainSession(self._session, name=self.model.name)
+        trees = self._branching or ChainSession(self._session, name=self.model.name)
         try:
-            found = trees.extend_tree(unseen, tree, all_positions=every)
-            self._look(trees, tree, found[missing - 1 :])
+            found = self._run_tree(trees, unseen, tree, every=every)
+            self._look(trees, tree, found, first=missing - 1)
         except BaseException:  # Ctrl-C may land behind the pass, where the cache holds a chain
             self._forget(len(self._tokens))
             raise
-        rows.extend(found[:missing])
+        rows.extend(Rows(found, 0, missing))
         return rows
 
     def extension(self, tree: TokenTree | None = None) -> Extension:
@@ -224,7 +238,7 @@ class Context:
         self._ahead = None
         if tree is None or not isinstance(self._session, TreeSession):
             return rows
-        self._look(self._session, tree, rows)
+        self._look(self._session, tree, rows, first=0)
         law: Logits = rows[0]
         return law
 
@@ -243,10 +257,29 @@ class Context:
         self._ahead = self._trees = None
         self._session.close()
 
-    def _look(self, trees: TreeSession | ChainSession, tree: TokenTree, rows: Logits) -> None:
-        """Note what a pass told of a tree behind all tokens, ``[1 + n, V]``, and what holds the tree."""
+    def _run(self, token_ids: Sequence[int], *, every: bool) -> Rows:
+        """Extend the session; the logits after each of the tokens, or after the last."""
+        if (resident := self._resident) is not None:
+            return Rows(resident.extend_resident(token_ids, all_positions=every))
+        return Rows(self._session.extend_all(token_ids) if every else self._session.extend(token_ids)[None])
+
+    def _run_tree(
+        self, trees: TreeSession | ChainSession, token_ids: Sequence[int], tree: TokenTree, *, every: bool
+    ) -> Logits | ResidentLogits:
+        """As ``_run``, and look at a tree behind the tokens."""
+        if (resident := self._resident) is None:
+            return trees.extend_tree(token_ids, tree, all_positions=every)
+        if isinstance(trees, ChainSession):
+            return trees.extend_resident(resident, token_ids, tree, all_positions=every)
+        return resident.extend_resident(token_ids, all_positions=every, tree=tree)
+
+    def _look(
+        self, trees: TreeSession | ChainSession, tree: TokenTree, logits: Logits | ResidentLogits, *, first: int
+    ) -> None:
+        """Note what a pass told of a tree behind all tokens, from row ``first`` on, and what holds the tree."""
         self._trees = trees
-        self._ahead = LookAhead(len(self._tokens), tree, rows)
+        nodes = tree.first_chain() if isinstance(trees, ChainSession) else None
+        self._ahead = LookAhead(len(self._tokens), tree, Rows(logits, first), nodes)
 
     def _settle(self) -> None:
         """Take over what a look ahead has run of the tokens that came."""

@@ -11,6 +11,7 @@ in the tokens that are left, the mask is replaced by one that cannot, so every o
 from __future__ import annotations
 
 import codecs
+import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -21,13 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.potentials import Gate
-from structgen.decode.projection import allowed_ids, log_mass, project, runners_up
+from structgen.decode.projection import allowed_ids, log_mass, no_law, nothing_possible, project, runners_up
+from structgen.decode.resident_questions import ask_together, choosing, only_token, shape_of, tree_questions
 from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.rows import ResidentRow, Row, on_host
 from structgen.decode.sampler import Multinomial, Sampler
 from structgen.decode.speculative.drafts import Drafts
 from structgen.decode.tempering import at_temperature, check_tempering
 from structgen.decode.writer import Withheld, Writer
 from structgen.errors import GenerationError
+from structgen.models.protocol import Scoring
 
 if TYPE_CHECKING:
     from structgen.decode.context import Context
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from structgen.decode.speculative.draft_tree import DraftTree
     from structgen.decode.speculative.speculation import Speculation
     from structgen.engine import Constraint, Matcher, Vocabulary
-    from structgen.models.protocol import Logits
+    from structgen.models.protocol import Chosen, Logits, Question, ResidentLogits, Shaping
 
 __all__ = ["Chunk", "Generation"]
 
@@ -188,21 +192,18 @@ class Generation:
 
     def draw(self, log_p: NDArray[np.float64]) -> int:
         """Let the sampler choose an index of normalised log-probabilities."""
-        if len(log_p) == 1:
-            return 0
-        sampler = self._sampler
-        if self._is_tempered:
-            temperature = self._matcher.temperature()
-            if temperature is not None:
-                sampler = at_temperature(sampler, temperature)
-        return sampler.draw(log_p, self._generator)
+        return 0 if len(log_p) == 1 else self._sampler_here().draw(log_p, self._generator)
+
+    def _sampler_here(self) -> Sampler:
+        temperature = self._matcher.temperature() if self._is_tempered else None
+        return self._sampler if temperature is None else at_temperature(self._sampler, temperature)
 
     def logits(self) -> Logits:
         """Run what is pending through the model, and return the logits of the token that comes next.
 
         Whoever does not go on with a token then calls ``context.prepare()``, so that the next pass has one to run.
         """
-        last: Logits = self._forward(ahead=True)[-1]
+        last = on_host(self._forward(ahead=True)[-1])
         unseen = self._context.unseen
         if unseen:  # the law was known, but the session does not hold the tokens any more
             return self._context.session.extend(unseen)
@@ -403,7 +404,7 @@ class Generation:
                     raise self._dead_end()
                 self._turn_back()
                 continue
-            token = None if is_accepting and self._vocabulary.eos else _only_token(ordinary)
+            token = None if is_accepting and self._vocabulary.eos else only_token(ordinary)
             if token is None or (self._admits(token) and not matcher.accept(token)):
                 return []
             if token in self._withheld_here():
@@ -473,7 +474,11 @@ class Generation:
 
     def _choose(self) -> int | None:
         """Let the model and the sampler choose among what the mask allows; None is the stop, or nothing is left."""
-        logits = self._forward(ahead=True, draft=True)[-1]
+        row = self._forward(ahead=True, draft=True)[-1]
+        shape = self._resident_shape(row)
+        if isinstance(row, ResidentRow) and shape is not None:
+            return self._choose_there(row, shape)
+        logits = on_host(row)
         total = log_mass(logits)
         ids = allowed_ids(self._mask[0], self._vocabulary.size)
         chosen: int | None = None
@@ -504,6 +509,43 @@ class Generation:
             return self._take(Step(None, False, log_mass(projection.log_p[ends]), projection.log_z, others))
         return self._take(Step(token, False, logprob, projection.log_z, others))
 
+    def _choose_there(self, row: ResidentRow, shape: Shaping) -> int | None:
+        """As ``_choose``, where the logits stay with the model."""
+        mask, eos = self._mask[0], self._vocabulary.eos
+        while True:
+            chosen = row.logits.ask(choosing(row.place, mask, shape, self._generator))
+            if not chosen.is_finite:
+                raise no_law()
+            if chosen.token < 0:
+                raise nothing_possible(allowed_ids(mask, self._vocabulary.size))
+            if self._admits(None if chosen.token in eos else chosen.token):
+                break
+            self._exclude()
+            if not mask.any():
+                self._context.prepare()
+                return None
+        if chosen.token not in eos:
+            return self._take(Step(chosen.token, False, chosen.log_p, chosen.log_z))
+        return self._take(Step(None, False, self._stop_log_p(row, chosen), chosen.log_z))
+
+    def _stop_log_p(self, row: ResidentRow, chosen: Chosen) -> float:
+        """Of the stop among what is allowed: one event, whichever of several EOS ids is drawn."""
+        ends = self._ends()
+        return chosen.log_p if len(ends) == 1 else min(self._log_p(row, ends) - chosen.log_z, 0.0)
+
+    def _ends(self) -> list[int]:
+        """The EOS ids that the mask allows."""
+        words = self._mask[0]
+        return [token for token in self._vocabulary.eos if words[token >> 5] >> (token & 31) & 1]
+
+    def _resident_shape(self, row: Row) -> Shaping | None:
+        """What the next token is drawn from where a row is asked for it; None where it has to be looked at."""
+        if not isinstance(row, ResidentRow) or self._alternatives:
+            return None
+        if self._drafts is not None and self._drafts.has_drawn:
+            return None
+        return shape_of(self._sampler_here())
+
     def _write(self, writer: Writer) -> None:
         """Let a sampler of whole outputs write all that is missing, and plan to take it; or end what is written."""
         if writer.is_complete(self.tokens):
@@ -530,12 +572,13 @@ class Generation:
         self._scored = len(self._steps)
         return token
 
-    def _forward(self, *, ahead: bool, draft: bool = False) -> list[Logits]:
+    def _forward(self, *, ahead: bool, draft: bool = False, stop: bool = False) -> list[Row]:
         """Run the pending tokens and score the forced ones among them.
 
         Args:
             ahead: whether the last of them is run too, so that the last row is what comes after it.
-            draft: whether guesses may be run with them; the mask is that of the next token.
+            draft: whether a token is chosen next, under the mask, so that guesses may be run with them.
+            stop: whether the stop is scored behind the last of them.
 
         Returns:
             The logits before each unscored token, and those after the last one if ``ahead``.
@@ -551,21 +594,66 @@ class Generation:
             drafts.spare()
             drafts = None
         began = perf_counter()
-        rows = self._rows(count, end, None if drafts is None else drafts.tree)
-        spent = perf_counter() - began
+        tree = None if drafts is None else drafts.tree
+        rows = self._rows(count, end, tree)
+        in_masks = self._foresee(rows, unscored, tree, chooses=draft, stops=stop)
+        spent = perf_counter() - began - in_masks
+        self._time_mask += in_masks
         self._time_model += spent
         if drafts is not None:
             drafts.observe(self._context, rows[-1], spent)
         for offset, token in enumerate(unscored):
-            log_z = float(rows[offset][token]) - log_mass(rows[offset])
-            self._steps[self._scored + offset] = Step(token, True, 0.0, log_z)
+            self._steps[self._scored + offset] = Step(token, True, 0.0, self._log_p(rows[offset], [token]))
         self._scored += len(unscored)
         return rows
 
-    def _rows(self, count: int, end: int, tree: DraftTree | None) -> list[Logits]:
+    def _log_p(self, row: Row, tokens: Sequence[int]) -> float:
+        """Log of the probability that the model gives to some tokens together."""
+        if not isinstance(row, ResidentRow):
+            return log_mass(row[list(tokens)]) - log_mass(row)
+        questions = [Scoring(row.place, token) for token in tokens]
+        row.logits.foresee(questions)
+        answers = [row.logits.ask(question) for question in questions]
+        if not all(answer.is_finite for answer in answers):
+            raise no_law()
+        return log_mass(np.array([answer.log_z for answer in answers]))
+
+    def _foresee(
+        self, rows: Sequence[Row], unscored: Sequence[int], tree: DraftTree | None, *, chooses: bool, stops: bool
+    ) -> float:
+        """Ask what will be asked of a pass, all at once; return the seconds that masks took of it.
+
+        Where the logits are arrays there is nothing to do.
+        """
+        row = rows[-1]
+        if not isinstance(row, ResidentRow):
+            return 0.0
+        asked: list[tuple[ResidentLogits, Question]] = [
+            (each.logits, Scoring(each.place, token))
+            for each, token in zip(rows, unscored, strict=False)
+            if isinstance(each, ResidentRow)
+        ]
+        shape = self._resident_shape(row) if chooses else None
+        ends = self._vocabulary.eos if stops else () if shape is None else self._ends()
+        if stops or len(ends) > 1:  # the stop is all of them together
+            asked += ((row.logits, Scoring(row.place, token)) for token in ends)
+        began = perf_counter()
+        if shape is not None:
+            asked.append((row.logits, choosing(row.place, self._mask[0], shape, copy.deepcopy(self._generator))))
+            ahead = self._context.ahead
+            if tree is not None and ahead is not None and not self._withheld and not self._potentials:
+                asked += tree_questions(tree, ahead.told, self._matcher, shape, self._generator)
+        in_masks = perf_counter() - began
+        ask_together(asked)
+        if chooses and shape is None:
+            on_host(row)
+        return in_masks
+
+    def _rows(self, count: int, end: int, tree: DraftTree | None) -> list[Row]:
         """The logits after each of the last ``count`` of ``end`` tokens of the context."""
+        rows: list[Row]
         if self._jump_forward:
-            rows = self._context.laws(count, tree.token_tree() if tree else None, end=end)
+            rows = self._context.rows(count, tree.token_tree() if tree else None, end=end)
         else:
             session = self._context.session
             unseen = self._context.tokens[session.length : end]
@@ -585,10 +673,9 @@ class Generation:
         forced_stop = stopped and self._steps[-1].log_z is None
         if not forced_stop and self._scored >= len(self._tokens):
             return
-        last = self._forward(ahead=forced_stop)[-1]
+        last = self._forward(ahead=forced_stop, stop=forced_stop)[-1]
         if forced_stop:
-            log_z = log_mass(last[list(self._vocabulary.eos)]) - log_mass(last)
-            self._steps[-1] = Step(None, True, 0.0, log_z)
+            self._steps[-1] = Step(None, True, 0.0, self._log_p(last, self._vocabulary.eos))
 
 
 def _words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:
@@ -597,12 +684,3 @@ def _words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:
     bits[list(ids)] = 0
     words: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
     return words
-
-
-def _only_token(row: NDArray[np.int32]) -> int | None:
-    """The id of the one bit that is set in a mask row that is not empty; None if there are more."""
-    words = np.flatnonzero(row)
-    word = int(row[words[0]]) & 0xFFFFFFFF
-    if len(words) > 1 or word & (word - 1):
-        return None
-    return int(words[0]) * 32 + word.bit_length() - 1

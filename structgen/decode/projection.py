@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from structgen.errors import GenerationError
 
-__all__ = ["Projection", "allowed_ids", "log_mass", "project", "runners_up"]
+__all__ = ["Projection", "allowed_ids", "log_mass", "no_law", "nothing_possible", "project", "runners_up"]
 
 _REMEDY: Final = "check the model's weights and number format"
 
@@ -51,7 +51,7 @@ def log_mass(logits: NDArray[Any]) -> float:
     if top == -np.inf:
         return top
     if not np.isfinite(top):
-        raise GenerationError("logits", "the model returned NaN or infinity", remedy=_REMEDY)
+        raise no_law()
     values = np.subtract(logits, top, dtype=np.float64)
     np.exp(values, out=values)
     return top + float(np.log(values.sum()))
@@ -74,14 +74,24 @@ def project(logits: NDArray[np.float32], ids: NDArray[np.intp], total: float | N
     kept = logits[ids].astype(np.float64)
     mass = log_mass(kept)
     if mass == -np.inf:
-        raise GenerationError(
-            "logits",
-            "the model gives probability zero to every token that the grammar allows",
-            evidence=f"{len(ids)} tokens are allowed, for instance {ids[:8].tolist()}",
-            remedy="check for another logits processor before the grammar's mask",
-        )
+        raise nothing_possible(ids)
     kept -= mass
     return Projection(ids, kept, mass - total)
+
+
+def no_law() -> GenerationError:
+    """The refusal of logits with NaN or plus infinity among them."""
+    return GenerationError("logits", "the model returned NaN or infinity", remedy=_REMEDY)
+
+
+def nothing_possible(ids: NDArray[np.intp]) -> GenerationError:
+    """The refusal of logits that leave nothing to choose among the allowed ``ids``."""
+    return GenerationError(
+        "logits",
+        "the model gives probability zero to every token that the grammar allows",
+        evidence=f"{len(ids)} tokens are allowed, for instance {ids[:8].tolist()}",
+        remedy="check for another logits processor before the grammar's mask",
+    )
 
 
 def runners_up(projection: Projection, chosen: int, count: int) -> tuple[tuple[int, float], ...]:

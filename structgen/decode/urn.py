@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.sampler import BLOCK, block_sums, index_at
 
-__all__ = ["TokenUrn", "Urn"]
+__all__ = ["TokenUrn", "Urn", "draw_misses"]
 
 Number_co = TypeVar("Number_co", covariant=True)
 _LEAST: Final = 1e-300
@@ -98,17 +98,24 @@ class TokenUrn:
         self._set(token, float(self._full[token]))
 
     def misses(self, most: float) -> float:
-        """See ``Urn``: by the inverse distribution function of the geometric law."""
-        uniform = 1 - self._generator.random()  # in (0, 1]
-        left = self.left
-        if left >= 1:
-            return 0
-        if left == 0:
-            return most
-        count = math.log(uniform) / math.log1p(-left)  # P(k or more) = (1 - left)^k
-        return min(float(math.floor(count)), most)
+        """See ``Urn``."""
+        return draw_misses(self.left, most, self._generator)
 
     def _set(self, token: int, weight: float) -> None:
         self._weights[token] = weight
         block = token // BLOCK
         self._sums[block] = self._weights[block * BLOCK : (block + 1) * BLOCK].sum()
+
+
+def draw_misses(left: float, most: float, generator: np.random.Generator) -> float:
+    """Draw what ``Urn.misses`` returns of an urn with ``left`` in it, by the geometric law's inverse distribution.
+
+    One uniform number.
+    """
+    uniform = 1 - generator.random()  # in (0, 1]
+    if left >= 1:
+        return 0
+    if left == 0:
+        return most
+    count = math.log(uniform) / math.log1p(-left)  # P(k or more) = (1 - left)^k
+    return min(float(math.floor(count)), most)

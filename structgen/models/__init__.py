@@ -53,6 +53,7 @@ def load_model(
     dtype: str = "auto",
     progress: Progress | None = None,
     threads: int | None = None,
+    resident: bool | None = None,
 ) -> LanguageModel:
     """Load a language model.
 
@@ -66,6 +67,8 @@ def load_model(
             own elsewhere.
         progress: told of the stages of loading; by default nothing is reported.
         threads: CPU threads of torch, for the whole process; None leaves torch's setting as it is.
+        resident: whether logits stay on the model's device, where tokens are chosen; None where that is a GPU.  The
+            output is the same, but for rounding in float32.
 
     Returns:
         The model; a new one at each call.
@@ -80,14 +83,22 @@ def load_model(
     if threads is not None:
         _set_threads(threads)
     if source is None:
-        return load_embedded(device=device, dtype=dtype, progress=progress)
+        return load_embedded(device=device, dtype=dtype, progress=progress, resident=resident)
     if isinstance(source, tuple):
-        return from_transformers(*_pair(source))
-    return _load_named(source, device=device, dtype=dtype, progress=progress or silent)
+        return from_transformers(*_pair(source), resident=resident)
+    return _load_named(source, device=device, dtype=dtype, progress=progress or silent, resident=resident)
 
 
-def from_transformers(model: Any, tokenizer: Any, *, name: str | None = None) -> TransformersModel:
+def from_transformers(
+    model: Any, tokenizer: Any, *, name: str | None = None, resident: bool | None = None
+) -> TransformersModel:
     """Take over a loaded causal language model of transformers and its tokenizer.
+
+    Args:
+        model: it, as loaded, or as ``torch.compile`` made it.
+        tokenizer: its tokenizer.
+        name: what messages call it.
+        resident: see ``load_model``.
 
     Raises:
         ModelError: it keeps no key-value cache, or names no end token.
@@ -96,10 +107,12 @@ def from_transformers(model: Any, tokenizer: Any, *, name: str | None = None) ->
     require("torch", "transformers")
     from structgen.models.transformers_model import TransformersModel
 
-    return TransformersModel(model, tokenizer, name=name)
+    return TransformersModel(model, tokenizer, name=name, resident=resident)
 
 
-def _load_named(source: str | Path, *, device: str, dtype: str, progress: Progress) -> LanguageModel:
+def _load_named(
+    source: str | Path, *, device: str, dtype: str, progress: Progress, resident: bool | None
+) -> LanguageModel:
     """Find out what ``source`` names before anything heavy is imported."""
     from structgen.models import hub
     from structgen.models.location import find_local
@@ -117,6 +130,7 @@ def _load_named(source: str | Path, *, device: str, dtype: str, progress: Progre
         dtype=dtype,
         progress=progress,
         local_files_only=reach is hub.Reach.CACHED,
+        resident=resident,
     )
 
 

@@ -38,8 +38,16 @@ _HUB_FILES = [
 ]
 
 
-def load_embedded(*, device: str = "auto", dtype: str = "auto", progress: Progress | None = None) -> LlamaModel:
+def load_embedded(
+    *, device: str = "auto", dtype: str = "auto", progress: Progress | None = None, resident: bool | None = None
+) -> LlamaModel:
     """Load the embedded model, fetching and converting it first where the cache lacks it.
+
+    Args:
+        device: see ``structgen.models.load_model``.
+        dtype: see ``structgen.models.load_model``.
+        progress: told of the stages.
+        resident: see ``structgen.models.load_model``.
 
     Raises:
         ModelError: a package is missing, no source can be reached, a download is broken, or the disk is full.
@@ -54,7 +62,9 @@ def load_embedded(*, device: str = "auto", dtype: str = "auto", progress: Progre
     from structgen.models.llama_model import LlamaModel
 
     # "auto" is float32 on every device: what the cache holds, and small enough for any of them.
-    return LlamaModel(folder, name=NAME, device=placement.device, dtype=placement.dtype or torch.float32)
+    return LlamaModel(
+        folder, name=NAME, device=placement.device, dtype=placement.dtype or torch.float32, resident=resident
+    )
 
 
 def embedded_folder(*, progress: Progress | None = None) -> Path:

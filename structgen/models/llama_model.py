@@ -15,6 +15,7 @@ from structgen.models.llama_cache import KeyValues
 from structgen.models.llama_layers import LlamaLayers
 from structgen.models.llama_network import LlamaNetwork
 from structgen.models.protocol import Extension
+from structgen.models.resident_logits import Residence, TorchLogits, is_resident_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    from structgen.models.protocol import Logits, Mixture, Prompt
+    from structgen.models.protocol import Logits, Mixture, Prompt, ResidentLogits
     from structgen.models.token_tree import TokenTree
 
 __all__ = ["LlamaModel", "LlamaSession"]
@@ -38,13 +39,18 @@ class LlamaModel:
         name: what messages call the model.
         device: where to run it.
         dtype: of weights, cache and sums.
+        resident: whether logits stay on the device, where tokens are chosen; None where that is a GPU.
 
     Raises:
         ModelError: a file is missing or damaged.
     """
 
-    def __init__(self, folder: Path, *, name: str, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, folder: Path, *, name: str, device: torch.device, dtype: torch.dtype, resident: bool | None = None
+    ) -> None:
         self.name = name
+        self.is_resident = is_resident_on(device, resident)
+        self.residence = Residence()
         self.folder = folder
         self.network = LlamaNetwork.load(folder, device=device, dtype=dtype, name=name)
         self.max_context: int | None = self.network.shape.max_context
@@ -98,6 +104,18 @@ class LlamaModel:
         Raises:
             GenerationError: it fails; then no session is extended.
         """
+        rows: list[Logits] = [each.cpu().numpy() for each in self.run_resident(sessions, parts)]
+        return [
+            each if part.all_positions or part.tree is not None else each[0]
+            for each, part in zip(rows, parts, strict=True)
+        ]
+
+    def run_resident(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[torch.Tensor]:
+        """As ``run``; for each session its rows ``[n, size]``, which stay on the device.
+
+        Raises:
+            GenerationError: as ``run``.
+        """
         for session in sessions:
             session.drop_tree()  # the pass overwrites it
         try:
@@ -110,16 +128,12 @@ class LlamaModel:
                 evidence=f"{error} at " + ", ".join(f"{part.start} + {part.rows}" for part in parts) + " tokens",
                 remedy="shorten the prompt or choose another device",
             ) from error
-        rows: list[Logits] = [each.cpu().numpy() for each in logits]
         start = 0
         for session, part in zip(sessions, parts, strict=True):
             session.note(watched, start, start + part.rows)
             start += part.rows
             session.take(part)
-        return [
-            each if part.all_positions or part.tree is not None else each[0]
-            for each, part in zip(rows, parts, strict=True)
-        ]
+        return logits
 
     def __repr__(self) -> str:
         return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
@@ -173,6 +187,18 @@ class LlamaSession(LlamaLayers):
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""
         return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentSession.is_resident``."""
+        return self.model.is_resident
+
+    def extend_resident(
+        self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
+    ) -> ResidentLogits:
+        """See ``ResidentSession.extend_resident``."""
+        part = self.part(token_ids, all_positions=all_positions, tree=tree)
+        return TorchLogits(self.model.residence, self.model.run_resident([self], [part])[0])
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """See ``TreeSession.keep``; entries are copied only where the nodes are not the first of the tree."""

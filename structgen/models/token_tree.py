@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from structgen.errors import GenerationError
 from structgen.models.extension import check_kept
 
 if TYPE_CHECKING:
-    from structgen.models.protocol import Logits, Session
+    from structgen.models.protocol import Logits, ResidentLogits, ResidentSession, Session
 
 __all__ = ["ChainSession", "TokenTree"]
+
+_Rows = TypeVar("_Rows")
 
 
 class TokenTree(NamedTuple):
@@ -111,23 +114,34 @@ class ChainSession:
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""
+        rows = self._run(self._session.extend_all, token_ids, tree)
+        order = _rows_of(len(token_ids), tree, all_positions=all_positions)
+        found = np.full((len(order), rows.shape[1]), np.nan, dtype=np.float32)
+        was_run = np.array(order) >= 0
+        found[was_run] = rows[np.array(order)[was_run]]
+        return found
+
+    def extend_resident(
+        self, session: ResidentSession, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False
+    ) -> ResidentLogits:
+        """As ``extend_tree``, and leave the logits where they are; ``session`` is that of the trees."""
+        rows = self._run(partial(session.extend_resident, all_positions=True), token_ids, tree)
+        return rows.arranged(_rows_of(len(token_ids), tree, all_positions=all_positions))
+
+    def _run(self, extend_all: Callable[[Sequence[int]], _Rows], token_ids: Sequence[int], tree: TokenTree) -> _Rows:
+        """Run tokens and the first chain of a tree as a sequence."""
         tree.check(name=self._name)
-        chain = tree.first_chain()
-        ahead = [tree.token_ids[node] for node in chain]
+        ahead = [tree.token_ids[node] for node in tree.first_chain()]
         if self._tree is not None:
             self.keep(())
         before = self._session.length
         try:
-            rows = self._session.extend_all([*token_ids, *ahead])
+            rows = extend_all([*token_ids, *ahead])
         except BaseException:  # Ctrl-C may land behind the pass
             self._session.truncate(min(before, self._session.length))
             raise
-        trunk = rows[: len(token_ids)] if all_positions else rows[len(token_ids) - 1 : len(token_ids)]
-        found = np.full((len(trunk) + len(tree.token_ids), rows.shape[1]), np.nan, dtype=np.float32)
-        found[: len(trunk)] = trunk
-        found[[len(trunk) + node for node in chain]] = rows[len(token_ids) :]
         self._length, self._tree = before + len(token_ids), tree
-        return found
+        return rows
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """See ``TreeSession.keep``; from the first token on that was not run, none is appended."""
@@ -135,3 +149,12 @@ class ChainSession:
         common = next((at for at, node in enumerate(nodes) if chain[at] != node), len(nodes))
         self._tree = None
         self._session.truncate(self._length + common)
+
+
+def _rows_of(count: int, tree: TokenTree, *, all_positions: bool) -> list[int]:
+    """Which row of the sequence each row of the tree is, -1 where its token was not run."""
+    order = list(range(0 if all_positions else count - 1, count))
+    behind = [-1] * len(tree.token_ids)
+    for at, node in enumerate(tree.first_chain()):
+        behind[node] = count + at
+    return order + behind

@@ -30,7 +30,13 @@ _DIGITS_FIRST = frozenset({b"smollm", b"starcoder", b"refact", b"command-r", b"c
 
 
 def load_transformers(
-    source: str | Path, *, device: str, dtype: str, progress: Progress, local_files_only: bool = False
+    source: str | Path,
+    *,
+    device: str,
+    dtype: str,
+    progress: Progress,
+    local_files_only: bool = False,
+    resident: bool | None = None,
 ) -> TransformersModel:
     """Load a causal language model and its tokenizer.
 
@@ -40,6 +46,7 @@ def load_transformers(
         dtype: see ``structgen.models.load_model``.
         progress: told of the stages.
         local_files_only: do not ask the hub.
+        resident: see ``structgen.models.load_model``.
 
     Raises:
         ModelError: the files do not make a causal language model, or a package that reads them is missing.
@@ -64,7 +71,7 @@ def load_transformers(
                 location, dtype=placement.dtype or "auto", **options
             )
             model.to(placement.device)
-        return TransformersModel(model, tokenizer, name=str(source))
+        return TransformersModel(model, tokenizer, name=str(source), resident=resident)
     except StructgenError:
         raise
     except Exception as error:  # loading runs the code of many libraries; each fails in its own way

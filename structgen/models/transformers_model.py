@@ -15,12 +15,13 @@ from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
 from structgen.models.chat import chat_prompt
 from structgen.models.extension import check_extension, check_kept, check_truncation, treeless
-from structgen.models.transformers_trees import keep_entries, takes_trees, tree_inputs
+from structgen.models.resident_logits import Residence, TorchLogits, is_resident_on
+from structgen.models.transformers_trees import keep_entries, own_entries, takes_trees, tree_inputs, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol import Logits, Prompt, ResidentLogits
     from structgen.models.token_tree import TokenTree
 
 __all__ = ["TransformersModel", "TransformersSession"]
@@ -30,32 +31,38 @@ class TransformersModel:
     """A loaded model and its tokenizer.
 
     Args:
-        model: a causal language model of transformers; it is put into evaluation mode.
+        model: a causal language model of transformers, or what ``torch.compile`` made of one; it is put into evaluation
+            mode.
         tokenizer: the tokenizer that belongs to it.
         name: what messages call the model; by default what the model itself was loaded by.
+        resident: whether logits stay on the model's device, where tokens are chosen; None where that is a GPU.
 
     Raises:
         ModelError: the model keeps no key-value cache, or neither it nor its tokenizer names an end token.
         VocabularyError: the bytes of the tokenizer's tokens are not well defined.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str | None = None) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, name: str | None = None, resident: bool | None = None) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.name: str = name or getattr(model.config, "name_or_path", "") or type(model).__name__
-        parameters = inspect.signature(model.forward).parameters
+        kind = type(written(model)).__name__
+        self.name: str = name or getattr(model.config, "name_or_path", "") or kind
+        parameters = inspect.signature(written(model).forward).parameters
         if "past_key_values" not in parameters:
             raise ModelError(
                 f"model {self.name!r}",
-                f"a {type(model).__name__} keeps no key-value cache",
+                f"a {kind} keeps no key-value cache",
                 remedy="use a causal language model (AutoModelForCausalLM)",
             )
+        self._is_compiled = written(model) is not model
         self._can_skip_logits = "logits_to_keep" in parameters
         self._keeps_all = _can_keep_all(model.config)
         bound = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         self.max_context: int | None = bound if isinstance(bound, int) and bound > 0 else None
         self.id_limit: int = model.get_input_embeddings().weight.shape[0]
         self.vocabulary = Vocabulary.load(tokenizer, size=self._head_width(), eos=self._end_ids())
+        self.is_resident = is_resident_on(model.device, resident)
+        self.residence = Residence()
 
     def _head_width(self) -> int:
         head = self.model.get_output_embeddings()
@@ -117,12 +124,14 @@ class TransformersModel:
             tree: what is run behind the tokens; None for nothing.
 
         Returns:
-            float32 logits ``[positions, size]``.
+            Logits ``[positions, size]`` as the model made them, which no later pass writes to.
         """
         extra: dict[str, Any] = {"logits_to_keep": positions} if self._can_skip_logits else {}
         if tree is not None:
             extra |= tree_inputs(self.model, len(token_ids), tree, past=cache.get_seq_length())
             token_ids = [*token_ids, *tree.token_ids]
+        if self._is_compiled:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with torch.inference_mode():
             output = self.model(
                 input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
@@ -131,7 +140,10 @@ class TransformersModel:
                 return_dict=True,
                 **extra,
             )
-            logits: torch.Tensor = output.logits[0, -positions:].float().cpu()
+            # A copy, for a part would keep all of them in memory, and a compiled model may use that memory again.
+            logits: torch.Tensor = output.logits[0, -positions:].clone()
+            if self._is_compiled:
+                own_entries(cache)
         return logits
 
     def __repr__(self) -> str:
@@ -173,18 +185,27 @@ class TransformersSession:
 
     def extend(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend``."""
-        row: Logits = self._run(token_ids, all_positions=False)[0]
+        row: Logits = self._on_host(token_ids, all_positions=False)[0]
         return row
 
     def extend_all(self, token_ids: Sequence[int], /) -> Logits:
         """See ``Session.extend_all``."""
-        return self._run(token_ids, all_positions=True)
+        return self._on_host(token_ids, all_positions=True)
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
         """See ``TreeSession.extend_tree``."""
-        if not self.can_branch:
-            raise treeless(name=self._model.name)
-        return self._run(token_ids, all_positions=all_positions, tree=tree)
+        return self._on_host(token_ids, all_positions=all_positions, tree=tree)
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentSession.is_resident``."""
+        return self._model.is_resident
+
+    def extend_resident(
+        self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
+    ) -> ResidentLogits:
+        """See ``ResidentSession.extend_resident``."""
+        return TorchLogits(self._model.residence, self._run(token_ids, all_positions=all_positions, tree=tree))
 
     def keep(self, nodes: Sequence[int], /) -> None:
         """See ``TreeSession.keep``; O(length) where the nodes are not the first of the tree, else O(1)."""
@@ -203,8 +224,14 @@ class TransformersSession:
                 self._drop_cache()
                 raise
 
-    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+    def _on_host(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+        logits: Logits = self._run(token_ids, all_positions=all_positions, tree=tree).float().cpu().numpy()
+        return logits
+
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> torch.Tensor:
         model = self._model
+        if tree is not None and not self.can_branch:
+            raise treeless(name=model.name)
         ids = check_extension(
             token_ids,
             length=self.length,
@@ -234,8 +261,7 @@ class TransformersSession:
         self._cached = len(self._tokens)
         self._tree = tree
         self.forwards += 1
-        result: Logits = logits.numpy()
-        return result
+        return logits
 
     def truncate(self, length: int, /) -> None:
         """See ``Session.truncate``; O(1), or a pass over all tokens later where the cache cannot be cut."""

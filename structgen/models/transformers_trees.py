@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from structgen.models.transformers_model import TransformersModel
 
-__all__ = ["keep_entries", "takes_trees", "tree_inputs"]
+__all__ = ["keep_entries", "own_entries", "takes_trees", "tree_inputs", "written"]
 
 _TRUNK: Final = (0, 1, 2)
 _TRIAL: Final = TokenTree((3, 4, 5, 6, 7), (-1, -1, 1, 0, 2))
@@ -68,6 +68,16 @@ def keep_entries(cache: DynamicCache, length: int, entries: Sequence[int]) -> No
         layer.keys, layer.values = keys, values
 
 
+def own_entries(cache: DynamicCache) -> None:
+    """Copy the keys and values of a cache, which a compiled model may have left where its next pass writes; O(tokens).
+
+    CUDA graphs do that (``mode="reduce-overhead"``).
+    """
+    for layer in cache.layers:
+        if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
+            layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+
+
 def takes_trees(model: TransformersModel) -> bool:
     """Whether a model's answers for a tree are those for its paths; three short passes where that is not plain.
 
@@ -78,7 +88,7 @@ def takes_trees(model: TransformersModel) -> bool:
     """
     network = model.model
     if not (
-        "position_ids" in inspect.signature(network.forward).parameters
+        "position_ids" in inspect.signature(written(network).forward).parameters
         and getattr(network, "_supports_attention_backend", False)  # its attention is given the mask as it is
         and _attention(network) in ("eager", "sdpa")
         and _sees_all(network.config, model.max_context)
@@ -88,6 +98,11 @@ def takes_trees(model: TransformersModel) -> bool:
         return _passes_trial(model)
     except Exception:  # whatever a foreign architecture raises: its trees are not run
         return False
+
+
+def written(model: Any) -> Any:
+    """The model as it was written, where ``torch.compile`` has wrapped it: with its own name and signature."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _attention(model: Any) -> str | None:
@@ -110,11 +125,11 @@ def _passes_trial(model: TransformersModel) -> bool:
     """Whether the logits after two leaves of a tree, of different depths, are those of the sequences."""
     trunk, tree = list(_TRUNK), _TRIAL
     size = len(tree.token_ids)
-    rows = model.run(trunk, model.empty_cache(), positions=size, tree=tree)
+    rows = model.run(trunk, model.empty_cache(), positions=size, tree=tree).float()
     precision = torch.finfo(model.model.dtype).eps
     for path in ((0, 3), (1, 2, 4)):
         chain = [tree.token_ids[node] for node in path]
-        expected = model.run(trunk + chain, model.empty_cache(), positions=1)[0]
+        expected = model.run(trunk + chain, model.empty_cache(), positions=1)[0].float()
         error = (rows[path[-1]] - expected).square().mean().sqrt()
         if not error <= max(_ROUNDING, 4 * precision) * expected.std():
             return False

@@ -144,7 +144,7 @@ class BranchDrafts:
             if ahead is None or not len(tree):
                 verified = Verified(len(context), DraftTree(), law[None])
             else:
-                verified = Verified(len(context), tree, ahead.rows)
+                verified = Verified(len(context), tree, ahead.told)
                 self._looked.look(context, tree)
                 looked += len(tree)
             drafting = self._draftings.get(context)

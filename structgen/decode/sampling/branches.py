@@ -18,6 +18,7 @@ from structgen.decode.context import Context
 from structgen.decode.potentials import Hypothesis, Questions
 from structgen.decode.projection import log_mass
 from structgen.decode.result import FinishReason, Result, Stats, Step
+from structgen.decode.rows import on_host
 from structgen.decode.sampling.branch_drafts import BranchDrafts, Growing
 from structgen.decode.sampling.context_pool import ContextPool
 from structgen.decode.sampling.law import BARE_END, Law
@@ -474,7 +475,7 @@ class Branches:
                 continue
             growing = Growing(branch.context, branch.matcher, self.remaining(branch), count)
             if branch.logits is None:
-                branch.logits = next(iter(branch.context.known(1)), None)
+                branch.logits = next(map(on_host, branch.context.known(1)), None)
             if branch.logits is None:
                 pending.append((branch, growing))
             else:

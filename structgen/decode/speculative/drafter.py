@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, final
 
+from structgen.decode.rows import Rows
 from structgen.decode.speculative.draft_tree import DraftTree
 
 if TYPE_CHECKING:
@@ -67,12 +69,22 @@ class Verified:
     Attributes:
         start: how many tokens the context had; the first row is the law of the next one.
         tree: what was looked at behind them; empty where nothing was.
-        rows: logits ``[1 + len(tree), V]``: after the context, and after each node.  A row that was not run is NaN.
+        logits: ``1 + len(tree)`` rows: after the context, and after each node.
     """
 
     start: int
     tree: DraftTree
-    rows: Logits
+    logits: Rows | Logits
+
+    @cached_property
+    def told(self) -> Rows:
+        """The logits, wherever they are: to ask for a few numbers of them."""
+        return self.logits if isinstance(self.logits, Rows) else Rows(self.logits)
+
+    @cached_property
+    def rows(self) -> Logits:
+        """The logits as an array, ``[1 + len(tree), V]``; a row that was not run is NaN."""
+        return self.told.on_host()
 
 
 class Drafting(ABC):

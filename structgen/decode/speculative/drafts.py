@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
+from structgen.decode.rows import Rows
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_stats import DraftStats, SourceStats
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
     from structgen.decode.context import Context
     from structgen.decode.projection import Projection
+    from structgen.decode.rows import Row
     from structgen.decode.sampler import Sampler
     from structgen.decode.speculative.speculation import Speculation
     from structgen.engine import Constraint, Matcher
-    from structgen.models.protocol import Logits
 
 __all__ = ["Drafts", "kind_of"]
 
@@ -124,7 +125,7 @@ class Drafts:
             self._has_drawn = bool(tree.drawn)
         self._time += perf_counter() - began
 
-    def observe(self, context: Context, row: Logits, seconds: float) -> None:
+    def observe(self, context: Context, row: Row, seconds: float) -> None:
         """Take in what a forward pass told.
 
         Args:
@@ -136,9 +137,9 @@ class Drafts:
         ahead, tree = context.ahead, self.tree
         if ahead is None:
             self.tree = None
-            verified = Verified(len(context), DraftTree(), row[None])
+            verified = Verified(len(context), DraftTree(), Rows.of(row))
         else:
-            verified = Verified(len(context), tree or DraftTree(), ahead.rows)
+            verified = Verified(len(context), tree or DraftTree(), ahead.told)
         size = 0 if self.tree is None else len(self.tree)
         self._start = len(context)
         self._run.append(_Pass(self._pending, self._pending + size, seconds))
@@ -148,6 +149,11 @@ class Drafts:
         if self._drafting is not None:
             self._drafting.observe(verified)
         self._time += perf_counter() - began
+
+    @property
+    def has_drawn(self) -> bool:
+        """Whether some of the last guesses were drawn, so that ``choose`` may have a say."""
+        return self._has_drawn
 
     def spare(self) -> None:
         """A choice needed no pass, for its law was known."""

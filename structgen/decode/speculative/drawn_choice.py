@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from structgen.decode.projection import allowed_ids, project
+from structgen.decode.rows import on_host
 from structgen.decode.sampler import Multinomial
 from structgen.decode.speculative.chance import Random
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, Drawn
@@ -134,7 +135,7 @@ class DrawnChoice:
             if not len(ids):
                 last = _NOTHING
                 break
-            projection = project(position.ahead.rows[1 + node], ids)
+            projection = project(on_host(position.ahead.told[1 + node]), ids)
             nodes.append(node)
             following = tree.drawn.pop(node, None)
             if following is None or len(following.tokens) != 1:

@@ -66,7 +66,7 @@ def model(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> HashM
     """What the command runs, and drafts with where it loads a draft model."""
     model = HashModel(json_vocabulary, writes=WISH)
     for module in (run_module, program_file, drafting_module):
-        monkeypatch.setattr(module, "model_of", lambda name, progress: model)
+        monkeypatch.setattr(module, "model_of", lambda name, progress, **_: model)
     return model
 
 
@@ -151,7 +151,7 @@ def test_a_drafter_that_fails_is_one_note(run: Command, name: str) -> None:
 def test_drafters_of_layers_on_a_model_that_shows_them(
     run: Command, name: str, monkeypatch: pytest.MonkeyPatch, llama: LanguageModel
 ) -> None:
-    monkeypatch.setattr(run_module, "model_of", lambda name, progress: llama)
+    monkeypatch.setattr(run_module, "model_of", lambda name, progress, **_: llama)
     pattern = ("--json", "--max-tokens", "40")
     plain = json.loads(run(*pattern, "--drafter", "none")[1])
     status, out, err = run(*pattern, "--drafter", name)

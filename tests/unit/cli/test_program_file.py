@@ -38,7 +38,7 @@ WISH = '{"x": 7, "label": "b"}'
 def file(tmp_path: Path, json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "points.py"
     path.write_text(SOURCE)
-    monkeypatch.setattr(program_file, "model_of", lambda *_: HashModel(json_vocabulary, writes=WISH))
+    monkeypatch.setattr(program_file, "model_of", lambda *_, **__: HashModel(json_vocabulary, writes=WISH))
     return str(path)
 
 

@@ -32,7 +32,7 @@ nothing = 3
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setattr(run_module, "model_of", lambda name, progress: MODEL)
+    monkeypatch.setattr(run_module, "model_of", lambda name, progress, **_: MODEL)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         status = main(["run", "--regex", PATTERN, "--prompt", "ab", "--max-tokens", "3", *arguments])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, final
 
 from structgen.decode.context import Context
+from structgen.decode.rows import on_host
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.errors import GenerationError
 
@@ -129,7 +130,7 @@ class DraftSession:
             path = tuple(tree.prefix(node))
             row = ahead.law(path)
             if row is not None:
-                self._rows[(*trunk, *path)] = row
+                self._rows[(*trunk, *path)] = on_host(row)
         if stage is not None:
             stage.told(len(context), tree, ahead.rows)
 

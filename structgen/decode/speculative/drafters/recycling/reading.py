@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from structgen.decode.projection import allowed_ids
+from structgen.decode.rows import on_host
 from structgen.decode.speculative.draft_tree import FORCED, ROOT
 from structgen.decode.speculative.drafters.recycling.choice import allowed_among
 from structgen.decode.speculative.drafters.recycling.top_tokens import top_tokens
@@ -51,10 +52,10 @@ def readings(verified: Verified, count: int, matcher: Matcher | None = None) -> 
 
     Complexity: one pass over the rows, a mask for each node.
     """
-    tree, rows = verified.tree, verified.rows
+    tree, told = verified.tree, verified.told
     forced = {parent for parent, source in zip(tree.parents, tree.sources, strict=True) if source == FORCED}
     masks = None if matcher is None else masks_along(tree, matcher)
-    was_run = ~np.isnan(rows[:, 0])
+    was_run = told.were_run()
     nodes = [
         node
         for node in range(ROOT, len(tree))
@@ -64,10 +65,13 @@ def readings(verified: Verified, count: int, matcher: Matcher | None = None) -> 
         return []
     places = np.array(nodes) + 1
     width = count if masks is None else max(_WIDER * count, _LEAST_WIDTH)
-    if was_run.all():  # a copy of the rows would cost as much as those that are not asked for
-        tokens, logits = (found[places] for found in top_tokens(rows, width))
+    resident = told.resident_top(places.tolist(), width)
+    if resident is not None:
+        tokens, logits = resident
+    elif was_run.all():  # a copy of the rows would cost as much as those that are not asked for
+        tokens, logits = (found[places] for found in top_tokens(verified.rows, width))
     else:
-        tokens, logits = top_tokens(rows[places], width)
+        tokens, logits = top_tokens(verified.rows[places], width)
     possible = logits > -np.inf
     if masks is not None:
         possible &= allowed_among(np.stack([masks[node] for node in nodes]), tokens)
@@ -76,8 +80,9 @@ def readings(verified: Verified, count: int, matcher: Matcher | None = None) -> 
         keep = np.flatnonzero(possible[index])[:count]
         ids, values = tokens[index][keep], logits[index][keep]
         if masks is not None and not len(keep):
-            every = allowed_ids(masks[node], rows.shape[1])
-            best, largest = top_tokens(rows[node + 1][None, every], count)
+            row = on_host(told[node + 1])
+            every = allowed_ids(masks[node], len(row))
+            best, largest = top_tokens(row[None, every], count)
             finite = largest[0] > -np.inf
             ids, values = every[best[0]][finite], largest[0][finite]
         result.append(Reading(node, ids.tolist(), values.tolist()))
