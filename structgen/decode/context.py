@@ -29,7 +29,7 @@ class Context:
     The session (the key-value cache) holds a beginning of the tokens; the rest reaches the model with the next forward
     pass.  So text can be added, taken back or exchanged at no cost but that of what changed.
 
-    A forward pass may look ahead at tokens that are not part of the sequence (``laws``).  Those of them that are added
+    A forward pass may look ahead at tokens that are not part of the sequence (``rows``).  Those of them that are added
     then need no pass any more: which they are is read from the tokens themselves, so cache and tokens cannot differ.
 
     Close it, or use it in a ``with`` statement, to free the cache.
@@ -288,7 +288,7 @@ class Context:
             self._trees = None
             try:
                 trees.keep(ahead.path(self._tokens[ahead.start :]))
-            except BaseException:  # as in ``laws``
+            except BaseException:  # as in ``rows``
                 self._forget(ahead.start)
                 raise
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.mask_words import only_token
 from structgen.decode.rows import ResidentRow, Rows
 from structgen.decode.sampler import Greedy, Multinomial, Sampler
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from structgen.engine import Matcher
     from structgen.models.protocol import ResidentLogits
 
-__all__ = ["ask_together", "choosing", "only_token", "shape_of", "tree_questions"]
+__all__ = ["ask_together", "choosing", "shape_of", "tree_questions"]
 
 _MOST_PROBABLE = Shaping(temperature=0.0)
 
@@ -93,12 +94,3 @@ def ask_together(questions: Iterable[tuple[ResidentLogits, Question]]) -> None:
         passes.setdefault(id(logits), (logits, []))[1].append(question)
     for logits, asked in passes.values():
         logits.foresee(asked)
-
-
-def only_token(mask: NDArray[np.int32]) -> int | None:
-    """The id of the one bit that is set in a mask that is not empty; None if there are more."""
-    words = np.flatnonzero(mask)
-    word = int(mask[words[0]]) & 0xFFFFFFFF
-    if len(words) > 1 or word & (word - 1):
-        return None
-    return int(words[0]) * 32 + word.bit_length() - 1

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.projection import log_mass, no_law
+from structgen.models.protocol import Scoring
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from structgen.models.protocol import Logits, ResidentLogits
 
-__all__ = ["ResidentRow", "Row", "Rows", "on_host"]
+__all__ = ["ResidentRow", "Row", "Rows", "log_probability", "on_host"]
 
 
 class ResidentRow(NamedTuple):
@@ -43,6 +46,22 @@ Row: TypeAlias = "Logits | ResidentRow"
 def on_host(row: Row) -> Logits:
     """Return a row as an array; it is not written to."""
     return row.logits.host(row.place) if isinstance(row, ResidentRow) else row
+
+
+def log_probability(row: Row, tokens: Sequence[int]) -> float:
+    """Log of the probability that a row gives to some tokens together.
+
+    Raises:
+        GenerationError: the model returned NaN or positive infinity.
+    """
+    if not isinstance(row, ResidentRow):
+        return log_mass(row[list(tokens)]) - log_mass(row)
+    questions = [Scoring(row.place, token) for token in tokens]
+    row.logits.foresee(questions)
+    answers = [row.logits.ask(question) for question in questions]
+    if not all(answer.is_finite for answer in answers):
+        raise no_law()
+    return log_mass(np.array([answer.log_z for answer in answers]))
 
 
 @final
