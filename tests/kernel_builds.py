@@ -4,7 +4,7 @@ The interpreter runs what the compiler refuses, and says nothing of registers.  
 ``launches`` that calls its operations once; run by this script, every kernel that they launch is compiled instead.
 Tensors stay on the CPU and what operations return is poison, so ``launches`` looks at nothing.
 
-    python tests/kernel_builds.py FILE    prints a JSON list, one entry for each kernel, target and set of types
+    python tests/kernel_builds.py FILE [TARGET]    prints a JSON list, an entry for each kernel, target and set of types
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["built"]
+__all__ = ["TARGETS", "built"]
 
 TARGETS = (80, 90)
+"""Compute capabilities, times ten: of the A100, and of the H100 and H200."""
 _TYPES = {
     "torch.float32": "*fp32",
     "torch.float16": "*fp16",
@@ -37,16 +39,23 @@ _TYPES = {
 }
 
 
-def built(file: Path) -> list[dict[str, Any]]:
-    """What the compiler says of the kernels that ``launches`` of a test file launches.
+def built(file: Path, target: int) -> list[dict[str, Any]]:
+    """What the compiler says, for one target, of the kernels that ``launches`` of a test file launches.
 
-    Each entry has ``kernel``, ``target``, ``registers``, ``spilled_bytes`` (local memory) and ``shared_bytes``.
+    Each entry has ``kernel``, ``target``, ``registers``, ``spilled_bytes`` (local memory), ``shared_bytes``,
+    ``barriers`` (how often the kernel itself asks for one), ``synchronisations`` (all, those of reductions too) and
+    ``incoherent_loads`` (from a cache that does not see what the same launch stores, or ahead of their place).
     """
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     paths = [str(file.parent), str(Path(__file__).parent), *sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     done = subprocess.run(
-        [sys.executable, __file__, str(file)], capture_output=True, text=True, env=environment, timeout=600, check=False
+        [sys.executable, __file__, str(file), str(target)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+        check=False,
     )
     if done.returncode:
         raise AssertionError(f"{file.name}: kernels do not compile\n{done.stderr[-6000:]}")
@@ -57,7 +66,8 @@ def built(file: Path) -> list[dict[str, Any]]:
 class _Builder:
     """Stands in for launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, targets: Sequence[int]) -> None:
+        self.targets = targets
         self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -68,23 +78,59 @@ class _Builder:
         for name, parameter in parameters.items():
             if name not in bound:
                 bound[name] = parameter.default
-        constants = {name: value for name, value in bound.items() if parameters[name].is_constexpr or value is None}
+        constants = {
+            name: value
+            for name, value in bound.items()
+            if parameters[name].is_constexpr or value is None or _is_one(parameters[name], value)
+        }
         signature = {name: "constexpr" if name in constants else _type_of(value) for name, value in bound.items()}
-        for target in TARGETS:
-            key = (kernel.fn.__name__, json.dumps([signature, constants], default=str), target)
+        even = {
+            (index,): [["tt.divisibility", 16]]
+            for index, name in enumerate(bound)
+            if name not in constants and _is_even(parameters[name], bound[name])
+        }
+        for target in self.targets:
+            key = (kernel.fn.__name__, json.dumps([signature, constants, [*even]], default=str), target)
             if key not in self.found:
-                self.found[key] = _compiled(kernel, signature, constants, target, options)
+                self.found[key] = _compiled(kernel, signature, constants, even, target, options)
 
 
-def _compiled(kernel: Any, signature: dict[str, str], constants: dict[str, Any], target: int, options: Any) -> Any:
+def _is_one(parameter: Any, value: Any) -> bool:
+    """Whether a launch makes a constant of a number because it is 1."""
+    return type(value) is int and value == 1 and not parameter.do_not_specialize
+
+
+def _is_even(parameter: Any, value: Any) -> bool:
+    """Whether a launch tells the compiler that a number or an address is a multiple of 16."""
+    if parameter.do_not_specialize or parameter.do_not_specialize_on_alignment or isinstance(value, (bool, float)):
+        return False
+    number: int = value if isinstance(value, int) else value.data_ptr()
+    return number % 16 == 0
+
+
+def _compiled(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    even: dict[tuple[int], list[list[Any]]],
+    target: int,
+    options: Any,
+) -> dict[str, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=even)
     done = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": constants}
-    return entry | _resources(done.asm["cubin"]) | {"shared_bytes": done.metadata.shared}
+    code, graph = done.asm["ptx"], str(done.asm["ttgir"])
+    figures = {
+        "shared_bytes": done.metadata.shared,
+        "barriers": len(re.findall(r"^ *(?:gpu|ttg)\.barrier\b", graph, re.MULTILINE)),
+        "synchronisations": len(re.findall(r"\bbar(?:rier)?(?:\.cta)?\.sync\b", code)),
+        "incoherent_loads": len(re.findall(r"\bld\.global(?:\.\w+)*\.nc\b|\bcp\.async\.c[ag]\b", code)),
+    }
+    return entry | _resources(done.asm["cubin"]) | figures
 
 
 def _resources(cubin: bytes) -> dict[str, int]:
@@ -109,12 +155,12 @@ def _type_of(value: Any) -> str:
     return _TYPES[str(value.dtype)]
 
 
-def main(file: str) -> None:
+def main(file: str, *targets: str) -> None:
     """Compile what a file launches."""
     import triton
     from structgen_kernels import dispatch
 
-    builder = _Builder()
+    builder = _Builder([int(target) for target in targets] or TARGETS)
     dispatch.is_interpreted = lambda: True  # as far as operations are concerned, kernels run on a CPU
 
     def run(kernel: Any, *args: Any, **options: Any) -> None:  # a function, so that it becomes a method
@@ -132,4 +178,4 @@ def main(file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -13,6 +13,7 @@ import torch
 from structgen_kernels.arguments import check_logits
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +52,13 @@ def apply_mask(logits: Tensor, masks: MaskRows) -> None:
 
         columns = logits.shape[1]
         grid = (len(logits), -(-columns // (_WORDS * 32)))
-        apply_mask_kernel[grid](
-            logits, logits.stride(0), columns, *masks.arguments(), **masks.constants(), WORDS=_WORDS
+        launch(
+            apply_mask_kernel,
+            grid,
+            logits,
+            logits.stride(0),
+            columns,
+            *masks.arguments(),
+            **masks.constants(),
+            WORDS=_WORDS,
         )

@@ -22,6 +22,7 @@ import torch
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +143,9 @@ def boolean_products(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *
 
         block = row_block(out.shape[2])
         grid = (-(-len(out) // block["LANES"]), rows)
-        boolean_products_kernel[grid](
+        launch(
+            boolean_products_kernel,
+            grid,
             left,
             right,
             *triples.arguments(),

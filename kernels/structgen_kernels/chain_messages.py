@@ -25,6 +25,7 @@ import torch
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +98,9 @@ def chain_label_masses(
         from structgen_kernels.jit.chain_messages import chain_label_masses_kernel
 
         groups = edges.by_label
-        chain_label_masses_kernel[(batch * slots,)](
+        launch(
+            chain_label_masses_kernel,
+            (batch * slots,),
             forward,
             backward,
             slots,
@@ -142,7 +145,9 @@ def _messages(kernel: str, weights: Tensor, edges: ChainEdges, out: Tensor | Non
         from structgen_kernels.jit.chain_messages import chain_messages_kernel
 
         groups = edges.by_source if is_backward else edges.by_target
-        chain_messages_kernel[(batch,)](
+        launch(
+            chain_messages_kernel,
+            (batch,),
             weights,
             weights.stride(0),
             weights.stride(1),

@@ -23,6 +23,7 @@ from structgen_kernels.chain_messages import check_weights
 from structgen_kernels.choice import CHOSEN, EMPTY
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError
+from structgen_kernels.launch import launch
 from structgen_kernels.philox import STREAMS, exponential, random_words
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _runs(
     elif batch:
         from structgen_kernels.jit.chain_runs import chain_runs_kernel
 
-        chain_runs_kernel[(batch,)](
+        launch(
+            chain_runs_kernel,
+            (batch,),
             weights,
             weights.stride(0),
             weights.stride(1),

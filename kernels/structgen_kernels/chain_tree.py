@@ -25,6 +25,7 @@ from torch import Tensor
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +280,9 @@ def _product(left: Tensor, right: Tensor, made: Tensor, *, is_max: bool) -> Tens
     kernel = max_matmul_kernel if is_max else log_matmul_kernel
     limits = torch.finfo(left.dtype)
     options = {"IS_SCALED": left.dtype == torch.float32, "SURE": _INNER * limits.tiny / limits.eps, "INNER": _INNER}
-    kernel[(batch * nodes, -(-rows // _TILE), -(-columns // _TILE))](
+    launch(
+        kernel,
+        (batch * nodes, -(-rows // _TILE), -(-columns // _TILE)),
         several,
         *several.stride(),
         others,

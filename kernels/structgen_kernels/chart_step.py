@@ -32,6 +32,7 @@ from structgen_kernels.boolean_products import bits_of, packed_bits, row_block
 from structgen_kernels.chart_tables import ENDS, LEAVES, STARTS
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,7 +168,9 @@ def chart_step(chart: CanvasChart, admissible: Tensor, boundary: int, *, is_outs
         sizes = (len(chart), tables.items, count, boundary, chart.slots, tables.labels, words)
         lists = (*stage.there.arguments(), *stage.here.arguments())
         if is_outside:
-            outside_kernel[grid](
+            launch(
+                outside_kernel,
+                grid,
                 chart.inside,
                 chart.outside,
                 stage.items,
@@ -183,7 +186,9 @@ def chart_step(chart: CanvasChart, admissible: Tensor, boundary: int, *, is_outs
                 **block,
             )
         else:
-            inside_kernel[grid](
+            launch(
+                inside_kernel,
+                grid,
                 chart.inside,
                 stage.items,
                 stage.flags,
@@ -222,11 +227,13 @@ def _launch(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
     block = row_block(words)
     tiles = -(-tables.labels * batch // block["LANES"])
     columns = (-(-tables.labels // _COLUMNS), words, batch)
-    pack_columns_kernel[columns](held, chart.before, slots, tables.labels, words, 1, COLUMNS=_COLUMNS)
-    pack_columns_kernel[(1, words, batch)](wanted, chart.wanted, slots + 1, 1, words, 0, COLUMNS=_COLUMNS)
+    launch(pack_columns_kernel, columns, held, chart.before, slots, tables.labels, words, 1, COLUMNS=_COLUMNS)
+    launch(pack_columns_kernel, (1, words, batch), wanted, chart.wanted, slots + 1, 1, words, 0, COLUMNS=_COLUMNS)
     for boundary in range(slots, -1, -1):
         chart_step(chart, held, boundary, is_outside=False)
-    ends_kernel[(batch,)](
+    launch(
+        ends_kernel,
+        (batch,),
         chart.inside,
         chart.wanted,
         chart.ends.view(torch.int8),
@@ -241,9 +248,13 @@ def _launch(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
         chart_step(chart, held, boundary, is_outside=True)
     charts = (chart.inside, chart.outside)
     sizes = (batch, tables.items, slots, tables.labels, words)
-    across_kernel[(tiles, words)](*charts, *tables.across.arguments(), chart.across, *sizes, BITS=_ROWS, **block)
+    launch(
+        across_kernel, (tiles, words), *charts, *tables.across.arguments(), chart.across, *sizes, BITS=_ROWS, **block
+    )
     if slots:
-        allowed_kernel[(tiles, slots)](
+        launch(
+            allowed_kernel,
+            (tiles, slots),
             *charts,
             *tables.beside.arguments(),
             chart.across,

@@ -17,6 +17,7 @@ import torch
 
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.dispatch import backend_for
+from structgen_kernels.launch import launch
 from structgen_kernels.step_workspace import CHUNK, SPLIT, Workspace, workspace_for
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def chunk_summary(
         from structgen_kernels.jit.chunk_summary import chunk_summary_kernel
 
         split = workspace.constants(masks.size)["SPLIT"]
-        chunk_summary_kernel[(len(logits), -(-masks.size // split))](
+        launch(
+            chunk_summary_kernel,
+            (len(logits), -(-masks.size // split)),
             logits,
             logits.stride(0),
             *masks.arguments(),

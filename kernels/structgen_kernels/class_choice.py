@@ -15,6 +15,7 @@ from structgen_kernels.choice import CHOSEN
 from structgen_kernels.class_scores import LOWEST, NEGLIGIBLE, floored, row_groups
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 from structgen_kernels.philox import STREAMS, Noise, random_words
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def class_best(
     elif len(rows):
         from structgen_kernels.jit.class_choice import class_best_kernel
 
-        class_best_kernel[(len(rows),)](
+        launch(
+            class_best_kernel,
+            (len(rows),),
             *_arguments(logits, layout, scores, rows, classes),
             out,
             BLOCKS=1 << (layout.blocks - 1).bit_length(),
@@ -119,7 +122,9 @@ def class_draw(
         from structgen_kernels.jit.class_choice import class_draw_kernel
 
         is_noise = isinstance(uniforms, Noise)
-        class_draw_kernel[(len(rows),)](
+        launch(
+            class_draw_kernel,
+            (len(rows),),
             *_arguments(logits, layout, scores, rows, classes),
             numbers,
             uniforms.offsets if isinstance(uniforms, Noise) else None,

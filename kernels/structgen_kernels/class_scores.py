@@ -31,6 +31,7 @@ from structgen_kernels.choice import CHOSEN, MASSLESS, NON_FINITE
 from structgen_kernels.class_layout import GROUP, ClassLayout
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +196,9 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
 
     found = out.segments
     rows, is_alike = len(logits), not isinstance(scale, torch.Tensor)
-    class_segments_kernel[(-(-rows // _ROWS), layout.blocks)](
+    launch(
+        class_segments_kernel,
+        (-(-rows // _ROWS), layout.blocks),
         logits,
         logits.stride(0),
         rows,
@@ -219,7 +222,9 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
         ROWS=_ROWS,
         num_warps=max(1, layout.block // 256),
     )
-    class_scores_kernel[(rows, -(-layout.classes // _CLASSES))](
+    launch(
+        class_scores_kernel,
+        (rows, -(-layout.classes // _CLASSES)),
         logits,
         logits.stride(0),
         scale,

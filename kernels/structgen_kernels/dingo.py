@@ -41,6 +41,7 @@ from structgen_kernels.class_scores import LOWEST, ClassScores, class_scores
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError, NonFiniteLogitsError
 from structgen_kernels.label_scores import label_scores
+from structgen_kernels.launch import launch
 from structgen_kernels.philox import STREAMS, exponential, random_words
 
 if TYPE_CHECKING:
@@ -213,7 +214,9 @@ def _settle_by_triton(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables
         return
     from structgen_kernels.jit.dingo import settle_labels_kernel
 
-    settle_labels_kernel[(canvas.numel(),)](
+    launch(
+        settle_labels_kernel,
+        (canvas.numel(),),
         work.weights,
         tables.edges.labels,
         canvas,
@@ -259,7 +262,9 @@ def _classes_by_triton(
         return
     from structgen_kernels.jit.dingo import label_classes_kernel
 
-    label_classes_kernel[(canvas.numel(),)](
+    launch(
+        label_classes_kernel,
+        (canvas.numel(),),
         canvas,
         work.runs.labels,
         tables.labels.begin,
@@ -304,7 +309,9 @@ def _fill_by_triton(logits: Tensor, work: DingoWorkspace, canvas: Tensor, filler
         return
     from structgen_kernels.jit.dingo import fill_canvas_kernel
 
-    fill_canvas_kernel[(len(canvas),)](
+    launch(
+        fill_canvas_kernel,
+        (len(canvas),),
         canvas,
         work.classes,
         work.filled.tokens,

@@ -27,6 +27,7 @@ from structgen_kernels.arguments import check_logits, check_tensor
 from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 from structgen_kernels.mask_rows import SPARSE_WORDS
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
 from structgen_kernels.token_order import ORDER_CHUNK, Order, OrderWorkspace
@@ -142,10 +143,20 @@ def _launch(
         behind = (after.tokens, after.keys, after.tokens.shape[1])
         inherited = (after.log_z, after.log_top, after.status)
     # Products are not fused with sums, so that a key has the same bits wherever it is made again.
-    first_of_chunks_kernel[rows, -(-chunks // _CHUNKS)](
-        *shared, *buffers, *behind, **constants, CHUNK=ORDER_CHUNK, CHUNKS=_CHUNKS, enable_fp_fusion=False
+    launch(
+        first_of_chunks_kernel,
+        (rows, -(-chunks // _CHUNKS)),
+        *shared,
+        *buffers,
+        *behind,
+        **constants,
+        CHUNK=ORDER_CHUNK,
+        CHUNKS=_CHUNKS,
+        enable_fp_fusion=False,
     )
-    take_in_order_kernel[rows,](
+    launch(
+        take_in_order_kernel,
+        (rows,),
         *shared,
         *buffers,
         *inherited,

@@ -14,6 +14,7 @@ import torch
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +104,9 @@ def label_scores(scores: Tensor, labels: ClassLabels, *, is_max: bool, out: Tens
     elif out.numel():
         from structgen_kernels.jit.label_scores import label_scores_kernel
 
-        label_scores_kernel[(len(scores), -(-len(labels) // _LABELS))](
+        launch(
+            label_scores_kernel,
+            (len(scores), -(-len(labels) // _LABELS)),
             scores,
             scores.stride(0),
             labels.begin,

@@ -16,6 +16,7 @@ import torch
 from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
 from structgen_kernels.chunk_summary import chunk_summary
 from structgen_kernels.dispatch import backend_for
+from structgen_kernels.launch import launch
 from structgen_kernels.step_workspace import Workspace, workspace_for
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def masked_argmax(logits: Tensor, masks: MaskRows, *, workspace: Workspace | Non
         from structgen_kernels.jit.masked_argmax import masked_argmax_kernel
 
         chunk_summary(logits, masks, workspace=workspace)
-        masked_argmax_kernel[(len(logits),)](
+        launch(
+            masked_argmax_kernel,
+            (len(logits),),
             logits,
             logits.stride(0),
             *masks.arguments(),

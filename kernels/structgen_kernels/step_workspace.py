@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from structgen_kernels.mask_rows import MaskRows
 
-__all__ = ["CHUNK", "SPLIT", "SPLIT_FIELDS", "Workspace", "workspace_for"]
+__all__ = ["CANDIDATES", "CHUNK", "SPLIT", "SPLIT_FIELDS", "Workspace", "workspace_for"]
 
 CHUNK: Final = 128
 """Columns that are summed up by one maximum and one sum: four mask words."""
@@ -27,11 +27,15 @@ SPLIT_FIELDS: Final = 5
 """Numbers that are kept of each split: see ``structgen_kernels.chunk_summary``."""
 
 
+CANDIDATES: Final = 2048
+"""Tokens that ``masked_sample`` gathers, at most, before it truncates: 8 a thread."""
+
+
 @final
 class Workspace:
     """Buffers for up to ``rows`` rows of up to ``columns`` tokens; one step at a time may use them.
 
-    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 2048) + 20`` a row, 13.3 KiB for 131,072 tokens.
+    Bytes: ``12 * ceil(columns / 128) + 20 * ceil(columns / 2048) + 16404`` a row, 29.3 KiB for 131,072 tokens.
 
     Args:
         rows: rows of logits.
@@ -43,6 +47,8 @@ class Workspace:
         sums: float32 ``[rows, chunks]``, sums of exponentials relative to the maximum.
         splits: float32 ``[rows, 5, splits]``: see ``structgen_kernels.chunk_summary``.
         survivors: int32 ``[rows, chunks]``, the chunks that are read again.
+        candidate_columns: int32 ``[rows, 2048]``, the tokens that may be kept, in ascending order, where they fit.
+        candidate_logits: float32 ``[rows, 2048]``, theirs.
     """
 
     def __init__(self, rows: int, columns: int, device: torch.device | str) -> None:
@@ -54,6 +60,8 @@ class Workspace:
         self.sums = self._buffer(rows, chunks)
         self.splits = self._buffer(rows, SPLIT_FIELDS, splits)
         self.survivors = self._buffer(rows, chunks, dtype=torch.int32)
+        self.candidate_columns = self._buffer(rows, CANDIDATES, dtype=torch.int32)
+        self.candidate_logits = self._buffer(rows, CANDIDATES)
         self._tokens = self._buffer(rows, dtype=torch.int32)
         self._log_p = self._buffer(rows)
         self._log_z = self._buffer(rows)

@@ -108,8 +108,8 @@ class OrderWorkspace:
     def __init__(self, rows: int, columns: int, device: torch.device | str) -> None:
         self.rows = rows
         self.columns = columns
-        self.device = torch.device(device)
         chunks = -(-columns // ORDER_CHUNK)
         self.firsts = torch.empty((rows, chunks), dtype=torch.int64, device=device)
+        self.device = self.firsts.device  # with its index, which 'cuda' leaves out
         self.masses = torch.empty((rows, chunks), dtype=torch.float32, device=device)
         self.maxima = torch.empty((rows, chunks), dtype=torch.float32, device=device)

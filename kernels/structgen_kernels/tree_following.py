@@ -17,6 +17,7 @@ from structgen_kernels.arguments import check_tensor
 from structgen_kernels.choice import CHOSEN, EMPTY
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.draft_paths import DraftPaths
+from structgen_kernels.launch import launch
 from structgen_kernels.tree_walk import TreeWalk
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def follow_tree(
     elif forest.requests:
         from structgen_kernels.jit.tree_following import follow_tree_kernel
 
-        follow_tree_kernel[forest.requests,](
+        launch(
+            follow_tree_kernel,
+            (forest.requests,),
             forest.first,
             forest.parents,
             forest.tokens,

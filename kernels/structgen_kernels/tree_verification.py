@@ -34,6 +34,7 @@ from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.dispatch import backend_for
 from structgen_kernels.draft_paths import DraftPaths
 from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
 from structgen_kernels.mask_rows import SPARSE_WORDS
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
 from structgen_kernels.tree_walk import TreeWalk
@@ -162,8 +163,10 @@ def _launch(
     laws_stride = laws.values.stride(0)
     shared = (logits, logits.stride(0), temperature, laws.values, laws_stride, laws.rows, *masking)
     sums = (workspace.p_maxima, workspace.p_sums, workspace.p_best, workspace.q_maxima, workspace.q_sums, blocks)
-    sum_positions_kernel[forest.positions, blocks](*shared, *sums, **constants, BLOCK=workspace.block)
-    verify_tree_kernel[forest.requests,](
+    launch(sum_positions_kernel, (forest.positions, blocks), *shared, *sums, **constants, BLOCK=workspace.block)
+    launch(
+        verify_tree_kernel,
+        (forest.requests,),
         *shared,
         *sums,
         forest.first,
@@ -188,6 +191,7 @@ def _launch(
         SEEN=_SEEN,
         num_warps=8,
         maxnreg=192,  # one program a request: there are registers enough, and none should spill
+        enable_fp_fusion=False,  # a residual has the same bits wherever it is made again
     )
 
 

@@ -50,7 +50,6 @@ class VerificationWorkspace:
         self.nodes = nodes
         self.requests = requests
         self.columns = columns
-        self.device = torch.device(device)
         self.block = block
         blocks, positions = -(-columns // block), nodes + requests
         self.blocks = blocks
@@ -58,6 +57,7 @@ class VerificationWorkspace:
             torch.empty((positions, blocks), dtype=torch.float32, device=device) for _ in range(4)
         )
         self.p_best = torch.empty((positions, blocks), dtype=torch.int32, device=device)
+        self.device = self.p_best.device  # with its index, which 'cuda' leaves out
         self.residual_sums = torch.empty((requests, 2, blocks), dtype=torch.float32, device=device)
         self.refused = torch.empty(nodes, dtype=torch.int32, device=device)
         self.scales = torch.empty(nodes, dtype=torch.float32, device=device)

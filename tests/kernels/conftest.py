@@ -21,13 +21,18 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch, name, lambda *args, _make=original, **kwargs: _poison(_make(*args, **kwargs)))
 
 
-@pytest.fixture(params=["torch", "triton"])
+@pytest.fixture(params=["torch", "triton", pytest.param("rough", marks=pytest.mark.nightly)])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test by each backend."""
+    """Run the test by each backend; every night also with arithmetic that is as rough as a GPU's may be."""
+    from kernel_hardware import rough_interpreter
     from structgen_kernels.dispatch import use_backend
 
-    with use_backend(request.param):
-        yield request.param
+    if request.param == "rough":
+        with rough_interpreter(), use_backend("triton"):
+            yield "triton"
+    else:
+        with use_backend(request.param):
+            yield request.param
 
 
 def _poison(tensor: torch.Tensor) -> torch.Tensor:

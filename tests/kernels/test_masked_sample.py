@@ -17,7 +17,7 @@ from structgen_kernels.mask_rows import MaskRows
 from structgen_kernels.masked_argmax import masked_argmax
 from structgen_kernels.masked_sample import Shape, Uniforms, masked_sample
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
-from structgen_kernels.step_workspace import Workspace
+from structgen_kernels.step_workspace import CANDIDATES, Workspace
 
 from structgen.decode.sampler import Multinomial
 
@@ -172,6 +172,69 @@ def test_a_large_vocabulary_by_the_kernel() -> None:
     token = int(choice.tokens[0])
     assert weights[token] > 0
     assert sums[token] - weights[token] / weights.sum() - NEAR <= uniform <= sums[token] + NEAR
+
+
+# Candidates: what may be kept is gathered where it fits, and searched where it lies where it does not.
+
+
+def crowd(count: int, size: int = 2600) -> torch.Tensor:
+    """Logits of which about ``count`` may be kept: equal ones at ids that are spread, and lower ones at all others."""
+    logits = torch.full((size,), -30.0)
+    ids = torch.randperm(size, generator=torch.Generator().manual_seed(count))[:count]
+    logits[ids] = 0.0
+    return logits
+
+
+@pytest.mark.usefixtures("backend")
+def test_ties_are_the_same_where_candidates_fit_and_where_they_do_not() -> None:
+    counts = [CANDIDATES - 1, CANDIDATES, CANDIDATES + 1, 3, 2600]
+    logits = torch.stack([crowd(count) for count in counts])
+    masks = MaskRows.everything(5, 2600, logits.device)
+    kept = [2, CANDIDATES - 1, math.ceil(0.3 * (CANDIDATES + 1)), 2, 1950]
+    options = [
+        Options(top_k=2),
+        Options(top_k=CANDIDATES - 1),
+        Options(top_p=0.3),
+        Options(top_k=2, top_p=0.99),
+        Options(top_p=0.75),
+    ]
+    numbers = Uniforms(torch.full((5,), 1 - 1e-9, dtype=torch.float64))  # the highest id that is kept
+    found = masked_sample(logits, masks, shape_of(options), numbers).tokens.tolist()
+    ids = [torch.argsort(row, descending=True, stable=True)[:count] for row, count in zip(logits, kept, strict=True)]
+    assert found == [int(each.max()) for each in ids]
+
+
+@pytest.mark.parametrize("source", ["noise", "uniforms"])
+def test_the_kernel_finds_what_its_twin_finds_however_many_candidates_there_are(source: str) -> None:
+    rng, size = np.random.default_rng(1), 2700
+    logits = torch.stack(
+        [
+            crowd(CANDIDATES - 1, size),
+            crowd(CANDIDATES, size),
+            crowd(CANDIDATES + 1, size),
+            torch.tensor(rng.normal(size=size)),  # flat: the bound says little
+            torch.tensor(rng.permutation(-1.5 * np.log(np.arange(size) + 3))),
+            torch.tensor(-1.5 * np.log(np.arange(size) + 3)),  # probable ones in few chunks
+            torch.tensor(rng.normal(size=size) * 0.2),  # a search first, then few enough to be gathered
+        ]
+    ).float()
+    options = [
+        Options(top_k=100),
+        Options(top_p=0.5, min_p=0.1),
+        Options(top_k=CANDIDATES, top_p=0.9),
+        Options(top_p=0.97),
+        Options(0.7, top_p=0.9),
+        Options(top_k=50, top_p=0.9),
+        Options(top_p=0.6),
+    ]
+    masks = MaskRows.everything(len(logits), size, logits.device)
+    values = torch.tensor(rng.random(len(logits)))
+    chance = Noise.of(9, len(logits)) if source == "noise" else Uniforms(values)
+    tokens = {}
+    for name in ("torch", "triton"):
+        with use_backend(name):
+            tokens[name] = masked_sample(logits, masks, shape_of(options), chance).tokens.clone()
+    assert tokens["torch"].tolist() == tokens["triton"].tolist()
 
 
 # Chi-square.  The twin draws many tokens at once; that kernels draw the same ones is shown above and, nightly, below.
@@ -379,3 +442,5 @@ def launches() -> None:
     masked_sample(torch.zeros(2, 5000), case.masks, Shape.of(2), Noise.of(0, 2))
     uniforms = Uniforms(torch.zeros(2, dtype=torch.float64))
     masked_sample(torch.zeros(2, 5000, dtype=torch.bfloat16), case.masks, Shape.of(2), uniforms)
+    large = MaskRows.everything(2, 131_072, torch.device("cpu"))
+    masked_sample(torch.zeros(2, 131_072, dtype=torch.bfloat16), large, Shape.of(2), Noise.of(0, 2))

@@ -16,16 +16,178 @@ def _arrival(seed, offset, index, STREAM: tl.constexpr):
 
 
 @triton.jit
-def _chunk_bound(keys, amounts, goal, low, high):
-    """Return the largest key, int64 from ``low`` to ``high``, down to which chunks have an amount of ``goal`` together.
+def _count_bound(keys, goal, high, NONE: tl.constexpr, GRAIN: tl.constexpr):
+    """Return a key, int64, that ``goal`` chunks reach, so as many tokens or more; ``NONE`` where chunks are fewer.
 
-    Tokens with at least that key are as many as these chunks, or more, and weigh as much as their maxima, or more.
+    It is less than ``GRAIN`` below the largest such key: more steps would hardly leave fewer candidates.
     """
+    low = tl.min(tl.where(keys > NONE, keys, high), 0)  # that all chunks reach which hold anything
+    bound = tl.full([], NONE, tl.int64)
+    if tl.sum((keys > NONE).to(tl.int32), 0) >= goal:
+        while high - low >= GRAIN:
+            middle = low + (high - low + 1) // 2
+            is_met = tl.sum((keys >= middle).to(tl.int32), 0) >= goal
+            low, high = tl.where(is_met, middle, low), tl.where(is_met, high, middle - 1)
+        bound = low
+    return bound
+
+
+@triton.jit
+def _mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK: tl.constexpr):
+    """Return a logit, float32, down to which tokens have a mass of ``goal`` together; minus infinity if unknown.
+
+    Of a chunk whose maximum is at least ``bound``, that is its maximum alone or more, and its mass but for at most
+    ``CHUNK - 1`` tokens that weigh less than ``bound``, or more.  Bounds that are tried are apart by 24 temperatures
+    over 1,024, and reach to where all that is left of 131,072 tokens is less than the goal is rounded up by.
+    """
+    low = tl.full([], 0, tl.int32)
+    high = tl.full([], 1024, tl.int32)
     while low < high:
-        middle = low + (high - low + 1) // 2
-        is_met = tl.sum(tl.where(keys >= middle, amounts, 0.0), 0) >= goal
-        low, high = tl.where(is_met, middle, low), tl.where(is_met, high, middle - 1)
-    return low
+        middle = (low + high) // 2
+        bound = top - middle.to(tl.float32) * 0.0234375 / inverse
+        lighter = tl.exp((bound - top) * inverse) * (CHUNK - 1)
+        reached = tl.where(maxima >= bound, tl.maximum(leaders, masses - lighter), 0.0)
+        is_met = tl.sum(reached, 0) >= goal
+        low, high = tl.where(is_met, low, middle + 1), tl.where(is_met, middle, high)
+    return tl.where(low < 1024, top - low.to(tl.float32) * 0.0234375 / inverse, float("-inf"))
+
+
+@triton.jit
+def _survivors(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    start,
+    count,
+    N: tl.constexpr,
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Return columns and logits [N * CHUNK] of the surviving chunks from ``start`` on, as ``chunk_logits`` does."""
+    held = start + tl.arange(0, N)
+    chunk = tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK)
+    return chunk_logits(
+        logits_ptr,
+        dense_ptr,
+        dense_stride,
+        dense_rows,
+        sparse_ptr,
+        codes_ptr,
+        size,
+        chunk,
+        N,
+        CODES,
+        SPARSE_WORDS,
+        CHUNK,
+    )
+
+
+@triton.jit
+def _gathered(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    count,
+    bound,
+    columns_ptr,  # int32 [CANDIDATES], of this row
+    values_ptr,  # float32 [CANDIDATES], of this row
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SHIFT: tl.constexpr,
+    REACH: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Store the candidates, allowed columns whose key is at least ``bound``, in ascending order, and count them.
+
+    Where there are more than fit, it ends with the tile in which that shows.
+    """
+    found = tl.full([], 0, tl.int32)
+    start = tl.full([], 0, tl.int32)
+    tl.debug_barrier()  # what was stored before is not stored after what is stored now
+    while (start < count) & (found <= CANDIDATES):
+        column, logits = _survivors(
+            logits_ptr,
+            dense_ptr,
+            dense_stride,
+            dense_rows,
+            sparse_ptr,
+            codes_ptr,
+            size,
+            survivors_ptr,
+            start,
+            count,
+            REACH,
+            CODES,
+            SPARSE_WORDS,
+            CHUNK,
+        )
+        is_candidate = (order_key(logits, SHIFT) >= bound) & (logits > float("-inf"))
+        ahead = tl.cumsum(is_candidate.to(tl.int32), 0)
+        place = found + ahead - 1
+        fits = is_candidate & (place < CANDIDATES)
+        tl.store(columns_ptr + place, column, mask=fits)
+        tl.store(values_ptr + place, logits, mask=fits)
+        found += tl.max(ahead, 0)
+        start += REACH
+    tl.debug_barrier()  # what one thread has stored others load
+    return found
+
+
+@triton.jit
+def _tile(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    start,
+    count,
+    columns_ptr,  # int32 [CANDIDATES], of this row
+    values_ptr,  # float32 [CANDIDATES], of this row
+    found,  # how many candidates there are
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Return columns and logits [CANDIDATES]: all candidates where they fit, else chunks from ``start`` on."""
+    if found <= CANDIDATES:
+        place = tl.arange(0, CANDIDATES)
+        column = tl.load(columns_ptr + place, mask=place < found, other=0)
+        logits = tl.load(values_ptr + place, mask=place < found, other=float("-inf"))
+    else:
+        column, logits = _survivors(
+            logits_ptr,
+            dense_ptr,
+            dense_stride,
+            dense_rows,
+            sparse_ptr,
+            codes_ptr,
+            size,
+            survivors_ptr,
+            start,
+            count,
+            CANDIDATES // CHUNK,
+            CODES,
+            SPARSE_WORDS,
+            CHUNK,
+        )
+    return column, logits
 
 
 @triton.jit
@@ -127,6 +289,8 @@ def _truncated_draw(
     masses,  # float32 [CHUNKS]
     top,
     survivors_ptr,  # int32 [chunks], of this row
+    columns_ptr,  # int32 [CANDIDATES], of this row
+    values_ptr,  # float32 [CANDIDATES], of this row
     CODES: tl.constexpr,
     SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -134,7 +298,8 @@ def _truncated_draw(
     TOKEN_STREAM: tl.constexpr,
     SHIFT: tl.constexpr,
     NONE: tl.constexpr,
-    TILE: tl.constexpr,
+    REACH: tl.constexpr,
+    CANDIDATES: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
     """Return a token, int32, of the kept ones: keys above ``last``, and the first ``ties`` columns with that key."""
@@ -149,13 +314,14 @@ def _truncated_draw(
     leading = order_key(maxima, SHIFT)
     highest = order_key(top, SHIFT).to(tl.int64)
     if has_k:
-        bound = _chunk_bound(leading, tl.full([CHUNKS], 1.0, tl.float32), top_k.to(tl.float32), bound, highest)
-    elif has_p:  # more than is asked for, so that rounding does not make the bound too high
-        bound = _chunk_bound(leading, leaders, (top_p * total * 1.00001).to(tl.float32), bound, highest)
-    if ~has_k:
+        bound = _count_bound(leading, top_k, highest, NONE, 1 << (16 - SHIFT))
+    else:
         least = top.to(tl.float64) + floor
         least = (least - 1e-5 * tl.abs(least)).to(tl.float32)
-        bound = tl.maximum(bound, order_key(least, SHIFT).to(tl.int64))
+        if has_p:  # more than is asked for, so that rounding does not make the bound too high
+            goal = ((top_p + 1e-5) * total).to(tl.float32)
+            least = tl.maximum(least, _mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK))
+        bound = tl.maximum(order_key(least, SHIFT).to(tl.int64), bound)
 
     # The chunks that matter, in ascending order.
     chunk = tl.arange(0, CHUNKS)
@@ -165,9 +331,12 @@ def _truncated_draw(
     count = tl.sum(survives.to(tl.int32), 0)
     tl.debug_barrier()  # what one thread has stored others load
 
-    # The last kept key: by count among all tokens, then by mass among those that are left.
+    # The last kept key: by count among all tokens, then by mass among those that are left.  As soon as the keys from
+    # the lower end of the interval on may be few enough, they are gathered, and nothing else is read from then on.
     last = bound
     ties = tl.full([], most, tl.int32)
+    found = tl.full([], most, tl.int32)
+    fewest = count  # at least so many keys are in the interval or above: each chunk that survives has one
     for by_mass in range(2):
         if (by_mass == 0) & has_k | (by_mass == 1) & has_p:
             low = last
@@ -176,13 +345,10 @@ def _truncated_draw(
             goal_mass = tl.where(by_mass == 0, 0.0, top_p * total)
             above_count = tl.full([], 0, tl.int32)  # of keys above the interval
             above_mass = tl.full([], 0.0, tl.float64)
-            while low < high:
-                pivots = pivots_between(low, high, PIVOTS)
-                counts = tl.zeros([PIVOTS], tl.int32)
-                sums = tl.zeros([PIVOTS], tl.float64)
-                for start in range(0, count, TILE):
-                    held = start + tl.arange(0, TILE)
-                    column, logits = chunk_logits(
+            inside = tl.full([], most, tl.int32)  # keys in the interval, where they are counted
+            while (low < high) & (inside > 1):
+                if (found > CANDIDATES) & (fewest <= CANDIDATES):
+                    found = _gathered(
                         logits_ptr,
                         dense_ptr,
                         dense_stride,
@@ -190,11 +356,41 @@ def _truncated_draw(
                         sparse_ptr,
                         codes_ptr,
                         size,
-                        tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK),
-                        TILE,
+                        survivors_ptr,
+                        count,
+                        low,
+                        columns_ptr,
+                        values_ptr,
                         CODES,
                         SPARSE_WORDS,
                         CHUNK,
+                        SHIFT,
+                        REACH,
+                        CANDIDATES,
+                    )
+                    fewest = tl.where(found > CANDIDATES, most, found)
+                pivots = pivots_between(low, high, PIVOTS)
+                counts = tl.zeros([PIVOTS], tl.int32)
+                sums = tl.zeros([PIVOTS], tl.float64)
+                for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
+                    column, logits = _tile(
+                        logits_ptr,
+                        dense_ptr,
+                        dense_stride,
+                        dense_rows,
+                        sparse_ptr,
+                        codes_ptr,
+                        size,
+                        survivors_ptr,
+                        start,
+                        count,
+                        columns_ptr,
+                        values_ptr,
+                        found,
+                        CODES,
+                        SPARSE_WORDS,
+                        CHUNK,
+                        CANDIDATES,
                     )
                     weights = tl.exp((logits - top) * inverse)
                     more_counts, more_sums = from_above(order_key(logits, SHIFT), weights, pivots)
@@ -204,7 +400,35 @@ def _truncated_draw(
                 is_next = tl.arange(0, PIVOTS) == passed
                 above_count = tl.where(passed == PIVOTS, above_count, tl.sum(tl.where(is_next, counts, 0), 0))
                 above_mass = tl.where(passed == PIVOTS, above_mass, tl.sum(tl.where(is_next, sums, 0.0), 0))
+                reached = tl.sum(tl.where(tl.arange(0, PIVOTS) == passed - 1, counts, 0), 0)
+                fewest = tl.where(passed > 0, reached, fewest)
+                inside = tl.where((passed > 0) | (inside < most), fewest - above_count, most)
                 low, high = narrowed(low, high, passed, PIVOTS)
+            if low < high:  # one key is inside
+                only = low.to(tl.int32)
+                for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
+                    column, logits = _tile(
+                        logits_ptr,
+                        dense_ptr,
+                        dense_stride,
+                        dense_rows,
+                        sparse_ptr,
+                        codes_ptr,
+                        size,
+                        survivors_ptr,
+                        start,
+                        count,
+                        columns_ptr,
+                        values_ptr,
+                        found,
+                        CODES,
+                        SPARSE_WORDS,
+                        CHUNK,
+                        CANDIDATES,
+                    )
+                    keys = order_key(logits, SHIFT)
+                    only = tl.maximum(only, tl.max(tl.where(keys <= high, keys, NONE), 0))
+                low = only.to(tl.int64)
             weight = tl.exp((key_value(low.to(tl.int32), SHIFT) - top) * inverse).to(tl.float64)
             if by_mass == 0:
                 ties = top_k - above_count
@@ -225,9 +449,8 @@ def _truncated_draw(
     for _ in range(1 if offset_ptr is not None else 2):
         seen = tl.full([], 0, tl.int32)  # ties
         running = tl.full([], 0.0, tl.float64)
-        for start in range(0, count, TILE):
-            held = start + tl.arange(0, TILE)
-            column, logits = chunk_logits(
+        for start in range(0, tl.where(found > CANDIDATES, count, 1), CANDIDATES // CHUNK):
+            column, logits = _tile(
                 logits_ptr,
                 dense_ptr,
                 dense_stride,
@@ -235,11 +458,16 @@ def _truncated_draw(
                 sparse_ptr,
                 codes_ptr,
                 size,
-                tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK),
-                TILE,
+                survivors_ptr,
+                start,
+                count,
+                columns_ptr,
+                values_ptr,
+                found,
                 CODES,
                 SPARSE_WORDS,
                 CHUNK,
+                CANDIDATES,
             )
             keys = order_key(logits, SHIFT)
             is_tie = (keys == last).to(tl.int32)
@@ -248,8 +476,8 @@ def _truncated_draw(
             kept = ((keys > last) | ((keys == last) & (rank < ties))) & (logits.to(tl.float64) - top >= floor)
             weights = tl.where(kept, tl.exp((logits - top) * inverse), 0.0)
             if offset_ptr is None:
-                found, latest = _first_above(weights, column, target, running, end)
-                token = tl.minimum(token, found)  # later tiles hold higher ids
+                passing, latest = _first_above(weights, column, target, running, end)
+                token = tl.minimum(token, passing)  # later tiles hold higher ids
                 final = tl.maximum(final, latest)
                 running += tl.sum(weights.to(tl.float64), 0)
             else:
@@ -286,6 +514,8 @@ def masked_sample_kernel(
     splits_stride,
     fields_stride,
     survivors_ptr,  # int32 [rows, chunks]
+    columns_ptr,  # int32 [rows, CANDIDATES]
+    values_ptr,  # float32 [rows, CANDIDATES]
     tokens_ptr,  # int32 [rows]
     log_p_ptr,  # float32 [rows]
     log_z_ptr,
@@ -301,7 +531,8 @@ def masked_sample_kernel(
     TOKEN_STREAM: tl.constexpr,
     SHIFT: tl.constexpr,  # see order_key
     NONE: tl.constexpr,  # the key of minus infinity
-    TILE: tl.constexpr,  # chunks that are searched together
+    REACH: tl.constexpr,  # chunks that are gathered from together
+    CANDIDATES: tl.constexpr,  # how many fit
     PIVOTS: tl.constexpr,
 ):
     """One program a row, over the numbers of its chunks; then the chunks that matter are read again."""
@@ -350,6 +581,8 @@ def masked_sample_kernel(
                 masses,
                 top,
                 survivors_ptr + row * chunks_stride,
+                columns_ptr + row * CANDIDATES,
+                values_ptr + row * CANDIDATES,
                 CODES,
                 SPARSE_WORDS,
                 CHUNK,
@@ -357,7 +590,8 @@ def masked_sample_kernel(
                 TOKEN_STREAM,
                 SHIFT,
                 NONE,
-                TILE,
+                REACH,
+                CANDIDATES,
                 PIVOTS,
             )
         else:

@@ -20,5 +20,6 @@ def exponential(high, low):
     uniform = high.to(tl.float32) * 2.3283064365386963e-10 + (low.to(tl.float32) + 0.5) * 5.421010862427522e-20
     u = uniform
     series = u * (1 + u * (1 / 2 + u * (1 / 3 + u * (1 / 4 + u * (1 / 5 + u / 6)))))
-    rest = (~high).to(tl.float32) * 2.3283064365386963e-10 + ((~low).to(tl.float32) + 0.5) * 5.421010862427522e-20
+    rest_high, rest_low = high ^ 0xFFFFFFFF, low ^ 0xFFFFFFFF  # what they lack of all ones
+    rest = rest_high.to(tl.float32) * 2.3283064365386963e-10 + (rest_low.to(tl.float32) + 0.5) * 5.421010862427522e-20
     return tl.where(u < 0.0625, series, -tl.log(rest))
