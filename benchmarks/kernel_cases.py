@@ -14,7 +14,7 @@ from structgen_kernels.dispatch import use_backend
 
 if TYPE_CHECKING:
     from kernel_data import Data
-    from structgen_kernels.mask_rows import MaskRows
+    from structgen_kernels.masks.mask_rows import MaskRows
     from torch import Tensor
 
 __all__ = ["OPERATIONS", "Case", "Place", "Wrong"]
@@ -107,8 +107,8 @@ class Case:
 
 def apply_masks(place: Place) -> Iterator[Case]:
     """In place: mask words are read, and what is excluded is written, by sectors of 32 bytes."""
-    from structgen_kernels.apply_mask import apply_mask
-    from structgen_kernels.mask_rows import MaskRows, MaskTable
+    from structgen_kernels.masks.apply_mask import apply_mask
+    from structgen_kernels.masks.mask_rows import MaskRows, MaskTable
 
     rows, size = place.of(256, 3), 131_072
     generator = torch.Generator().manual_seed(5)
@@ -203,11 +203,11 @@ def _allowed(bitmask: Tensor, size: int) -> Tensor:
 
 def samples(place: Place) -> Iterator[Case]:
     """Logits and mask words are read once; the bar is 1.15 times that, and a third of torch's time."""
-    from structgen_kernels.mask_rows import MaskRows
-    from structgen_kernels.masked_argmax import masked_argmax
-    from structgen_kernels.masked_sample import Shape, masked_sample
+    from structgen_kernels.choices.masked_argmax import masked_argmax
+    from structgen_kernels.choices.masked_sample import Shape, masked_sample
+    from structgen_kernels.choices.step_workspace import Workspace
+    from structgen_kernels.masks.mask_rows import MaskRows
     from structgen_kernels.philox import Noise
-    from structgen_kernels.step_workspace import Workspace
 
     rows, columns = place.of(256, 3), place.of(131_072, 700)
     logits = place.logits(rows, columns)
@@ -283,9 +283,9 @@ def _torch_sample(
 
 def orders(place: Place) -> Iterator[Case]:
     """The first 64 tokens in the order of drawing without replacement."""
-    from structgen_kernels.gumbel_order import gumbel_order
+    from structgen_kernels.choices.gumbel_order import gumbel_order
+    from structgen_kernels.choices.token_order import Order, OrderWorkspace
     from structgen_kernels.philox import Noise
-    from structgen_kernels.token_order import Order, OrderWorkspace
 
     rows, columns, count = place.of(256, 2), place.of(131_072, 300), place.of(64, 5)
     logits, noise = place.logits(rows, columns), Noise.of(3, rows, place.device)
@@ -306,11 +306,11 @@ def orders(place: Place) -> Iterator[Case]:
 
 def trees(place: Place) -> Iterator[Case]:
     """Verification of a tree of 32 drawn nodes for each of 8 requests."""
-    from structgen_kernels.draft_forest import DraftForest
-    from structgen_kernels.draft_paths import DraftPaths
     from structgen_kernels.philox import Noise
-    from structgen_kernels.tree_verification import DraftLaws, verify_tree
-    from structgen_kernels.verification_workspace import VerificationWorkspace
+    from structgen_kernels.trees.draft_forest import DraftForest
+    from structgen_kernels.trees.draft_paths import DraftPaths
+    from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+    from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
     requests, nodes = place.of(8, 2), place.of(32, 6)
     for full in (49_152, 131_072):
@@ -336,12 +336,12 @@ def trees(place: Place) -> Iterator[Case]:
 
 def canvases(place: Place) -> Iterator[Case]:
     """A step of DINGO on 8 canvases of 128 free slots, and its pass over the logits."""
-    from structgen_kernels.canvas_tables import CanvasTables
-    from structgen_kernels.chain_edges import ChainEdges
-    from structgen_kernels.class_layout import ClassLayout
-    from structgen_kernels.class_scores import ClassScores, class_scores
-    from structgen_kernels.dingo import DingoWorkspace, dingo
-    from structgen_kernels.label_scores import ClassLabels
+    from structgen_kernels.canvases.canvas_tables import CanvasTables
+    from structgen_kernels.canvases.chain_edges import ChainEdges
+    from structgen_kernels.canvases.class_layout import ClassLayout
+    from structgen_kernels.canvases.class_scores import ClassScores, class_scores
+    from structgen_kernels.canvases.dingo import DingoWorkspace, dingo
+    from structgen_kernels.canvases.label_scores import ClassLabels
     from structgen_kernels.philox import Noise
 
     if place.data is None:
@@ -379,7 +379,7 @@ def canvases(place: Place) -> Iterator[Case]:
 
 def chains(place: Place) -> Iterator[Case]:
     """The tree of products of dense transitions."""
-    from structgen_kernels.chain_tree import ChainTree
+    from structgen_kernels.canvases.chain_tree import ChainTree
 
     batch, slots, states = place.of(8, 1), place.of(128, 3), place.of(150, 9)
     generator = torch.Generator(device=place.device).manual_seed(1)
@@ -401,9 +401,9 @@ def chains(place: Place) -> Iterator[Case]:
 
 def charts(place: Place) -> Iterator[Case]:
     """Boolean products, and the whole closure of canvases of any JSON value."""
-    from structgen_kernels.boolean_products import Pairs, boolean_products, packed_bits
-    from structgen_kernels.chart_step import CanvasChart, chart_closure
-    from structgen_kernels.chart_tables import ChartTables
+    from structgen_kernels.charts.boolean_products import Pairs, boolean_products, packed_bits
+    from structgen_kernels.charts.chart_step import CanvasChart, chart_closure
+    from structgen_kernels.charts.chart_tables import ChartTables
 
     items, size = place.of(1024, 3), place.of(129, 5)
     generator = torch.Generator().manual_seed(1)

@@ -49,7 +49,8 @@ class Data:
         masks: int32 ``[n, words]``, each mask that some documents meet, once.
         automaton: of an object of texts: ``states``, ``labels``, ``final``, ``source``, ``target``, ``label``,
             ``class_of``, ``classes``, ``label_begin``, ``label_class``, ``filler``.
-        plan: of any compact JSON value: ``PlanTables`` of ``structgen_kernels.chart_tables``, ``labels`` and ``root``.
+        plan: of any compact JSON value: ``PlanTables`` of ``structgen_kernels.charts.chart_tables``, ``labels`` and
+            ``root``.
     """
 
     size: int
@@ -169,7 +170,7 @@ def traffic(schemas: int = 32, sequences: int = 256, steps: int = 512) -> Traffi
         ModuleNotFoundError: the tokenizer is not installed.
     """
     import torch
-    from structgen_kernels.mask_pool import MaskPool
+    from structgen_kernels.masks.mask_pool import MaskPool
 
     walks = _walks(schemas)
     pool = MaskPool(vocabulary().size, rows=1024, sparse_rows=4096, device=torch.device("cpu"))

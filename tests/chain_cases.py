@@ -10,10 +10,10 @@ from itertools import product
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from structgen_kernels.canvas_tables import CanvasTables
-from structgen_kernels.chain_edges import ChainEdges
-from structgen_kernels.class_layout import ClassLayout
-from structgen_kernels.label_scores import ClassLabels
+from structgen_kernels.canvases.canvas_tables import CanvasTables
+from structgen_kernels.canvases.chain_edges import ChainEdges
+from structgen_kernels.canvases.class_layout import ClassLayout
+from structgen_kernels.canvases.label_scores import ClassLabels
 
 from structgen.decode.diffusion.chain import Chain, Edges
 from structgen.decode.diffusion.regular import RegularLanguage

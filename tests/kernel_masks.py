@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import torch
-from structgen_kernels.mask_rows import NOTHING, SPARSE_WORDS, MaskRows, MaskTable, without
+from structgen_kernels.masks.mask_rows import NOTHING, SPARSE_WORDS, MaskRows, MaskTable, without
 
 __all__ = ["WIDTHS", "MaskCase", "bitmask_of", "mask_case"]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from kernel_masks import mask_case
-from structgen_kernels.choice import CHOSEN, EMPTY
-from structgen_kernels.draft_forest import DraftForest
-from structgen_kernels.draft_paths import DraftPaths
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.choices.choice import CHOSEN, EMPTY
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import STREAMS, Noise, random_words
-from structgen_kernels.tree_verification import DraftLaws, verify_tree
-from structgen_kernels.verification_workspace import VerificationWorkspace
+from structgen_kernels.trees.draft_forest import DraftForest
+from structgen_kernels.trees.draft_paths import DraftPaths
+from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 from structgen.decode.speculative.verification.recursive_rejection import reject_recursively
 from structgen.decode.speculative.verification.tree_verification import restricted

@@ -1,8 +1,9 @@
 """An urn whose tokens come from an order that was drawn elsewhere, some at a time.
 
 Where the logits are on a GPU, the law need not be copied: the tokens of a batch are drawn there without replacement
-(``structgen_kernels.gumbel_order``), and estimators look at few of them.  A token that is put back comes before the
-rest of the order with its share of what is in the urn; the rest was drawn without it, so its law is the same.
+(``structgen_kernels.choices.gumbel_order``), and estimators look at few of them.  A token that is put back comes
+before the rest of the order with its share of what is in the urn; the rest was drawn without it, so its law is the
+same.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from structgen_kernels.apply_mask import apply_mask
 from structgen_kernels.arguments import FLOATS
-from structgen_kernels.mask_pool import MaskPool
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.masks.apply_mask import apply_mask
+from structgen_kernels.masks.mask_pool import MaskPool
+from structgen_kernels.masks.mask_rows import MaskRows
 from transformers import LogitsProcessor
 
 from structgen.engine import fill_masks

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 import torch
-from structgen_kernels.choice import CHOSEN, NON_FINITE
-from structgen_kernels.mask_pool import MaskPool
-from structgen_kernels.masked_argmax import masked_argmax
-from structgen_kernels.masked_sample import Shape, Uniforms, masked_sample
+from structgen_kernels.choices.choice import CHOSEN, NON_FINITE
+from structgen_kernels.choices.masked_argmax import masked_argmax
+from structgen_kernels.choices.masked_sample import Shape, Uniforms, masked_sample
+from structgen_kernels.masks.mask_pool import MaskPool
 
 from structgen.models.protocol import Choosing, Chosen, Question, Scoring
 

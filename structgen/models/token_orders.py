@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
-from structgen_kernels.gumbel_order import gumbel_order
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.choices.gumbel_order import gumbel_order
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
 
 if TYPE_CHECKING:
-    from structgen_kernels.token_order import Order
+    from structgen_kernels.choices.token_order import Order
     from torch import Tensor
 
 __all__ = ["TokenOrders"]

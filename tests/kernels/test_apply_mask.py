@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_masks import WIDTHS, bitmask_of, mask_case
-from structgen_kernels.apply_mask import apply_mask
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.mask_rows import MaskRows, MaskTable
+from structgen_kernels.masks.apply_mask import apply_mask
+from structgen_kernels.masks.mask_rows import MaskRows, MaskTable
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

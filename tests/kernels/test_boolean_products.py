@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from kernel_steps import recorded_step
-from structgen_kernels import boolean_products as module
-from structgen_kernels.boolean_products import Pairs, boolean_products, packed_bits, unpacked_bits
+from structgen_kernels.charts import boolean_products as module
+from structgen_kernels.charts.boolean_products import Pairs, boolean_products, packed_bits, unpacked_bits
 from structgen_kernels.errors import KernelArgumentError
 
 

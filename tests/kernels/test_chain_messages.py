@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from chain_cases import ChainCase, a_chain_case, canvas_tables, runs_of
-from structgen_kernels.chain_edges import ChainEdges
-from structgen_kernels.chain_messages import chain_backward, chain_forward, chain_label_masses
-from structgen_kernels.chain_runs import chain_best, chain_draw
+from structgen_kernels.canvases.chain_edges import ChainEdges
+from structgen_kernels.canvases.chain_messages import chain_backward, chain_forward, chain_label_masses
+from structgen_kernels.canvases.chain_runs import chain_best, chain_draw
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.philox import Noise

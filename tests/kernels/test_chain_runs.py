@@ -10,10 +10,10 @@ import pytest
 import torch
 from canvas_enumeration import chi_square, chi_square_bound
 from chain_cases import ChainCase, a_chain_case, runs_of
-from structgen_kernels.chain_edges import ChainEdges
-from structgen_kernels.chain_messages import chain_backward
-from structgen_kernels.chain_runs import ChainRuns, chain_best, chain_draw
-from structgen_kernels.choice import CHOSEN, EMPTY
+from structgen_kernels.canvases.chain_edges import ChainEdges
+from structgen_kernels.canvases.chain_messages import chain_backward
+from structgen_kernels.canvases.chain_runs import ChainRuns, chain_best, chain_draw
+from structgen_kernels.choices.choice import CHOSEN, EMPTY
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError
 from structgen_kernels.philox import STREAMS, Noise, random_words

@@ -10,9 +10,9 @@ import pytest
 import torch
 from kernel_steps import recorded_step
 from network_enumeration import GRAMMARS, an_instance
-from structgen_kernels import boolean_products, chart_step
-from structgen_kernels.chart_step import CanvasChart, chart_closure
-from structgen_kernels.chart_tables import ChartTables
+from structgen_kernels.charts import boolean_products, chart_step
+from structgen_kernels.charts.chart_step import CanvasChart, chart_closure
+from structgen_kernels.charts.chart_tables import ChartTables
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from kernel_masks import mask_case
-from structgen_kernels.chunk_summary import chunk_summary
+from structgen_kernels.choices.chunk_summary import chunk_summary
+from structgen_kernels.choices.step_workspace import Workspace
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.mask_rows import MaskRows
-from structgen_kernels.step_workspace import Workspace
+from structgen_kernels.masks.mask_rows import MaskRows
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

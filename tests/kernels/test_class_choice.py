@@ -11,9 +11,9 @@ from canvas_enumeration import chi_square_bound
 from kernel_classes import Law, fast_scans, hard_logits, partition
 from kernel_steps import recorded_step
 from structgen_kernels import _native
-from structgen_kernels.class_choice import class_best, class_draw, uniform
-from structgen_kernels.class_layout import ClassLayout
-from structgen_kernels.class_scores import class_scores
+from structgen_kernels.canvases.class_choice import class_best, class_draw, uniform
+from structgen_kernels.canvases.class_layout import ClassLayout
+from structgen_kernels.canvases.class_scores import class_scores
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.philox import Noise
@@ -105,7 +105,7 @@ def test_draws_follow_the_inverse_distribution_over_ids(kind: str, size: int, dt
 @pytest.mark.parametrize("depth", [0.0, 60.0, 70.0, 78.0, 200.0])
 def test_draws_of_a_class_that_lies_low_are_by_its_shares(depth: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether its segments tell or its tokens are looked at again, in parts; on the floor all are alike."""
-    monkeypatch.setattr("structgen_kernels.class_choice._MEMBERS", 128)
+    monkeypatch.setattr("structgen_kernels.canvases.class_choice._MEMBERS", 128)
     size = 400
     of = (np.arange(size) % 7 == 0).astype(np.int32)
     logits = torch.full((1, size), -depth) - 15 * torch.rand(1, size, generator=torch.Generator().manual_seed(2))

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import structgen_kernels.class_scores as scoring
+import structgen_kernels.canvases.class_scores as scoring
 import torch
 from kernel_classes import LOWEST, PARTITIONS, Law, fast_scans, hard_logits, partition
 from kernel_steps import recorded_step
 from structgen_kernels import _native
-from structgen_kernels.choice import CHOSEN, MASSLESS, NON_FINITE
-from structgen_kernels.class_layout import GROUP, ClassLayout
-from structgen_kernels.class_scores import ClassScores, class_scores
+from structgen_kernels.canvases.class_layout import GROUP, ClassLayout
+from structgen_kernels.canvases.class_scores import ClassScores, class_scores
+from structgen_kernels.choices.choice import CHOSEN, MASSLESS, NON_FINITE
 from structgen_kernels.errors import KernelArgumentError
 
 if TYPE_CHECKING:

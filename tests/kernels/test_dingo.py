@@ -14,13 +14,13 @@ import pytest
 import torch
 from canvas_enumeration import Case, Runs, a_case, chi_square, chi_square_bound
 from chain_cases import canvas_tables
-from structgen_kernels.canvas_tables import CanvasTables
-from structgen_kernels.chain_edges import ChainEdges
-from structgen_kernels.choice import CHOSEN, EMPTY, NON_FINITE
-from structgen_kernels.dingo import DingoWorkspace, Filled, dingo
+from structgen_kernels.canvases.canvas_tables import CanvasTables
+from structgen_kernels.canvases.chain_edges import ChainEdges
+from structgen_kernels.canvases.dingo import DingoWorkspace, Filled, dingo
+from structgen_kernels.canvases.label_scores import ClassLabels
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, NON_FINITE
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError, NonFiniteLogitsError
-from structgen_kernels.label_scores import ClassLabels
 from structgen_kernels.philox import Noise
 
 from structgen.decode.diffusion.mean_field import FREE, MeanField

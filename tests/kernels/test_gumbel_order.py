@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 from kernel_masks import mask_case
-from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
+from structgen_kernels.choices.gumbel_order import gumbel_order
+from structgen_kernels.choices.token_order import Order, OrderWorkspace
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError, NonFiniteLogitsError
-from structgen_kernels.gumbel_order import gumbel_order
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import STREAMS, Noise, random_words
-from structgen_kernels.token_order import Order, OrderWorkspace
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WORD = 2**32

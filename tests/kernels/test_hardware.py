@@ -12,18 +12,18 @@ import structgen_kernels
 import torch
 from kernel_hardware import maxima_with_nan, rough_interpreter
 from kernel_masks import mask_case
-from structgen_kernels.apply_mask import apply_mask
-from structgen_kernels.chain_edges import ChainEdges
-from structgen_kernels.chain_messages import chain_backward
-from structgen_kernels.choice import CHOSEN, NON_FINITE
-from structgen_kernels.class_layout import ClassLayout
-from structgen_kernels.class_scores import class_scores
+from structgen_kernels.canvases.chain_edges import ChainEdges
+from structgen_kernels.canvases.chain_messages import chain_backward
+from structgen_kernels.canvases.class_layout import ClassLayout
+from structgen_kernels.canvases.class_scores import class_scores
+from structgen_kernels.choices.choice import CHOSEN, NON_FINITE
+from structgen_kernels.choices.gumbel_order import gumbel_order
+from structgen_kernels.choices.masked_argmax import masked_argmax
+from structgen_kernels.choices.masked_sample import Shape, masked_sample
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.gumbel_order import gumbel_order
 from structgen_kernels.launch import launch
-from structgen_kernels.masked_argmax import masked_argmax
-from structgen_kernels.masked_sample import Shape, masked_sample
+from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.philox import Noise
 from torch._subclasses import FakeTensorMode
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from kernel_steps import recorded_step
+from structgen_kernels.canvases.label_scores import ClassLabels, label_scores
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.label_scores import ClassLabels, label_scores
 
 
 def labels_of(classes: int, labels: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kernel_masks import bitmask_of
-from structgen_kernels.apply_mask import apply_mask
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.mask_pool import MaskPool, MaskPoolFull
-from structgen_kernels.mask_rows import NOTHING, SPARSE_WORDS, MaskRows, without
+from structgen_kernels.masks.apply_mask import apply_mask
+from structgen_kernels.masks.mask_pool import MaskPool, MaskPoolFull
+from structgen_kernels.masks.mask_rows import NOTHING, SPARSE_WORDS, MaskRows, without
 
 import structgen as sg
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from kernel_masks import bitmask_of, mask_case
 from kernel_steps import recorded_step
-from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
+from structgen_kernels.choices.masked_argmax import masked_argmax
+from structgen_kernels.choices.step_workspace import Workspace
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError, NonFiniteLogitsError
-from structgen_kernels.mask_rows import MaskRows
-from structgen_kernels.masked_argmax import masked_argmax
-from structgen_kernels.step_workspace import Workspace
+from structgen_kernels.masks.mask_rows import MaskRows
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

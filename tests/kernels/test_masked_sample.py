@@ -10,14 +10,14 @@ import pytest
 import torch
 from kernel_masks import bitmask_of, mask_case
 from kernel_steps import recorded_step
-from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
+from structgen_kernels.choices.masked_argmax import masked_argmax
+from structgen_kernels.choices.masked_sample import Shape, Uniforms, masked_sample
+from structgen_kernels.choices.step_workspace import CANDIDATES, Workspace
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError, NonFiniteLogitsError
-from structgen_kernels.mask_rows import MaskRows
-from structgen_kernels.masked_argmax import masked_argmax
-from structgen_kernels.masked_sample import Shape, Uniforms, masked_sample
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
-from structgen_kernels.step_workspace import CANDIDATES, Workspace
 
 from structgen.decode.sampler import Multinomial
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from chain_cases import a_chain_case
-from structgen_kernels.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices
+from structgen_kernels.canvases.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from kernel_masks import bitmask_of
+from structgen_kernels.choices.gumbel_order import gumbel_order
 from structgen_kernels.errors import NonFiniteLogitsError
-from structgen_kernels.gumbel_order import gumbel_order
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
 
 from structgen.decode.awrs import geometric, recursive

@@ -6,11 +6,11 @@ import random
 
 import pytest
 import torch
-from structgen_kernels.choice import CHOSEN, EMPTY, NON_FINITE
-from structgen_kernels.draft_forest import DraftForest
-from structgen_kernels.draft_paths import DraftPaths
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, NON_FINITE
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError, NonFiniteLogitsError
-from structgen_kernels.tree_following import follow_tree
+from structgen_kernels.trees.draft_forest import DraftForest
+from structgen_kernels.trees.draft_paths import DraftPaths
+from structgen_kernels.trees.tree_following import follow_tree
 
 from structgen.decode.speculative.draft_tree import DraftTree
 from structgen.decode.speculative.verification.sample_and_match import sample_and_match

@@ -8,14 +8,14 @@ import pytest
 import torch
 from kernel_masks import bitmask_of, mask_case
 from kernel_trees import BLOCK, Case, Language, check_case, random_case
-from structgen_kernels.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
-from structgen_kernels.draft_forest import DraftForest
-from structgen_kernels.draft_paths import DraftPaths
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.mask_rows import MaskRows
+from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
-from structgen_kernels.tree_verification import DraftLaws, verify_tree
-from structgen_kernels.verification_workspace import VerificationWorkspace
+from structgen_kernels.trees.draft_forest import DraftForest
+from structgen_kernels.trees.draft_paths import DraftPaths
+from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FIELDS = ("nodes", "accepted", "counts", "tokens", "status")

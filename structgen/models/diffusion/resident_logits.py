@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import torch
-from structgen_kernels.class_choice import class_best, class_draw
-from structgen_kernels.class_layout import ClassLayout
-from structgen_kernels.class_scores import class_scores
+from structgen_kernels.canvases.class_choice import class_best, class_draw
+from structgen_kernels.canvases.class_layout import ClassLayout
+from structgen_kernels.canvases.class_scores import class_scores
 
 from structgen.models.diffusion.protocol import LOWEST
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
-    from structgen_kernels.class_scores import ClassScores
+    from structgen_kernels.canvases.class_scores import ClassScores
 
     from structgen.models.diffusion.protocol import ClassLogits
     from structgen.models.diffusion.token_classes import TokenClasses

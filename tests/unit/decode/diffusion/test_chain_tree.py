@@ -14,7 +14,7 @@ from canvas_enumeration import chi_square, chi_square_bound
 from structgen.decode.diffusion.chain import Chain, Edges
 
 torch = pytest.importorskip("torch")
-from structgen_kernels.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices  # noqa: E402
+from structgen_kernels.canvases.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices  # noqa: E402
 
 LABELS = 3
 DOUBLE = torch.float64

@@ -1,0 +1,1 @@
+"""Canvases of a regular language: classes of tokens, messages along the slots, completions."""

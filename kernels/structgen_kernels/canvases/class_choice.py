@@ -1,0 +1,206 @@
+"""A token of a class: its most probable one, or one drawn by its share.
+
+Bytes, for each choice: 12 for each segment of the class, and the logits of the tokens of one of them; of all tokens of
+the class where it has little above the floor.  Each token's number, 4 bytes, is read from the layout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from structgen_kernels.arguments import check_logits, check_tensor
+from structgen_kernels.canvases.class_scores import LOWEST, NEGLIGIBLE, floored, row_groups
+from structgen_kernels.choices.choice import CHOSEN
+from structgen_kernels.dispatch import backend_for
+from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
+from structgen_kernels.philox import STREAMS, Noise, random_words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from structgen_kernels.canvases.class_layout import ClassLayout
+    from structgen_kernels.canvases.class_scores import ClassScores
+
+__all__ = ["class_best", "class_draw", "uniform"]
+
+_INTEGERS: Final = (torch.int32, torch.int64)
+_MEMBERS: Final = 1024
+"""Tokens that are looked at at a time."""
+
+
+def class_best(
+    logits: Tensor,
+    layout: ClassLayout,
+    scores: ClassScores,
+    rows: Tensor,
+    classes: Tensor,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return the most probable token of ``classes[i]`` in row ``rows[i]``; of equal ones the first.
+
+    Args:
+        logits: float32, float16 or bfloat16 ``[rows, columns]``, from which ``scores`` were made.
+        layout: of the classes.
+        scores: what ``class_scores`` found, by the same backend.
+        rows: int32 or int64 ``[choices]``, rows of logits.
+        classes: int32 or int64 ``[choices]``; a negative one asks for nothing.
+        out: int32 ``[choices]``, filled in place; nothing is allocated then.
+
+    Returns:
+        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no law.
+
+    Raises:
+        KernelArgumentError: an argument is of the wrong type, shape or device.
+    """
+    out = _checked("class_best", logits, layout, scores, rows, classes, out)
+    if backend_for(logits.device) == "torch":
+        for part in row_groups(len(rows), layout.size):
+            values, is_held, of, row = _asked(logits, layout, scores, rows[part], classes[part])
+            hits = is_held & (values == scores.maxima[row, of][:, None])
+            out[part] = torch.where(hits.any(1), hits.to(torch.int8).argmax(1), -1).to(torch.int32)
+    elif len(rows):
+        from structgen_kernels.canvases.jit.class_choice import class_best_kernel
+
+        launch(
+            class_best_kernel,
+            (len(rows),),
+            *_arguments(logits, layout, scores, rows, classes),
+            out,
+            BLOCKS=1 << (layout.blocks - 1).bit_length(),
+            MEMBERS=_MEMBERS,
+        )
+    return out
+
+
+def class_draw(
+    logits: Tensor,
+    layout: ClassLayout,
+    scores: ClassScores,
+    rows: Tensor,
+    classes: Tensor,
+    uniforms: Tensor | Noise,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Draw a token of ``classes[i]`` in row ``rows[i]`` by its share: the inverse distribution function over ids.
+
+    Args:
+        logits: float32, float16 or bfloat16 ``[rows, columns]``, from which ``scores`` were made.
+        layout: of the classes.
+        scores: what ``class_scores`` found, by the same backend.
+        rows: int32 or int64 ``[choices]``, rows of logits.
+        classes: int32 or int64 ``[choices]``; a negative one asks for nothing.
+        uniforms: float64 ``[choices]``, from 0 to below 1; or noise of as many rows, of which ``uniform`` makes them.
+        out: int32 ``[choices]``, filled in place; nothing is allocated then.
+
+    Returns:
+        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no law.
+
+    Raises:
+        KernelArgumentError: an argument is of the wrong type, shape or device.
+
+    Precision: shares are added in float64; each is exact to the 1e-5 of itself that float32 makes of exponentials.
+    """
+    out = _checked("class_draw", logits, layout, scores, rows, classes, out)
+    numbers = uniforms.seeds if isinstance(uniforms, Noise) else uniforms
+    dtype = torch.int64 if isinstance(uniforms, Noise) else torch.float64
+    check_tensor("class_draw", "uniforms", numbers, dtype=dtype, shape=(len(rows),), device=logits.device)
+    if backend_for(logits.device) == "torch":
+        drawn = uniform(uniforms) if isinstance(uniforms, Noise) else uniforms
+        for part in row_groups(len(rows), layout.size):
+            values, is_held, _, row = _asked(logits, layout, scores, rows[part], classes[part])
+            scaled = floored(values.to(torch.float64), scores.largest[row, None], scores.scales[row, None])
+            running = scaled.exp().where(is_held, 0.0).cumsum(1)
+            at = torch.searchsorted(running, drawn[part, None] * running[:, -1:], right=True)[:, 0]
+            last = layout.size - 1 - is_held.to(torch.int8).flip(1).argmax(1)  # rounding may go past it
+            out[part] = torch.where(is_held.any(1), torch.minimum(at, last), -1).to(torch.int32)
+    elif len(rows):
+        from structgen_kernels.canvases.jit.class_choice import class_draw_kernel
+
+        is_noise = isinstance(uniforms, Noise)
+        launch(
+            class_draw_kernel,
+            (len(rows),),
+            *_arguments(logits, layout, scores, rows, classes),
+            numbers,
+            uniforms.offsets if isinstance(uniforms, Noise) else None,
+            out,
+            LOWEST=LOWEST,
+            NEGLIGIBLE=NEGLIGIBLE,
+            IS_NOISE=is_noise,
+            STREAM=STREAMS["class_token"],
+            BLOCKS=1 << (layout.blocks - 1).bit_length(),
+            MEMBERS=_MEMBERS,
+        )
+    return out
+
+
+def uniform(noise: Noise) -> Tensor:
+    """Return one uniform number for each row of noise, float64 from 0 to below 1, of 53 bits."""
+    high, low, _, _ = random_words(noise.seeds, noise.offsets, STREAMS["class_token"], torch.zeros_like(noise.seeds))
+    return high.to(torch.float64) * 2.0**-32 + (low >> 11).to(torch.float64) * 2.0**-53
+
+
+def _checked(
+    kernel: str,
+    logits: Tensor,
+    layout: ClassLayout,
+    scores: ClassScores,
+    rows: Tensor,
+    classes: Tensor,
+    out: Tensor | None,
+) -> Tensor:
+    check_logits(kernel, logits, size=layout.size)
+    device = logits.device
+    if layout.device != device:
+        raise KernelArgumentError(kernel, "layout", f"must be on {str(device)!r}, not on {str(layout.device)!r}")
+    shape = (len(logits), layout.classes)
+    check_tensor(kernel, "scores", scores.maxima, dtype=torch.float32, shape=shape, device=device)
+    check_tensor(kernel, "rows", rows, dtype=_INTEGERS, dims=1, device=device)
+    check_tensor(kernel, "classes", classes, dtype=_INTEGERS, shape=rows.shape, device=device)
+    if out is None:
+        return torch.empty(len(rows), dtype=torch.int32, device=device)
+    check_tensor(kernel, "out", out, dtype=torch.int32, shape=rows.shape, device=device)
+    return out
+
+
+def _asked(
+    logits: Tensor, layout: ClassLayout, scores: ClassScores, rows: Tensor, classes: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The logits of each choice, which of them may be chosen, and its class and row as indices."""
+    row, of = rows.to(torch.int64).clamp(min=0), classes.to(torch.int64).clamp(min=0)
+    possible = (rows >= 0) & (classes >= 0) & (scores.status[row] == CHOSEN)
+    is_held = (layout.class_of == of[:, None]) & possible[:, None]
+    return logits[row, : layout.size], is_held, of, row
+
+
+def _arguments(
+    logits: Tensor, layout: ClassLayout, scores: ClassScores, rows: Tensor, classes: Tensor
+) -> tuple[Any, ...]:
+    """What both kernels are handed."""
+    found = scores.segments
+    return (
+        logits,
+        logits.stride(0),
+        len(logits),
+        rows,
+        classes,
+        layout.class_begin,
+        layout.segment_of,
+        layout.block_of,
+        layout.member_begin,
+        layout.members,
+        layout.classes,
+        layout.blocks,
+        layout.segments,
+        found.largest,
+        found.maxima,
+        found.sums,
+        scores.largest,
+        scores.scales,
+        scores.status,
+    )

@@ -1,0 +1,182 @@
+"""The kernels of ``structgen_kernels.canvases.chain_messages``.
+
+A program reads what it has stored in the slot before.  A store is seen by the other threads of a program only after a
+barrier, so there is one between any two slots; other programs never read it.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _added(left_ptr, right_ptr, left, right, live):
+    """Two numbers for each edge, added in double precision; what is no number, or plus infinity, counts as nothing."""
+    one = tl.load(left_ptr + left, mask=live, other=float("-inf")).to(tl.float64)
+    other = tl.load(right_ptr + right, mask=live, other=float("-inf")).to(tl.float64)
+    return one + tl.where(other < float("inf"), other, float("-inf"))
+
+
+@triton.jit
+def reduce_groups(
+    left_ptr,  # float64 [what the left numbers of edges count]
+    right_ptr,  # float32 or float64 [what the right ones count]
+    out_ptr,  # float64 [groups]
+    narrow_ptr,  # int32 [rows]
+    narrow_left_ptr,  # int32 [WIDTH, rows]
+    narrow_right_ptr,
+    rows,
+    wide_ptr,  # int32 [wide]
+    wide_begin_ptr,  # int32 [wide + 1]
+    wide_left_ptr,
+    wide_right_ptr,
+    wide,
+    IS_MAX: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Store the maximum over the edges of each group, or the log of the sum of exponentials.
+
+    Additions and maxima are of double precision, exponentials and logarithms of single precision: these see nothing but
+    differences from the largest.
+    """
+    for first in range(0, rows, ROWS):
+        row = first + tl.arange(0, ROWS)
+        place = tl.arange(0, WIDTH).to(tl.int64)[:, None] * rows + row[None, :]  # [WIDTH, ROWS]
+        left = tl.load(narrow_left_ptr + place, mask=(row < rows)[None, :], other=-1)
+        right = tl.load(narrow_right_ptr + place, mask=(row < rows)[None, :], other=-1)
+        values = _added(left_ptr, right_ptr, left, right, left >= 0)
+        made = tl.max(values, 0)  # [ROWS]
+        if not IS_MAX:
+            base = tl.where(made > float("-inf"), made, 0.0)
+            total = tl.sum(tl.exp((values - base[None, :]).to(tl.float32)), 0)  # [ROWS], 1 at least, or 0
+            made += tl.log(tl.maximum(total, 1.0)).to(tl.float64)
+        group = tl.load(narrow_ptr + row, mask=row < rows, other=0)
+        tl.store(out_ptr + group, made, mask=row < rows)
+    for number in range(wide):
+        begin = tl.load(wide_begin_ptr + number)
+        end = tl.load(wide_begin_ptr + number + 1)
+        largest = tl.full([], float("-inf"), tl.float64)
+        total = tl.full([], 0.0, tl.float32)
+        for first in range(begin, end, WIDE):
+            edge = first + tl.arange(0, WIDE)
+            left = tl.load(wide_left_ptr + edge, mask=edge < end, other=-1)
+            right = tl.load(wide_right_ptr + edge, mask=edge < end, other=-1)
+            values = _added(left_ptr, right_ptr, left, right, left >= 0)  # [WIDE]
+            larger = tl.maximum(largest, tl.max(values, 0))
+            if not IS_MAX:
+                base = tl.where(larger > float("-inf"), larger, 0.0)
+                total = total * tl.exp((largest - base).to(tl.float32))
+                total += tl.sum(tl.exp((values - base).to(tl.float32)), 0)
+            largest = larger
+        if not IS_MAX:
+            largest += tl.log(tl.maximum(total, 1.0)).to(tl.float64)
+        tl.store(out_ptr + tl.load(wide_ptr + number), largest)
+
+
+@triton.jit(do_not_specialize=["slots", "states", "rows", "wide"])
+def chain_messages_kernel(
+    weights_ptr,  # [batch, slots, labels]
+    weights_canvas_stride,
+    weights_slot_stride,
+    slots,
+    ends_ptr,  # float64 [states], the message that all begin with
+    states,
+    out_ptr,  # float64 [batch, slots + 1, states]
+    narrow_ptr,
+    narrow_left_ptr,
+    narrow_right_ptr,
+    rows,
+    wide_ptr,
+    wide_begin_ptr,
+    wide_left_ptr,
+    wide_right_ptr,
+    wide,
+    IS_BACKWARD: tl.constexpr,
+    IS_MAX: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One program a canvas, which goes through its slots one after the other."""
+    canvas = tl.program_id(0).to(tl.int64)
+    weights_ptr += canvas * weights_canvas_stride
+    out_ptr += canvas * (slots + 1) * states
+    message = out_ptr
+    if IS_BACKWARD:
+        message += (canvas * 0 + slots) * states
+    for first in range(0, states, WIDE):
+        state = first + tl.arange(0, WIDE)
+        tl.store(message + state, tl.load(ends_ptr + state, mask=state < states, other=0.0), mask=state < states)
+    tl.debug_barrier()
+    for step in range(slots):
+        slot = step
+        following = message + states
+        if IS_BACKWARD:
+            slot = slots - 1 - step
+            following = message - states
+        reduce_groups(
+            message,
+            weights_ptr + slot.to(tl.int64) * weights_slot_stride,
+            following,
+            narrow_ptr,
+            narrow_left_ptr,
+            narrow_right_ptr,
+            rows,
+            wide_ptr,
+            wide_begin_ptr,
+            wide_left_ptr,
+            wide_right_ptr,
+            wide,
+            IS_MAX,
+            ROWS,
+            WIDTH,
+            WIDE,
+        )
+        message = following
+        tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["slots", "states", "labels", "rows", "wide"])
+def chain_label_masses_kernel(
+    forward_ptr,  # float64 [batch, slots + 1, states]
+    backward_ptr,  # float64 [batch, slots + 1, states]
+    slots,
+    states,
+    labels,
+    out_ptr,  # float64 [batch, slots, labels]
+    narrow_ptr,
+    narrow_left_ptr,
+    narrow_right_ptr,
+    rows,
+    wide_ptr,
+    wide_begin_ptr,
+    wide_left_ptr,
+    wide_right_ptr,
+    wide,
+    IS_MAX: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One program a slot of a canvas."""
+    number = tl.program_id(0).to(tl.int64)
+    before = number + number // slots  # of the rows of messages, of which a canvas has one more than slots
+    reduce_groups(
+        forward_ptr + before * states,
+        backward_ptr + (before + 1) * states,
+        out_ptr + number * labels,
+        narrow_ptr,
+        narrow_left_ptr,
+        narrow_right_ptr,
+        rows,
+        wide_ptr,
+        wide_begin_ptr,
+        wide_left_ptr,
+        wide_right_ptr,
+        wide,
+        IS_MAX,
+        ROWS,
+        WIDTH,
+        WIDE,
+    )

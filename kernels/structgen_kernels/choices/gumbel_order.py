@@ -1,0 +1,253 @@
+"""The tokens of each row in the order in which drawing without replacement meets them, some at a time.
+
+Token ``i`` has the key ``x[i] - log E[i]``: ``x`` are the logits over the temperature, ``E`` standard exponential
+numbers that are a function of the row's seed and offset and of ``i`` alone.  In descending order of their keys, tokens
+are drawn without replacement from ``softmax(x)``.  As keys can be made again at any time, nothing but the last key and
+token of a part is needed to go on behind it, and what a mask forbids does not change the order of the rest.
+
+Nothing is sorted.  One pass keeps the first token and the mass of each chunk of 128 columns; then the first of all
+chunks is taken, its chunk is looked at again, and so on.  What is left of the law is summed from what is left, never
+found as 1 minus what was drawn, so that masses of any smallness are exact.
+
+Bytes: the first pass reads the mask words and the allowed logits once and writes 16 for each chunk; the second reads
+these and 128 logits for each token.  One row of 131,072 bfloat16 logits: 256 KiB, then 32 KiB and 256 for each token.
+
+Source: J. Vieira, "Gumbel-max trick and weighted reservoir sampling" (2014), and W. Kool, H. van Hoof, M. Welling,
+"Stochastic Beams and Where to Find Them" (ICML 2019, arXiv 1903.06059), for the order; P. Efraimidis, P. Spirakis,
+"Weighted random sampling with a reservoir" (2006), for the law of such keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from structgen_kernels.arguments import check_logits, check_tensor
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
+from structgen_kernels.choices.token_order import ORDER_CHUNK, Order, OrderWorkspace
+from structgen_kernels.dispatch import backend_for
+from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
+from structgen_kernels.masks.mask_rows import SPARSE_WORDS
+from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from structgen_kernels.masks.mask_rows import MaskRows
+
+__all__ = ["gumbel_order"]
+
+_KERNEL: Final = "gumbel_order"
+_CHUNKS: Final = 16
+"""Chunks of one program of the first pass."""
+_NONE: Final = -(2**63)
+_LARGEST_WORD: Final = 0xFFFFFFFF
+
+
+def gumbel_order(
+    logits: Tensor,
+    noise: Noise,
+    *,
+    masks: MaskRows | None = None,
+    temperature: Tensor | None = None,
+    count: int = 64,
+    after: Order | None = None,
+    workspace: OrderWorkspace | None = None,
+    out: Order | None = None,
+) -> Order:
+    """Return the first ``count`` tokens of the order of each row, or the ``count`` that come after a part of it.
+
+    Args:
+        logits: float32, float16 or bfloat16 ``[rows, columns]``; rows may lie apart, columns may not.
+        noise: of each row.
+        masks: what each row may hold; None allows every column.
+        temperature: float32 ``[rows]``, positive; None is 1.  Rows where it is not get the status NON_FINITE.
+        count: tokens of each row, at least 1.
+        after: the part before, made from the same logits, noise, masks and temperature.
+        workspace: buffers that are used again; None makes them.
+        out: where to write; it may be ``after`` itself.  None makes it.  With both, nothing is allocated by kernels.
+
+    Raises:
+        KernelArgumentError: an argument is of the wrong type, shape or device.
+
+    Complexity: O(columns) for each part and O(columns / 128) for each token.
+    """
+    size = logits.shape[-1] if masks is None else masks.size
+    _check(logits, noise, masks, temperature, count, after, size)
+    rows, device = len(logits), logits.device
+    if out is None:
+        out = Order.buffers(rows, count, device)
+    elif out.tokens.shape != (rows, count) or out.tokens.device != device or not out.tokens.is_contiguous():
+        raise KernelArgumentError(_KERNEL, "out", f"must be for {rows} rows of {count} tokens on {str(device)!r}")
+    if backend_for(device) == "torch":
+        _order(logits[:, :size], noise, masks, temperature, after, out)
+    elif rows:
+        if workspace is None:
+            workspace = OrderWorkspace(rows, size, device)
+        elif workspace.rows < rows or workspace.columns != size or workspace.device != device:
+            raise KernelArgumentError(
+                _KERNEL,
+                "workspace",
+                f"is for {workspace.rows} rows of {workspace.columns} tokens on {str(workspace.device)!r}, not for "
+                f"{rows} of {size} on {str(device)!r}",
+            )
+        _launch(logits, noise, masks, temperature, after, workspace, out)
+    return out
+
+
+def _check(
+    logits: Tensor,
+    noise: Noise,
+    masks: MaskRows | None,
+    temperature: Tensor | None,
+    count: int,
+    after: Order | None,
+    size: int,
+) -> None:
+    check_logits(_KERNEL, logits, size=max(1, size))
+    rows, device = len(logits), logits.device
+    if len(noise) != rows or noise.seeds.device != device:
+        raise KernelArgumentError(_KERNEL, "noise", f"must be of {rows} rows on {str(device)!r}")
+    if masks is not None and (len(masks) != rows or masks.table.device != device):
+        raise KernelArgumentError(_KERNEL, "masks", f"must be {rows} rows on {str(device)!r}")
+    if temperature is not None:
+        check_tensor(_KERNEL, "temperature", temperature, dtype=torch.float32, shape=(rows,), device=device)
+    if count < 1:
+        raise KernelArgumentError(_KERNEL, "count", f"must be at least 1, not {count}")
+    if after is not None and (len(after.tokens) != rows or after.tokens.device != device):
+        raise KernelArgumentError(_KERNEL, "after", f"must be of {rows} rows on {str(device)!r}")
+
+
+def _launch(
+    logits: Tensor,
+    noise: Noise,
+    masks: MaskRows | None,
+    temperature: Tensor | None,
+    after: Order | None,
+    workspace: OrderWorkspace,
+    out: Order,
+) -> None:
+    from structgen_kernels.choices.jit.gumbel_order import first_of_chunks_kernel, take_in_order_kernel
+
+    rows, size = len(logits), workspace.columns
+    chunks = -(-size // ORDER_CHUNK)
+    masking: tuple[Any, ...] = (None, 0, 0, None, None, size) if masks is None else masks.arguments()
+    constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
+    shared = (logits, logits.stride(0), noise.seeds, noise.offsets, temperature, *masking)
+    buffers = (workspace.firsts, workspace.masses, workspace.maxima, chunks)
+    behind: tuple[Any, ...] = (None, None, 0)
+    inherited: tuple[Any, ...] = (None, None, None)
+    if after is not None:
+        behind = (after.tokens, after.keys, after.tokens.shape[1])
+        inherited = (after.log_z, after.log_top, after.status)
+    # Products are not fused with sums, so that a key has the same bits wherever it is made again.
+    launch(
+        first_of_chunks_kernel,
+        (rows, -(-chunks // _CHUNKS)),
+        *shared,
+        *buffers,
+        *behind,
+        **constants,
+        CHUNK=ORDER_CHUNK,
+        CHUNKS=_CHUNKS,
+        enable_fp_fusion=False,
+    )
+    launch(
+        take_in_order_kernel,
+        (rows,),
+        *shared,
+        *buffers,
+        *inherited,
+        out.tokens,
+        out.keys,
+        out.log_p,
+        out.left_log_mass,
+        out.log_z,
+        out.log_top,
+        out.status,
+        out.tokens.shape[1],
+        **constants,
+        CHUNK=ORDER_CHUNK,
+        MOST_CHUNKS=max(2, 1 << (chunks - 1).bit_length()),
+        enable_fp_fusion=False,
+    )
+
+
+def _order(
+    logits: Tensor,
+    noise: Noise,
+    masks: MaskRows | None,
+    temperature: Tensor | None,
+    after: Order | None,
+    out: Order,
+) -> None:
+    """The twin."""
+    size, count = logits.shape[1], out.tokens.shape[1]
+    allowed = torch.ones_like(logits, dtype=torch.bool) if masks is None else masks.allowed()
+    scaled = logits.to(torch.float32)
+    if temperature is not None:
+        scaled = scaled / torch.where(temperature > 0, temperature, torch.nan)[:, None]
+    scaled = torch.where(allowed, scaled, -torch.inf)
+    if after is None:
+        status = _status(scaled, allowed)
+        log_z = torch.where(status == CHOSEN, torch.logsumexp(scaled, 1), -torch.inf)
+        log_top = torch.where(status == CHOSEN, scaled.amax(1) - log_z, -torch.inf)
+        packed = _packed(_keys(scaled, noise), scaled > -torch.inf)
+    else:
+        status, log_z, log_top = after.status.clone(), after.log_z.clone(), after.log_top.clone()
+        last = _pack(after.keys[:, -1:], after.tokens[:, -1:])
+        packed = _packed(_keys(scaled, noise), scaled > -torch.inf)
+        packed = torch.where((packed < last) & (after.tokens[:, -1:] >= 0), packed, _NONE)
+    packed = torch.where((status == CHOSEN)[:, None], packed, _NONE)
+    taken = torch.nn.functional.pad(packed, (0, max(0, count - size)), value=_NONE).topk(count, 1).values
+    is_some = taken > _NONE
+    tokens = torch.where(is_some, _LARGEST_WORD - (taken & _LARGEST_WORD), 0)
+    weights = torch.where(is_some, scaled.gather(1, tokens), -torch.inf)
+    behind = torch.where((packed > _NONE) & (packed < taken[:, -1:]), scaled, -torch.inf)
+    steps = torch.cat([torch.logsumexp(behind, 1, keepdim=True), weights.flip(1)], 1)
+    left = torch.logcumsumexp(steps, 1)[:, 1:].flip(1)
+    if after is None:
+        left[:, 0] = log_z
+    out.tokens.copy_(torch.where(is_some, tokens, -1))
+    out.keys.copy_(torch.where(is_some, _unpacked_key(taken), -torch.inf))
+    out.log_p.copy_(torch.where(is_some, weights - log_z[:, None], -torch.inf))
+    out.left_log_mass.copy_(torch.where(is_some, left - log_z[:, None], -torch.inf))
+    out.log_z.copy_(log_z)
+    out.log_top.copy_(log_top)
+    out.status.copy_(status)
+
+
+def _status(scaled: Tensor, allowed: Tensor) -> Tensor:
+    """Whether each row has an order, int32 ``[rows]``."""
+    status = torch.full((len(scaled),), CHOSEN, dtype=torch.int32, device=scaled.device)
+    status.masked_fill_(~(scaled > -torch.inf).any(1), MASSLESS)
+    status.masked_fill_(~allowed.any(1), EMPTY)
+    return status.masked_fill_((scaled.isnan() | (scaled == torch.inf)).any(1), NON_FINITE)
+
+
+def _keys(scaled: Tensor, noise: Noise) -> Tensor:
+    """The keys, float32 ``[rows, size]``: two tokens share the four words of one counter."""
+    token = torch.arange(scaled.shape[1], device=scaled.device)[None, :].expand_as(scaled)
+    words = random_words(noise.seeds[:, None], noise.offsets[:, None], STREAMS["order"], token >> 1)
+    is_odd = token % 2 == 1
+    drawn = exponential(torch.where(is_odd, words[2], words[0]), torch.where(is_odd, words[3], words[1]))
+    return scaled - torch.log(drawn)
+
+
+def _packed(keys: Tensor, possible: Tensor) -> Tensor:
+    tokens = torch.arange(keys.shape[1], device=keys.device)[None, :]
+    return torch.where(possible, _pack(keys, tokens), _NONE)
+
+
+def _pack(keys: Tensor, tokens: Tensor) -> Tensor:
+    """Keys and tokens in one number, int64, that is larger for what comes earlier."""
+    bits = keys.contiguous().view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.to(torch.int64) << 32) | (_LARGEST_WORD - tokens.to(torch.int64))
+
+
+def _unpacked_key(packed: Tensor) -> Tensor:
+    ordered = (packed >> 32).to(torch.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)

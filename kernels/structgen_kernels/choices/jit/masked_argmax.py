@@ -1,0 +1,100 @@
+"""The kernel of ``structgen_kernels.choices.masked_argmax``."""
+
+import triton
+import triton.language as tl
+
+from structgen_kernels.choices.jit.chunk_summary import row_outcome, store_outcome
+from structgen_kernels.masks.jit.mask_words import allowed_columns, allowed_words
+
+
+@triton.jit
+def chunk_logits(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    chunk,  # int32 [N]; chunks beyond the vocabulary hold nothing
+    N: tl.constexpr,
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Return the columns of chunks, int32 [N * CHUNK], and their logits, minus infinity where not allowed."""
+    chunk_words: tl.constexpr = CHUNK // 32
+    word = tl.reshape(chunk[:, None] * chunk_words + tl.arange(0, chunk_words)[None, :], [N * chunk_words])
+    words = allowed_words(dense_ptr, dense_stride, dense_rows, sparse_ptr, codes_ptr, size, word, CODES, SPARSE_WORDS)
+    column = tl.reshape(chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], [N * CHUNK])
+    allowed = allowed_columns(words, N * chunk_words)
+    return column, tl.load(logits_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def masked_argmax_kernel(
+    logits_ptr,  # [rows, columns]
+    logits_stride,
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # int32 [rows, CODES]
+    size,
+    maxima_ptr,  # float32 [rows, chunks]
+    sums_ptr,
+    chunks_stride,
+    splits_ptr,  # float32 [rows, 5, splits]
+    splits_stride,
+    fields_stride,
+    tokens_ptr,  # int32 [rows]
+    log_p_ptr,  # float32 [rows]
+    log_z_ptr,
+    log_mass_ptr,
+    status_ptr,  # int32 [rows]
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNKS: tl.constexpr,  # of a row, rounded up to a power of two
+    SPLITS: tl.constexpr,
+):
+    """One program a row: the best chunk, then the first column in it that holds the maximum."""
+    row = tl.program_id(0).to(tl.int64)
+    status, log_z, log_mass, kept_top, kept_sum = row_outcome(
+        splits_ptr + row * splits_stride, fields_stride, (size + SPLIT - 1) // SPLIT, SPLITS
+    )
+    chunk = tl.arange(0, CHUNKS)
+    live = chunk < (size + CHUNK - 1) // CHUNK
+    maxima = tl.load(maxima_ptr + row * chunks_stride + chunk, mask=live, other=float("-inf"))
+    best = tl.min(tl.where(maxima == kept_top, chunk, CHUNKS - 1), 0)
+    column, logits = chunk_logits(
+        logits_ptr + row * logits_stride,
+        dense_ptr,
+        dense_stride,
+        dense_rows,
+        sparse_ptr,
+        codes_ptr + row * CODES,
+        size,
+        best + tl.arange(0, 1),
+        1,
+        CODES,
+        SPARSE_WORDS,
+        CHUNK,
+    )
+    token = tl.min(tl.where(logits == kept_top, column, size), 0)
+    store_outcome(
+        row,
+        token,
+        kept_top,
+        status,
+        log_z,
+        log_mass,
+        kept_top,
+        kept_sum,
+        tokens_ptr,
+        log_p_ptr,
+        log_z_ptr,
+        log_mass_ptr,
+        status_ptr,
+    )

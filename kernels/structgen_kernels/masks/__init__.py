@@ -1,0 +1,1 @@
+"""Masks on a device: rows by number, the pool that holds them, and what applies them."""

@@ -1,0 +1,82 @@
+"""Bitmasks in the sparse form of ``MaskTable``: a default word and the words that differ from it.
+
+Written on the host with numpy, for rows that are about to be uploaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from structgen_kernels.masks.mask_rows import SPARSE_WORDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SPARSE_WIDTH", "chosen_forms", "default_words", "pack_sparse"]
+
+SPARSE_WIDTH: Final = 2 + 2 * SPARSE_WORDS
+"""Words that a sparse row takes."""
+
+_ABSENT: Final = 2**31 - 1
+
+
+def default_words(words: NDArray[np.int32], size: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return for each row the word, 0 or all ones, from which fewer words differ, and which do.
+
+    Bits from ``size`` on differ from nothing: a row that allows every token is all ones, whatever they are.
+
+    Args:
+        words: int32 ``[rows, ceil(size / 32)]``.
+        size: tokens of the vocabulary.
+
+    Returns:
+        int32 ``[rows]`` and bool ``[rows, ceil(size / 32)]``.
+    """
+    outside = -1 << size % 32 if size % 32 else 0
+    some, lacking = words != 0, words != -1
+    some[:, -1] = words[:, -1] & ~outside != 0
+    lacking[:, -1] = words[:, -1] | outside != -1
+    is_full = np.count_nonzero(lacking, axis=1) < np.count_nonzero(some, axis=1)
+    return np.where(is_full, -1, 0).astype(np.int32), np.where(is_full[:, None], lacking, some)
+
+
+def chosen_forms(
+    fits: NDArray[np.bool_], words: int, *, sparse_room: int, dense_room: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Say which rows are to be sparse and which dense: what takes less, then as there is room.
+
+    Args:
+        fits: which rows may be sparse.
+        words: of a dense row.
+        sparse_room: sparse rows at most.
+        dense_room: dense rows; more are chosen where that cannot be helped.
+
+    Returns:
+        The indices of the sparse rows and of the dense ones.
+    """
+    candidates, others = np.flatnonzero(fits), np.flatnonzero(~fits)
+    count = min(len(candidates), sparse_room)
+    if words <= SPARSE_WIDTH:
+        count = min(count, max(len(fits) - dense_room, 0))
+    return candidates[:count], np.sort(np.concatenate((others, candidates[count:])))
+
+
+def pack_sparse(words: NDArray[np.int32], default: NDArray[np.int32], differs: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return rows in the sparse form, int32 ``[rows, SPARSE_WIDTH]``.
+
+    Args:
+        words: int32 ``[rows, n]``.
+        default: int32 ``[rows]``.
+        differs: bool ``[rows, n]``, at most ``SPARSE_WORDS`` in a row.
+    """
+    counts = np.count_nonzero(differs, axis=1)
+    sparse = np.zeros((len(words), SPARSE_WIDTH), dtype=np.int32)
+    sparse[:, 0], sparse[:, 1] = default, counts
+    sparse[:, 2 : 2 + SPARSE_WORDS] = _ABSENT
+    row, word = np.divmod(np.flatnonzero(differs), words.shape[1])
+    place = np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+    sparse[row, 2 + place] = word
+    sparse[row, 2 + SPARSE_WORDS + place] = words[row, word]
+    return sparse

@@ -1,0 +1,1 @@
+"""How much of a tree of guesses, or of drawn drafts, is taken."""

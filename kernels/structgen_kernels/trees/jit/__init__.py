@@ -1,0 +1,1 @@
+"""Bodies of kernels: see ``structgen_kernels.jit``."""

@@ -1,0 +1,310 @@
+"""Verification of drafts that were drawn: recursive rejection down the trees of a batch.
+
+At a position whose children were drawn from a law ``q``, they are tried in their order.  A child ``x`` is taken with
+probability ``min(1, p(x) / q(x))``; else ``p`` becomes its residual ``max(p - q, 0)``, renormalised, and ``q`` what is
+left without ``x``.  Where none is taken, the token comes from the last residual.  At a position whose children were
+chosen by a rule, and behind the last, it is drawn from ``p``.  A token that the tree holds is followed there.  So what
+comes out has the law of drawing from ``p`` again and again, whatever was drawn.
+
+``p`` is the model's law over what is allowed, at a temperature; ``q`` is restricted to the same tokens and
+renormalised.  A draft that is not allowed is passed over: restricted so, ``q`` gives it no probability.
+
+One pass sums up both laws in blocks of columns, for all positions at once.  Then one program a request walks down.  It
+reads single logits for as long as children are taken, both laws once for each that is refused, and one block for a
+token that is drawn; residuals are made again from the few numbers that say how ``p`` shrank, and never stored.  Tokens
+are drawn by exponential races, one between blocks and one within the block that won.
+
+Bytes: the first pass reads mask words, allowed logits and laws once and writes 20 for each block of 1,024; each refused
+child reads mask words, logits and law of one position again.
+
+Source: Y. Leviathan et al. (ICML 2023, arXiv 2211.17192) and C. Chen et al. (2023, arXiv 2302.01318) for chains;
+W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160), and Z. Chen et al., "Sequoia" (2024, arXiv
+2402.12374), for drafts without replacement; X. Miao et al., "SpecInfer" (2023, arXiv 2305.09781), with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+import torch
+
+from structgen_kernels.arguments import FLOATS, check_logits, check_tensor
+from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
+from structgen_kernels.dispatch import backend_for
+from structgen_kernels.errors import KernelArgumentError
+from structgen_kernels.launch import launch
+from structgen_kernels.masks.mask_rows import SPARSE_WORDS
+from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
+from structgen_kernels.trees.draft_paths import DraftPaths
+from structgen_kernels.trees.tree_walk import TreeWalk
+from structgen_kernels.trees.verification_workspace import VerificationWorkspace
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torch import Tensor
+
+    from structgen_kernels.masks.mask_rows import MaskRows
+    from structgen_kernels.trees.draft_forest import DraftForest
+
+__all__ = ["DraftLaws", "verify_tree"]
+
+_KERNEL: Final = "verify_tree"
+_NODES: Final = 128
+"""Nodes that are compared at a time."""
+_TINY: Final = 1e-25
+"""A residual below this is rounding: the laws are equal, and nothing is refused but by it."""
+_SEEN: Final = 1e-30
+"""Blocks of less probability are not drawn from."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DraftLaws:
+    """What the children of each position were drawn from.
+
+    Attributes:
+        values: float32, float16 or bfloat16 ``[laws, columns]``, log-probabilities or logits: ``q`` in proportion to
+            their exponentials.  The drafter's temperature has to be in them.
+        rows: int32 ``[positions]``, the law of the children of each; -1 where they were chosen, or there are none.
+        replaced: whether each child is tried against the whole law.  They must have been drawn with replacement then,
+            and a token that came again is a node again.  Else tokens may have been drawn either way; those that come
+            again are passed over.
+    """
+
+    values: Tensor
+    rows: Tensor
+    replaced: bool = False
+
+
+def verify_tree(
+    logits: Tensor,
+    forest: DraftForest,
+    laws: DraftLaws,
+    noise: Noise,
+    *,
+    masks: MaskRows | None = None,
+    temperature: Tensor | None = None,
+    workspace: VerificationWorkspace | None = None,
+    out: DraftPaths | None = None,
+) -> DraftPaths:
+    """Return the path that is taken in each tree, and the token behind it.
+
+    Args:
+        logits: the target's, float32, float16 or bfloat16 ``[positions, columns]``; rows may lie apart.
+        forest: the drafts; children stand in the order in which they were drawn.
+        laws: what they were drawn from.
+        noise: of each request.
+        masks: what each position may hold; None allows every column.
+        temperature: float32 ``[positions]``; 0 takes the first token with the largest logit.  None is 1.  A negative
+            one gives the status NON_FINITE.
+        workspace: buffers that are used again; None makes them.
+        out: where to write; None makes it.  With both, nothing is allocated by kernels.
+
+    Raises:
+        KernelArgumentError: an argument is of the wrong type, shape or device.
+
+    Complexity: O(positions * columns), and O(columns * refused children) for each position of a path that has such.
+    """
+    size = logits.shape[-1] if masks is None else masks.size
+    _check(logits, forest, laws, noise, masks, temperature, size)
+    out = DraftPaths.fitting(_KERNEL, forest, out)
+    if workspace is None:
+        workspace = VerificationWorkspace(len(forest.parents), forest.requests, size, forest.device)
+    else:
+        workspace.check(_KERNEL, forest, size)
+    if backend_for(forest.device) == "torch":
+        _Verification(logits, forest, laws, noise, masks, temperature, workspace, out).run()
+    elif forest.requests:
+        _launch(logits, forest, laws, noise, masks, temperature, workspace, out)
+    return out
+
+
+def _check(
+    logits: Tensor,
+    forest: DraftForest,
+    laws: DraftLaws,
+    noise: Noise,
+    masks: MaskRows | None,
+    temperature: Tensor | None,
+    size: int,
+) -> None:
+    check_logits(_KERNEL, logits, size=max(1, size))
+    positions, device = forest.positions, forest.device
+    check_tensor(_KERNEL, "logits", logits, dtype=FLOATS, shape=(positions, None), device=device)
+    check_tensor(_KERNEL, "laws.values", laws.values, dtype=FLOATS, dims=2, device=device)
+    if laws.values.shape[1] < size:
+        raise KernelArgumentError(_KERNEL, "laws.values", f"has {laws.values.shape[1]} columns for {size} tokens")
+    check_tensor(_KERNEL, "laws.rows", laws.rows, dtype=torch.int32, shape=(positions,), device=device)
+    if len(noise) != forest.requests or noise.seeds.device != device:
+        raise KernelArgumentError(_KERNEL, "noise", f"must be of {forest.requests} requests on {str(device)!r}")
+    if masks is not None and (len(masks) != positions or masks.table.device != device):
+        raise KernelArgumentError(_KERNEL, "masks", f"must be {positions} rows on {str(device)!r}")
+    if temperature is not None:
+        check_tensor(_KERNEL, "temperature", temperature, dtype=torch.float32, shape=(positions,), device=device)
+
+
+def _launch(
+    logits: Tensor,
+    forest: DraftForest,
+    laws: DraftLaws,
+    noise: Noise,
+    masks: MaskRows | None,
+    temperature: Tensor | None,
+    workspace: VerificationWorkspace,
+    out: DraftPaths,
+) -> None:
+    from structgen_kernels.trees.jit.tree_verification import sum_positions_kernel, verify_tree_kernel
+
+    size, blocks = workspace.columns, workspace.blocks
+    masking: tuple[Any, ...] = (None, 0, 0, None, None, size) if masks is None else masks.arguments()
+    constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
+    laws_stride = laws.values.stride(0)
+    shared = (logits, logits.stride(0), temperature, laws.values, laws_stride, laws.rows, *masking)
+    sums = (workspace.p_maxima, workspace.p_sums, workspace.p_best, workspace.q_maxima, workspace.q_sums, blocks)
+    launch(sum_positions_kernel, (forest.positions, blocks), *shared, *sums, **constants, BLOCK=workspace.block)
+    launch(
+        verify_tree_kernel,
+        (forest.requests,),
+        *shared,
+        *sums,
+        forest.first,
+        forest.parents,
+        forest.tokens,
+        noise.seeds,
+        noise.offsets,
+        workspace.residual_sums,
+        workspace.refused,
+        workspace.scales,
+        out.nodes,
+        out.accepted,
+        out.counts,
+        out.tokens,
+        out.status,
+        **constants,
+        REPLACED=laws.replaced,
+        BLOCK=workspace.block,
+        MOST_BLOCKS=1 << (blocks - 1).bit_length(),
+        NODES=_NODES,
+        TINY=_TINY,
+        SEEN=_SEEN,
+        num_warps=8,
+        maxnreg=192,  # one program a request: there are registers enough, and none should spill
+        enable_fp_fusion=False,  # a residual has the same bits wherever it is made again
+    )
+
+
+class _Verification:
+    """The twin: all requests go down one level at a time, and try one child at a time."""
+
+    def __init__(
+        self,
+        logits: Tensor,
+        forest: DraftForest,
+        laws: DraftLaws,
+        noise: Noise,
+        masks: MaskRows | None,
+        temperature: Tensor | None,
+        workspace: VerificationWorkspace,
+        out: DraftPaths,
+    ) -> None:
+        self._size, self._block, self._blocks = workspace.columns, workspace.block, workspace.blocks
+        self._logits = logits[:, : self._size].to(torch.float32)
+        self._laws, self._noise = laws, noise
+        self._allowed = torch.ones_like(self._logits, dtype=torch.bool) if masks is None else masks.allowed()
+        ones = torch.ones(len(logits), dtype=torch.float32, device=logits.device)
+        self._temperature = ones if temperature is None else temperature
+        self._walk = TreeWalk(forest, out)
+
+    def run(self) -> None:
+        """Walk until all have ended."""
+        walk = self._walk
+        while bool(walk.going.any()):
+            position = walk.position()
+            p, best, status = self._target(position)
+            is_law = status == CHOSEN
+            is_greedy = self._temperature[position] == 0
+            left, token, broken = self._try(position, p, walk.going & is_law & ~is_greedy)
+            token = torch.where(is_greedy, best, torch.where(token < 0, self._drawn(left), token))
+            status = torch.where(broken, NON_FINITE, status)
+            walk.step(torch.where(status == CHOSEN, token, -1), status)
+
+    def _target(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The target's laws ``[requests, size]``, their best tokens and whether they are laws."""
+        allowed, temperature = self._allowed[position], self._temperature[position]
+        divisor = torch.where(temperature == 0, 1.0, torch.where(temperature > 0, temperature, torch.nan))
+        scaled = torch.where(allowed, self._logits[position] / divisor[:, None], -torch.inf)
+        status = torch.where(scaled.amax(1) == -torch.inf, MASSLESS, CHOSEN)
+        status = torch.where(allowed.any(1), status, EMPTY)
+        status = torch.where((scaled.isnan() | (scaled == torch.inf)).any(1), NON_FINITE, status)
+        calm = torch.where((status == CHOSEN)[:, None], scaled, 0.0)
+        return calm.softmax(1), calm.argmax(1), status
+
+    def _drafted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The laws of drafts ``[requests, size]``, whether there is any, and whether one is broken."""
+        law = self._laws.rows[position].to(torch.int64)
+        if not len(self._laws.values):
+            nothing = torch.zeros_like(law, dtype=torch.bool)
+            return torch.zeros_like(self._logits[position]), nothing, nothing
+        values = self._laws.values[law.clamp(min=0), : self._size].to(torch.float32)
+        values = torch.where(self._allowed[position], values, -torch.inf)
+        broken = (values.isnan() | (values == torch.inf)).any(1) & (law >= 0)
+        drawn = (values.amax(1) > -torch.inf) & (law >= 0) & ~broken
+        return torch.where(drawn[:, None], values, 0.0).softmax(1), drawn, broken
+
+    def _try(self, position: Tensor, p: Tensor, trying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Try the children; return what is left of ``p``, the tokens taken or -1, and where a law is broken."""
+        walk = self._walk
+        q, drawn, broken = self._drafted(position)
+        broken = broken & trying & (walk.child(None, walk.node) < walk.most)
+        trying = trying & drawn
+        left, token = p, torch.full_like(position, -1)
+        p_total, q_total = torch.ones_like(p[:, 0]), torch.ones_like(p[:, 0])
+        gone = torch.zeros_like(p, dtype=torch.bool)
+        child = walk.child(None, walk.node)
+        while bool((trying & (child < walk.most)).any()):
+            draft = walk.token(child).clamp(max=self._size - 1)
+            is_draft = torch.arange(self._size, device=p.device) == draft[:, None]
+            p_draft, q_draft = left.gather(1, draft[:, None])[:, 0], q.gather(1, draft[:, None])[:, 0]
+            if not self._laws.replaced:
+                q_draft = torch.where((gone & is_draft).any(1), 0.0, q_draft)
+            tried = trying & (child < walk.most) & (q_draft > 0) & (walk.token(child) < self._size)
+            ratio = p_draft * q_total / torch.where(tried, q_draft * p_total, 1.0)
+            passes = tried & (p_draft > 0) & ((ratio >= 1) | (self._uniform(child) < ratio))
+            token = torch.where(passes, draft, token)
+            rest = (left * (q_total / p_total)[:, None] - q).clamp(min=0).masked_fill(is_draft, 0.0)
+            total = rest.sum(1)
+            refused = tried & ~passes & (total > _TINY)
+            trying = trying & ~passes & ~(tried & ~passes & ~refused)
+            left = torch.where(refused[:, None], rest, left)
+            p_total = torch.where(refused, total, p_total)
+            gone = gone | (is_draft & refused[:, None])
+            if not self._laws.replaced:
+                q_total = torch.where(refused, torch.where(gone, 0.0, q).sum(1), q_total)
+                trying = trying & (q_total > _TINY)
+            child = walk.child(None, child)
+        return left, token, broken
+
+    def _uniform(self, child: Tensor) -> Tensor:
+        words = random_words(self._noise.seeds, self._noise.offsets, STREAMS["accept"], child)
+        return words[0].to(torch.float32) * 2.0**-32 + (words[1].to(torch.float32) + 0.5) * 2.0**-64
+
+    def _drawn(self, left: Tensor) -> Tensor:
+        """Tokens drawn in proportion to weights ``[requests, size]``, int64 ``[requests]``."""
+        padded = torch.nn.functional.pad(left, (0, self._blocks * self._block - self._size))
+        padded = padded.view(-1, self._blocks, self._block)
+        sums = padded.sum(2)
+        block = self._winner(torch.where(sums > _SEEN, sums, 0.0), STREAMS["residual_block"])
+        weights = padded.gather(1, block[:, None, None].expand(-1, 1, self._block))[:, 0]
+        return block * self._block + self._winner(weights, STREAMS["residual_token"])
+
+    def _winner(self, weights: Tensor, stream: int) -> Tensor:
+        """The first of a race ``[requests, n]``; those with no weight do not run."""
+        seeds, offsets = self._noise.seeds[:, None], self._noise.offsets[:, None]
+        count = weights.shape[1]
+        place = (self._walk.node[:, None] + 1) * count + torch.arange(count, device=weights.device)
+        words = random_words(seeds, offsets, stream, place)
+        runs = weights > 0
+        times = exponential(words[0], words[1]) / torch.where(runs, weights, 1.0)
+        return torch.where(runs, times, torch.inf).argmin(1)

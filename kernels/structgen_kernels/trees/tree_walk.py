@@ -1,0 +1,80 @@
+"""A walk down all trees of a batch together: what the twins of kernels for trees share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from structgen_kernels.trees.draft_forest import DraftForest
+    from structgen_kernels.trees.draft_paths import DraftPaths
+
+__all__ = ["TreeWalk"]
+
+
+@final
+class TreeWalk:
+    """Where each request stands in its tree.
+
+    Args:
+        forest: the trees.
+        out: what is taken is written there.
+
+    Attributes:
+        node: int64 ``[requests]``, where each stands; -1 at first.
+        going: bool ``[requests]``, whether it still goes on.
+        most: nodes of the largest tree; what ``child`` returns for none.
+    """
+
+    def __init__(self, forest: DraftForest, out: DraftPaths) -> None:
+        first = forest.first.to(torch.int64)
+        self._begin = first[:-1]
+        sizes = first[1:] - first[:-1]
+        self.most = int(sizes.max()) if len(sizes) else 0
+        self._request = torch.arange(forest.requests, device=forest.device)
+        number = torch.arange(self.most, device=forest.device)
+        self._place = (self._begin[:, None] + number).clamp(max=max(0, len(forest.parents) - 1))  # [requests, most]
+        inside = number < sizes[:, None]
+        self._parents = torch.where(inside, forest.parents[self._place], -2)
+        self._tokens = torch.where(inside, forest.tokens[self._place], -1)
+        self._out = out
+        out.nodes[: int(first[-1])] = -1
+        out.accepted[: int(first[-1])] = False
+        out.counts.zero_()
+        self.node = torch.full_like(self._request, -1)
+        self.going = torch.ones_like(self._request, dtype=torch.bool)
+
+    def position(self) -> Tensor:
+        """The row of each, int64 ``[requests]``."""
+        return self._begin + self._request + 1 + self.node
+
+    def child(self, token: Tensor | None, after: Tensor) -> Tensor:
+        """The first child behind node number ``after``, int64 ``[requests]``; with a token, if one is given."""
+        number = torch.arange(self.most, device=after.device)
+        fits = (self._parents == self.node[:, None]) & (number > after[:, None])
+        if token is not None:
+            fits &= (self._tokens == token[:, None]) & (token[:, None] >= 0)
+        return torch.where(fits, number, self.most).amin(1) if self.most else torch.zeros_like(after)
+
+    def token(self, node: Tensor) -> Tensor:
+        """The tokens of nodes, int64 ``[requests]``; 0 for none."""
+        if not self.most:
+            return torch.zeros_like(node)
+        found = self._tokens.gather(1, node.clamp(max=self.most - 1)[:, None])[:, 0]
+        return found.clamp(min=0).to(torch.int64)
+
+    def step(self, token: Tensor, status: Tensor) -> None:
+        """Take the child with the token, and go on; those that have none end there."""
+        self._out.tokens.copy_(torch.where(self.going, token, self._out.tokens))
+        self._out.status.copy_(torch.where(self.going, status, self._out.status))
+        child = self.child(token, self.node)
+        self.going &= child < self.most
+        taken = self.going.nonzero()[:, 0]
+        places = self._begin[taken]
+        self._out.nodes[places + self._out.counts[taken]] = child[taken].to(torch.int32)
+        self._out.accepted[places + child[taken]] = True
+        self._out.counts[taken] += 1
+        self.node = torch.where(self.going, child, self.node)
