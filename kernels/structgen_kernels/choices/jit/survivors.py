@@ -1,0 +1,182 @@
+"""The chunks in which kept tokens may lie, and the logits of these: see ``structgen_kernels.choices.masked_sample``."""
+
+import triton
+import triton.language as tl
+
+from structgen_kernels.choices.jit.masked_argmax import chunk_logits
+from structgen_kernels.choices.jit.order_keys import order_key
+
+
+@triton.jit
+def count_bound(keys, goal, high, NONE: tl.constexpr, GRAIN: tl.constexpr):
+    """Return a key, int64, that ``goal`` chunks reach, so as many tokens or more; ``NONE`` where chunks are fewer.
+
+    It is less than ``GRAIN`` below the largest such key: more steps would hardly leave fewer candidates.
+    """
+    low = tl.min(tl.where(keys > NONE, keys, high), 0)  # that all chunks reach which hold anything
+    bound = tl.full([], NONE, tl.int64)
+    if tl.sum((keys > NONE).to(tl.int32), 0) >= goal:
+        while high - low >= GRAIN:
+            middle = low + (high - low + 1) // 2
+            is_met = tl.sum((keys >= middle).to(tl.int32), 0) >= goal
+            low, high = tl.where(is_met, middle, low), tl.where(is_met, high, middle - 1)
+        bound = low
+    return bound
+
+
+@triton.jit
+def mass_bound(maxima, leaders, masses, top, inverse, goal, CHUNK: tl.constexpr):
+    """Return a logit, float32, down to which tokens have a mass of ``goal`` together; minus infinity if unknown.
+
+    Of a chunk whose maximum is at least ``bound``, that is its maximum alone or more, and its mass but for at most
+    ``CHUNK - 1`` tokens that weigh less than ``bound``, or more.  Bounds that are tried are apart by 24 temperatures
+    over 1,024, and reach to where all that is left of 131,072 tokens is less than the goal is rounded up by.
+    """
+    low = tl.full([], 0, tl.int32)
+    high = tl.full([], 1024, tl.int32)
+    while low < high:
+        middle = (low + high) // 2
+        bound = top - middle.to(tl.float32) * 0.0234375 / inverse
+        lighter = tl.exp((bound - top) * inverse) * (CHUNK - 1)
+        reached = tl.where(maxima >= bound, tl.maximum(leaders, masses - lighter), 0.0)
+        is_met = tl.sum(reached, 0) >= goal
+        low, high = tl.where(is_met, low, middle + 1), tl.where(is_met, middle, high)
+    return tl.where(low < 1024, top - low.to(tl.float32) * 0.0234375 / inverse, float("-inf"))
+
+
+@triton.jit
+def _survivors(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    start,
+    count,
+    N: tl.constexpr,
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Return columns and logits [N * CHUNK] of the surviving chunks from ``start`` on, as ``chunk_logits`` does."""
+    held = start + tl.arange(0, N)
+    chunk = tl.load(survivors_ptr + held, mask=held < count, other=(size + CHUNK - 1) // CHUNK)
+    return chunk_logits(
+        logits_ptr,
+        dense_ptr,
+        dense_stride,
+        dense_rows,
+        sparse_ptr,
+        codes_ptr,
+        size,
+        chunk,
+        N,
+        CODES,
+        SPARSE_WORDS,
+        CHUNK,
+    )
+
+
+@triton.jit
+def gathered(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    count,
+    bound,
+    columns_ptr,  # int32 [CANDIDATES], of this row
+    values_ptr,  # float32 [CANDIDATES], of this row
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SHIFT: tl.constexpr,
+    REACH: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Store the candidates, allowed columns whose key is at least ``bound``, in ascending order, and count them.
+
+    Where there are more than fit, it ends with the tile in which that shows.
+    """
+    found = tl.full([], 0, tl.int32)
+    start = tl.full([], 0, tl.int32)
+    tl.debug_barrier()  # what was stored before is not stored after what is stored now
+    while (start < count) & (found <= CANDIDATES):
+        column, logits = _survivors(
+            logits_ptr,
+            dense_ptr,
+            dense_stride,
+            dense_rows,
+            sparse_ptr,
+            codes_ptr,
+            size,
+            survivors_ptr,
+            start,
+            count,
+            REACH,
+            CODES,
+            SPARSE_WORDS,
+            CHUNK,
+        )
+        is_candidate = (order_key(logits, SHIFT) >= bound) & (logits > float("-inf"))
+        ahead = tl.cumsum(is_candidate.to(tl.int32), 0)
+        place = found + ahead - 1
+        fits = is_candidate & (place < CANDIDATES)
+        tl.store(columns_ptr + place, column, mask=fits)
+        tl.store(values_ptr + place, logits, mask=fits)
+        found += tl.max(ahead, 0)
+        start += REACH
+    tl.debug_barrier()  # what one thread has stored others load
+    return found
+
+
+@triton.jit
+def tile(
+    logits_ptr,  # of this row
+    dense_ptr,
+    dense_stride,
+    dense_rows,
+    sparse_ptr,
+    codes_ptr,  # of this row
+    size,
+    survivors_ptr,  # int32 [chunks], of this row
+    start,
+    count,
+    columns_ptr,  # int32 [CANDIDATES], of this row
+    values_ptr,  # float32 [CANDIDATES], of this row
+    found,  # how many candidates there are
+    CODES: tl.constexpr,
+    SPARSE_WORDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Return columns and logits [CANDIDATES]: all candidates where they fit, else chunks from ``start`` on."""
+    if found <= CANDIDATES:
+        place = tl.arange(0, CANDIDATES)
+        column = tl.load(columns_ptr + place, mask=place < found, other=0)
+        logits = tl.load(values_ptr + place, mask=place < found, other=float("-inf"))
+    else:
+        column, logits = _survivors(
+            logits_ptr,
+            dense_ptr,
+            dense_stride,
+            dense_rows,
+            sparse_ptr,
+            codes_ptr,
+            size,
+            survivors_ptr,
+            start,
+            count,
+            CANDIDATES // CHUNK,
+            CODES,
+            SPARSE_WORDS,
+            CHUNK,
+        )
+    return column, logits
