@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["has_bit", "only_token", "words_without"]
+__all__ = ["has_bit", "mask_words", "only_token", "words_without"]
+
+
+def mask_words(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return a token mask, int32 ``[ceil(V / 32)]``, of bool ``[V]``."""
+    bits = np.zeros((len(allowed) + 31) // 32 * 32, dtype=np.uint8)
+    bits[: len(allowed)] = allowed
+    packed: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
+    return packed
 
 
 def words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:

@@ -11,6 +11,7 @@ from structgen.decode.diffusion.class_posterior import ClassPosterior, drawn
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
+from structgen.decode.mask_words import mask_words
 from structgen.errors import GenerationError
 from structgen.models.diffusion.token_classes import TokenClasses
 
@@ -74,12 +75,9 @@ class RegularLanguage:
             return words
         allowed = (np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)) @ self.holds
         for slot, classes in enumerate(allowed):
-            bits = np.zeros(words.shape[1] * 32, dtype=np.uint8)
-            if canvas[slot] == FREE:
-                bits[: self.vocabulary.size] = classes[self.automaton.class_of]
-            else:
-                bits[canvas[slot]] = 1
-            words[slot] = np.packbits(bits, bitorder="little").view(np.int32)
+            is_free = canvas[slot] == FREE
+            held = classes[self.automaton.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
+            words[slot] = mask_words(held)
         return words
 
     def forced(self, canvas: Canvas, /) -> Canvas:

@@ -21,8 +21,9 @@ from structgen_kernels import _native
 
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.infilling.open_canvas import OPEN, mask_words
+from structgen.decode.infilling.open_canvas import OPEN
 from structgen.decode.linked import SPECIAL_BASE
+from structgen.decode.mask_words import mask_words
 from structgen.engine.network import Network, network_of
 from structgen.errors import LimitExceeded
 

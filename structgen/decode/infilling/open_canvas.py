@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import Canvas
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["OPEN", "OpenLanguage", "mask_words"]
+__all__ = ["OPEN", "OpenLanguage"]
 
 OPEN: Final = -2
 """What an open slot holds: a token that is not known yet, or nothing."""
@@ -48,11 +48,3 @@ class OpenLanguage(Protocol):
         Returns:
             int32 ``[ceil(V / 32)]`` in the layout of token masks.
         """
-
-
-def mask_words(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return a token mask, int32 ``[ceil(V / 32)]``, of bool ``[V]``."""
-    bits = np.zeros((len(allowed) + 31) // 32 * 32, dtype=np.uint8)
-    bits[: len(allowed)] = allowed
-    packed: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
-    return packed

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.infilling.open_canvas import OPEN, mask_words
+from structgen.decode.infilling.open_canvas import OPEN
+from structgen.decode.mask_words import mask_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

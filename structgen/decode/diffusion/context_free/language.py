@@ -12,6 +12,7 @@ from structgen.decode.diffusion.context_free.plan import ALWAYS, ENDING, plan_of
 from structgen.decode.diffusion.context_free.posterior import ContextFreePosterior
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MOST_EFFECTS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.mask_words import mask_words
 from structgen.engine.network import MOST_STATES, network_of
 from structgen.errors import LimitExceeded
 from structgen.models.diffusion.token_classes import TokenClasses
@@ -131,12 +132,9 @@ class ContextFreeLanguage:
         if not ends.any():
             return words
         for slot, classes in enumerate(self._allowed(chart, ends)):
-            bits = np.zeros(words.shape[1] * 32, dtype=np.uint8)
-            if canvas[slot] == FREE:
-                bits[: self.vocabulary.size] = classes[self.class_of]
-            else:
-                bits[canvas[slot]] = 1
-            words[slot] = np.packbits(bits, bitorder="little").view(np.int32)
+            is_free = canvas[slot] == FREE
+            held = classes[self.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
+            words[slot] = mask_words(held)
         return words
 
     def forced(self, canvas: Canvas, /) -> Canvas:
