@@ -819,17 +819,21 @@ def _terms(values: Iterable[Grammar], what: str) -> tuple[Grammar, ...]:
     return items
 
 
+_assign_sequence = vars(Sequence)["items"].__set__  # looks up no name
+_assign_choice = vars(Choice)["items"].__set__
+
+
 def sequence_of(items: tuple[Grammar, ...]) -> Grammar:
     """``Sequence(items)`` of what is known to be terms; front ends make hundreds of thousands of these."""
     node = _new(Sequence)
-    _assign(node, "items", items)
+    _assign_sequence(node, items)
     return node
 
 
 def choice_of(items: tuple[Grammar, ...]) -> Grammar:
     """``Choice(items)`` of what is known to be terms."""
     node = _new(Choice)
-    _assign(node, "items", items)
+    _assign_choice(node, items)
     return node
 
 

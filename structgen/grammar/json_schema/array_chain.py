@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from structgen.errors import LimitExceeded
 from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.terms import alternatives, chain
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.arrays import ArrayLayout
@@ -84,7 +84,8 @@ class ArrayChain:
             list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
         ]
         self._start = State(0, (0,) * len(layout.counted))
-        self._made: dict[tuple[int, State], list[tuple[Reading, State]]] = {}  # the steps of ``term``
+        # The steps of ``term``, by the schemas of an item and the state before it.
+        self._made: list[dict[State, list[tuple[int, State]]]] = [{} for _ in self._readings]
 
     def _readings_of(self, places: tuple[Place, ...], index: int) -> Iterator[Reading]:
         ways: list[list[_Way]] = []
@@ -148,13 +149,9 @@ class ArrayChain:
             for state in sorted(reached[index], key=_progress, reverse=True):
                 here[state] = self._tail(index, last, state, here if index == last else after, values, syntax)
             after = here
-        firsts: list[Grammar] = []
-        if layout.most != 0:
-            for reading, state in self._steps(0, self._start, values):
-                tail = after[state]
-                if tail is not None:
-                    firsts.append(chain(values[reading.value], tail))
-        first = alternatives(*firsts)
+        first = (
+            EMPTY if layout.most == 0 else alternatives(*_followed(self._steps(0, self._start, values), after, values))
+        )
         may_be_empty = self._accepts(0, self._start)
         if first is EMPTY:
             return Sequence((syntax.open_array, syntax.end_array)) if may_be_empty else EMPTY
@@ -176,7 +173,9 @@ class ArrayChain:
             if index == self._layout.most:
                 continue
             for reading in self._readings[min(index, len(self._readings) - 1)]:
-                counts = None if reading.proves & state.violated else self._counted(reading, state.counts)
+                if reading.proves & state.violated:
+                    continue
+                counts = self._counted(reading, state.counts) if reading.raises else state.counts
                 if counts is None:
                     continue
                 step = min(index + 1, last), State(state.violated | reading.violates, counts)
@@ -227,23 +226,25 @@ class ArrayChain:
                 evidence="items times what 'contains' and 'not' remember of the items before",
             )
 
-    def _steps(self, index: int, state: State, values: Items[Grammar]) -> list[tuple[Reading, State]]:
-        """The items that may come at ``index``."""
-        key = min(index, len(self._readings) - 1), state
-        found = self._made.get(key)
+    def _steps(self, index: int, state: State, values: Items[Grammar]) -> list[tuple[int, State]]:
+        """The items that may come at ``index``, by their places, each with the state then."""
+        index = min(index, len(self._readings) - 1)
+        found = self._made[index].get(state)
         if found is None:
-            found = self._made[key] = []
-            for reading in self._readings[key[0]]:
-                if reading.proves & state.violated or values[reading.value] is EMPTY:
+            found = self._made[index][state] = []
+            violated, counts = state
+            for reading in self._readings[index]:
+                if reading.proves & violated or values[reading.value] is EMPTY:
                     continue  # what is violated already needs no proof
-                counts = self._counted(reading, state.counts)
-                if counts is not None:
-                    found.append((reading, State(state.violated | reading.violates, counts)))
+                raised = self._counted(reading, counts) if reading.raises else counts
+                if raised is not None:
+                    is_same = raised is counts and not reading.violates & ~violated
+                    after = state if is_same else State(violated | reading.violates, raised)
+                    found.append((reading.value, after))
         return found
 
     def _counted(self, reading: Reading, counts: tuple[int, ...]) -> tuple[int, ...] | None:
-        if not reading.raises:
-            return counts
+        """The counts after an item; ``None`` where it must not come."""
         result = list(counts)
         for number, facet in enumerate(self._layout.counted):
             if not reading.raises >> number & 1:
@@ -265,10 +266,11 @@ class ArrayChain:
         for count, counted in zip(state.counts, layout.counted, strict=True):
             if count < counted.fewest_contained:
                 return False
-        for number, facet in enumerate(layout.watched):
-            is_counted_out = length < facet.fewest or (facet.most is not None and length > facet.most)
-            if not (state.violated >> number & 1 or is_counted_out):
+        violated = state.violated
+        for facet in layout.watched:
+            if not violated & 1 and length >= facet.fewest and (facet.most is None or length <= facet.most):
                 return False
+            violated >>= 1
         return True
 
     def _tail(
@@ -281,27 +283,34 @@ class ArrayChain:
         syntax: Syntax,
     ) -> Grammar | None:
         """What may come after ``index`` items; ``None`` where no array can be ended any more."""
+        steps = self._steps(index, state, values) if index < last or self._layout.most is None else []
         loops: list[Grammar] = []
-        more: list[Grammar] = []
-        if index < last or self._layout.most is None:
-            for reading, state_after in self._steps(index, state, values):
-                if index == last and state_after == state:
-                    loops.append(values[reading.value])
-                else:
-                    tail = after[state_after]
-                    if tail is not None:
-                        more.append(chain(values[reading.value], tail))
-        rest = alternatives(*more)
+        if index == last:
+            loops = [values[place] for place, state_after in steps if state_after == state]
+            steps = [step for step in steps if step[1] != state]
+        rest = alternatives(*_followed(steps, after, values))
         can_end = self._accepts(index, state)
         if rest is EMPTY and not can_end:
             return None
         end: Grammar = EPSILON
         if rest is not EMPTY:
-            end = chain(syntax.comma, rest)
+            end = sequence_of((syntax.comma, rest))
             if can_end:
-                end = Choice((EPSILON, end))
+                end = choice_of((EPSILON, end))
         loop = alternatives(*loops)
-        return end if loop is EMPTY else chain(Repeat(chain(syntax.comma, loop)), end)
+        return end if loop is EMPTY else chain(Repeat(sequence_of((syntax.comma, loop))), end)
+
+
+def _followed(
+    steps: list[tuple[int, State]], tails: dict[State, Grammar | None], values: Items[Grammar]
+) -> list[Grammar]:
+    """Items, each with what may come after it."""
+    found: list[Grammar] = []
+    for place, after in steps:
+        tail = tails[after]
+        if tail is not None:
+            found.append(values[place] if tail is EPSILON else sequence_of((values[place], tail)))
+    return found
 
 
 def _progress(state: State) -> tuple[int, int]:

@@ -8,7 +8,6 @@ negated facets that are violated in any case.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from structgen.grammar.json_schema.equality import value_key
@@ -88,12 +87,12 @@ def _held(facet: ObjectFacet) -> list[tuple[str, Keys]]:
     return facet.held
 
 
-def _denied(facet: ObjectFacet) -> Iterator[tuple[str, Keys]]:
-    """The names of a facet that holds with constants that they cannot have."""
-    for name in facet.outside:
-        keys, is_all = labels_of(facet).get(name, (_NONE, False))
-        if is_all:
-            yield name, keys
+def _denied(facet: ObjectFacet) -> list[tuple[str, Keys]]:
+    """The names of a facet that holds with constants that they cannot have; found once."""
+    if facet.denied is None:
+        labels = labels_of(facet)
+        facet.denied = [(name, labels[name][0]) for name in facet.outside if name in labels and labels[name][1]]
+    return facet.denied
 
 
 def settled_meet(a: Shape, b: Shape) -> Shape | None:
@@ -119,7 +118,7 @@ def settled_meet(a: Shape, b: Shape) -> Shape | None:
             both.objects = (*a.objects, *excluding)
             both.known = known
             return both
-    return _settled(meet(a, b))
+    return _settled(meet(a, b), known, len(a.objects))
 
 
 def _known(shape: Shape) -> KnownNames | None:
@@ -129,11 +128,14 @@ def _known(shape: Shape) -> KnownNames | None:
     return shape.known if shape.known is not None and shape.known.is_possible else None
 
 
-def _settled(shape: Shape) -> Shape | None:
-    """The shape without objects if its facets obviously contradict each other, and without idle ones."""
+def _settled(shape: Shape, before: KnownNames | None, count: int) -> Shape | None:
+    """The shape without objects if its facets obviously contradict each other, and without idle ones.
+
+    ``before`` is what the first ``count`` facets say about names, where that is known.
+    """
     if len(shape.objects) < 2:
         return shape
-    known = KnownNames(shape)
+    known = KnownNames(shape, before, count)
     kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
     if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
         if shape.types == OBJECT:
@@ -159,13 +161,23 @@ class KnownNames:
         is_possible: whether a required name has a value left, as far as can be seen.
     """
 
-    def __init__(self, shape: Shape) -> None:
-        allowed: dict[str, Keys] = {}
-        required: dict[str, int] = {}
+    allowed: dict[str, Keys]
+    required: dict[str, int]
+    has_outside: bool
+    is_possible: bool
+    _listed: dict[str, Keys]  # before what is denied is taken away
+    _closed: list[ObjectFacet]
+
+    def __init__(self, shape: Shape, before: KnownNames | None = None, count: int = 0) -> None:
+        """Look at the facets; ``before`` is what was found at the first ``count`` of them."""
+        allowed = {} if before is None else before._listed.copy()
+        required = {} if before is None else before.required.copy()
         self._holding = [facet for facet in shape.objects if not facet.is_negated]
-        self._closed: list[ObjectFacet] = []
-        self.has_outside = False
-        for facet in self._holding:
+        self._closed = [] if before is None else before._closed.copy()
+        self.has_outside = before is not None and before.has_outside
+        for facet in shape.objects if before is None else shape.objects[count:]:
+            if facet.is_negated:
+                continue
             for name in facet.required:
                 required[name] = required.get(name, 0) + 1
             self.has_outside = self.has_outside or bool(facet.outside)
@@ -175,7 +187,7 @@ class KnownNames:
             if facet.additional is False and not facet.patterns:
                 self._closed.append(facet)
         self.required = required
-        self._listed = allowed  # before what is denied is taken away
+        self._listed = allowed
         if self.has_outside:
             allowed = dict(allowed)
             for facet in self._holding:
@@ -242,10 +254,12 @@ class KnownNames:
             listed = self._listed.get(name)
             if listed is None or not listed.isdisjoint(keys):
                 return False
-            if any(self.required.get(other, 0) < 2 for other in facet.required):
-                return False
+            required = self.required
             for other in facet.required:
-                self.required[other] -= 1
+                if required.get(other, 0) < 2:
+                    return False
+            for other in facet.required:
+                required[other] -= 1
             return True
         return False
 

@@ -33,6 +33,7 @@ from structgen.grammar.json_schema.unevaluated import judging_the_rest, silenced
 from structgen.grammar.json_schema.validity import Validity
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.object_layout import ObjectLayout
     from structgen.grammar.json_schema.references import References
     from structgen.grammar.json_schema.strict_json import Json
     from structgen.grammar.limits import Limits
@@ -72,6 +73,7 @@ class NormalForm:
         overlaps: for each ``oneOf`` that is known to need it, by the identity of its schema, the pairs of
             alternatives that may both be valid.
         found: further schemas whose alternatives overlap, which the shapes made so far do not take into account.
+        layouts: those of objects that the planner made, by the ids of their facets.
         twins: pairs of schemas that are written alike, of which only the second is planned in conjunctions.
     """
 
@@ -112,6 +114,7 @@ class NormalForm:
         self._written: dict[tuple[bytes, int], Place] = before._written if before else {}
         self._firsts: dict[int, Place] = before._firsts if before else {}
         self._text_left: int = before._text_left if before else _MOST_TEXT
+        self.layouts: dict[tuple[int, ...], ObjectLayout] = before.layouts if before else {}
         self.twins: list[tuple[Json, Json]] = before.twins if before else []
 
     def adopt(self, local: Local) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from structgen.errors import LimitExceeded
@@ -17,8 +18,8 @@ from structgen.grammar.json_schema.normal_form import Relation
 from structgen.grammar.json_schema.object_alternatives import union_of_permutations
 from structgen.grammar.json_schema.object_layout import names_place, places_of_region
 from structgen.grammar.json_schema.object_terms import refuse_count, refuse_size
-from structgen.grammar.json_schema.terms import alternatives, chain, distinct
-from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence
+from structgen.grammar.json_schema.terms import alternatives, distinct
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.object_layout import Entry, ObjectLayout, OtherNames
@@ -36,6 +37,10 @@ _MOST_READINGS: Final = 256
 """Ways to read one member, by the facets that it violates."""
 
 
+_tuple: Final = tuple.__new__
+"""Makes a ``State`` of all its fields in less than half the time that its own constructor takes."""
+
+
 class State(NamedTuple):
     """What is remembered between members.
 
@@ -51,6 +56,15 @@ class State(NamedTuple):
     barred: int = 0
     size: int = 0
     others: int = 0
+
+    def violating(self, facets: int) -> State:
+        """The same where these facets are violated as well."""
+        violated = self.violated | facets
+        return (
+            self
+            if violated == self.violated
+            else _tuple(State, (violated, self.due, self.barred, self.size, self.others))
+        )
 
 
 class Reading(NamedTuple):
@@ -107,6 +121,7 @@ class ObjectChain:
             for entry in layout.entries
         ]
         self._cap = _cap(layout)
+        self._terms: list[tuple[Items[Grammar], Grammar]] = []
 
     def _value(self, places: tuple[Place, ...]) -> int:
         self.places.append(places)
@@ -178,7 +193,7 @@ class ObjectChain:
         return grown
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
-        """The objects, given the terms of ``places``; ``EMPTY`` means that there are none.
+        """The objects, given the terms of ``places``; the same for the same terms.  ``EMPTY``: there are none.
 
         Raises:
             UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
@@ -187,7 +202,12 @@ class ObjectChain:
         Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
         and of open dependencies.
         """
-        return _Builder(self, values, syntax).term()
+        for known, term in self._terms:
+            if all(map(is_, known, values)):
+                return term
+        term = _Builder(self, values, syntax).term()
+        self._terms.append((values, term))
+        return term
 
     def is_empty(self, parts: Items[Part], ask: Ask[Part]) -> Answer:
         """Whether ``term`` makes nothing of the terms of ``places``, given these.
@@ -203,17 +223,15 @@ class ObjectChain:
             if index == count and self.accepts(state):
                 return False
             after: list[tuple[int, State]] = []
-            for reading in others:
-                begun = None if reading.proves & state.violated else self.begin(reading, state)
-                if begun is not None and (index, begun) not in found and not (yield ask(parts[reading.value])):
+            for place, begun in read(others, self.begin(state)):
+                if (index, begun) not in found and not (yield ask(parts[place])):
                     after.append((index, begun))
             if index < count:
                 skipped = self.skip(index, state)
                 if skipped is not None:
                     after.append((index + 1, skipped))
-                for reading in self._members[index]:
-                    taken = None if reading.proves & state.violated else self.take(index, reading, state)
-                    if taken is not None and (index + 1, taken) not in found and not (yield ask(parts[reading.value])):
+                for place, taken in read(self._members[index], self.take(index, state)):
+                    if (index + 1, taken) not in found and not (yield ask(parts[place])):
                         after.append((index + 1, taken))
             for step in after:
                 if step not in found:
@@ -223,27 +241,20 @@ class ObjectChain:
                 return False
         return True
 
-    def begin(self, reading: Reading, state: State) -> State | None:
-        """The state after a member with an undeclared name."""
-        after = self._counted(reading, state)
-        if after is None or self._layout.most_others is None:
-            return after
-        return None if after.others == self._layout.most_others else after._replace(others=after.others + 1)
-
-    def _counted(self, reading: Reading, state: State) -> State | None:
-        """The state after a member."""
-        size = min(state.size + 1, self._cap)
-        if self._layout.most is not None and size > self._layout.most:
+    def begin(self, state: State) -> State | None:
+        """The state after a member with an undeclared name, if it may come, whatever that violates."""
+        most = self._layout.most_others
+        if state.size == self._layout.most or state.others == most:
             return None
-        return State(state.violated | reading.violates, state.due, state.barred, size)
+        others = state.others if most is None else state.others + 1
+        return _tuple(State, (state.violated, state.due, state.barred, min(state.size + 1, self._cap), others))
 
-    def take(self, index: int, reading: Reading, state: State) -> State | None:
-        """The state after the entry at ``index``, if it may come."""
-        after = self._counted(reading, state)
-        if after is None or state.barred >> index & 1:
+    def take(self, index: int, state: State) -> State | None:
+        """The state after the entry at ``index``, if it may come, whatever that violates."""
+        if state.size == self._layout.most or state.barred >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
-        return after if due == after.due else State(after.violated, due, after.barred, after.size)
+        return _tuple(State, (state.violated, due, state.barred, min(state.size + 1, self._cap), state.others))
 
     def skip(self, index: int, state: State) -> State | None:
         """The state where the entry at ``index`` does not come, if it may be missing."""
@@ -253,7 +264,7 @@ class ObjectChain:
         barred = (state.barred | self._called_by[index]) & ~(1 << index)
         if violated == state.violated and barred == state.barred:
             return state
-        return State(violated, state.due, barred, state.size)
+        return _tuple(State, (violated, state.due, barred, state.size, state.others))
 
     def accepts(self, state: State) -> bool:
         """Whether an object may end here, with no entry left."""
@@ -264,6 +275,27 @@ class ObjectChain:
             if not (state.violated >> number & 1 or is_counted_out):
                 return False
         return True
+
+
+def read(readings: Items[Reading], after: State | None) -> list[tuple[int, State]]:
+    """The ways to read a member, each with the place of its value and the state then.
+
+    Args:
+        readings: all the ways.
+        after: the state after the member, whatever it violates; ``None``: it may not come.
+    """
+    if after is None:
+        return []
+    violated = after.violated
+    states = {violated: after}  # by what is violated: made once for all readings that lead there
+    found: list[tuple[int, State]] = []
+    for violates, proves, _, value in readings:
+        if not proves & violated:  # what is violated already needs no proof
+            state = states.get(violated | violates)
+            if state is None:
+                state = states[violated | violates] = after.violating(violates)
+            found.append((value, state))
+    return found
 
 
 def _cap(layout: ObjectLayout) -> int:
@@ -281,10 +313,10 @@ class _Builder:
         self._layout = layout = chain._layout
         self._syntax = syntax
         self._values = values
-        self._made: dict[int, Grammar] = {}  # the members, by the place of their values
-        self._begun: dict[State, list[tuple[Reading, State]]] = {}
-        self._skipped: dict[tuple[int, State], State | None] = {}
-        self._taken: dict[tuple[int, State], list[tuple[Reading, State]]] = {}
+        self._begun: dict[State, list[tuple[int, State]]] = {}
+        # By the number of entries decided: where leaving out the next one leads to, and taking it.
+        self._skipped: list[dict[State, State | None]] = []
+        self._taken: list[dict[State, list[tuple[int, State]]]] = []
         self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
         self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
         most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
@@ -292,6 +324,12 @@ class _Builder:
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
         if self._repeats_count and not all(region.is_open for region in layout.others):
             refuse_count(layout)
+        # The members, by the place of their values.
+        self._made = {
+            reading.value: sequence_of((reading.key, syntax.colon, values[reading.value]))
+            for readings in (*self._members, self._others)
+            for reading in readings
+        }
 
     def term(self) -> Grammar:
         term = self._chained()
@@ -312,21 +350,19 @@ class _Builder:
                 if index == count:
                     following_here[state] = EMPTY
                     ends_here[state] = self._chain.accepts(state)
-                else:
-                    skipped = self._skipped[index, state]
-                    following_here[state] = self._next(index, state, skipped, tails, following)
-                    ends_here[state] = skipped is not None and ends[skipped]
+                    continue
+                skipped = self._skipped[index][state]
+                members = self._followed(self._taken[index][state], tails)
+                if skipped is not None and following[skipped] is not EMPTY:
+                    members.append(following[skipped])
+                following_here[state] = _choice(members)
+                ends_here[state] = skipped is not None and ends[skipped]
             tails_here: dict[State, Grammar | None] = {}
             for state in sorted(after[index], key=_progress, reverse=True):
                 tails_here[state] = self._tail(state, following_here[state], tails_here, can_end=ends_here[state])
             following, tails, ends = following_here, tails_here, ends_here
         start = State()
-        parts = [following[start]]
-        for reading, state in self._steps(start):
-            tail = tails[state]
-            if tail is not None:
-                parts.append(chain(self._member(reading), tail))
-        first = alternatives(*parts)
+        first = alternatives(following[start], *self._followed(self._steps(start), tails))
         empty = ends[start]
         syntax = self._syntax
         if first is EMPTY:
@@ -355,82 +391,57 @@ class _Builder:
                 refuse_size(self._layout)
             if index == count:
                 break
-            for state in here:
-                skipped = self._skipped[index, state] = self._chain.skip(index, state)
-                if skipped is not None:
-                    before[index + 1].add(skipped)
-                takes = self._taken[index, state] = list(self._takes(index, state))
-                after[index + 1].update([taken for _, taken in takes])
+            members = self._members[index]
+            skips = {state: self._chain.skip(index, state) for state in here}
+            takes = {state: read(members, self._chain.take(index, state)) for state in here}
+            before[index + 1].update([state for state in skips.values() if state is not None])
+            after[index + 1].update([state for steps in takes.values() for _, state in steps])
+            self._skipped.append(skips)
+            self._taken.append(takes)
         return before, after
 
-    def _steps(self, state: State) -> list[tuple[Reading, State]]:
-        """The members with undeclared names that may come."""
+    def _steps(self, state: State) -> list[tuple[int, State]]:
+        """The members with undeclared names that may come, by the places of their values."""
         found = self._begun.get(state)
         if found is None:
-            found = self._begun[state] = []
-            for reading in self._others:
-                if not reading.proves & state.violated:  # what is violated already needs no proof
-                    after = self._chain.begin(reading, state)
-                    if after is not None:
-                        found.append((reading, after))
+            found = self._begun[state] = read(self._others, self._chain.begin(state))
         return found
 
-    def _takes(self, index: int, state: State) -> Iterator[tuple[Reading, State]]:
-        for reading in self._members[index]:
-            if not reading.proves & state.violated:
-                after = self._chain.take(index, reading, state)
-                if after is not None:
-                    yield reading, after
-
-    def _next(
-        self,
-        index: int,
-        state: State,
-        skipped: State | None,
-        tails: dict[State, Grammar | None],
-        following: dict[State, Grammar],
-    ) -> Grammar:
-        """What may come after a comma, the entries from ``index`` on and no others before the first of them."""
-        members: list[Grammar] = []
-        for reading, after in self._taken[index, state]:
+    def _followed(self, steps: list[tuple[int, State]], tails: dict[State, Grammar | None]) -> list[Grammar]:
+        """Members, each with what may come after it."""
+        found: list[Grammar] = []
+        for place, after in steps:
             tail = tails[after]
             if tail is not None:
-                members.append(chain(self._member(reading), tail))
-        if skipped is not None:
-            members.append(following[skipped])
-        return alternatives(*members)
+                member = self._made[place]
+                found.append(member if tail is EPSILON else sequence_of((member, tail)))
+        return found
 
     def _tail(
         self, state: State, following: Grammar, tails: dict[State, Grammar | None], *, can_end: bool
     ) -> Grammar | None:
         """What may come after a member; ``None`` where no object can be ended any more."""
         comma = self._syntax.comma
-        loops: list[Grammar] = []
-        more = [following]
-        for reading, after in self._steps(state):
-            if after == state:
-                loops.append(self._member(reading))
-            else:
-                tail = tails[after]
-                if tail is not None:
-                    more.append(chain(self._member(reading), tail))
-        rest = alternatives(*more)
-        if rest is EMPTY and not can_end:
+        steps = self._steps(state)
+        more = [] if following is EMPTY else [following]
+        more += self._followed([step for step in steps if step[1] != state], tails)
+        if not more and not can_end:
             return None
         end: Grammar = EPSILON
-        if rest is not EMPTY:
-            end = chain(comma, rest)
+        if more:
+            end = sequence_of((comma, _choice(more)))
             if can_end:
-                end = Choice((EPSILON, end))
-        loop = alternatives(*loops)
-        return end if loop is EMPTY else chain(Repeat(chain(comma, loop)), end)
+                end = choice_of((EPSILON, end))
+        loop = _choice([self._made[place] for place, after in steps if after == state])
+        if loop is EMPTY:
+            return end
+        repeated = Repeat(sequence_of((comma, loop)))
+        return repeated if end is EPSILON else sequence_of((repeated, end))
 
-    def _member(self, reading: Reading) -> Grammar:
-        member = self._made.get(reading.value)
-        if member is None:
-            member = chain(reading.key, self._syntax.colon, self._values[reading.value])
-            self._made[reading.value] = member
-        return member
+
+def _choice(terms: list[Grammar]) -> Grammar:
+    """The choice of different terms, of which none is empty: thousands are made, which need no second look."""
+    return choice_of(tuple(terms)) if len(terms) > 1 else terms[0] if terms else EMPTY
 
 
 def _progress(state: State) -> tuple[int, int, int]:

@@ -14,7 +14,6 @@ from structgen.grammar.disjointness import are_disjoint
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, refused
 from structgen.grammar.json_schema.syntax import ANY_STRING
-from structgen.grammar.json_schema.values import quoted
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -38,7 +37,6 @@ __all__ = [
     "ObjectLayout",
     "OtherNames",
     "names_place",
-    "places_of_name",
     "places_of_region",
 ]
 
@@ -70,7 +68,7 @@ class Entry:
 
     def __init__(self, name: str, facet: ObjectFacet, places: tuple[Place, ...], *, is_required: bool) -> None:
         self.name = name
-        self.key: Grammar = Literal(quoted(name, facet.place, "properties" if name in facet.properties else "required"))
+        self.key: Grammar = facet.key(name)
         self.is_required = is_required
         self.places = places
         self.is_forbidden = False
@@ -197,9 +195,12 @@ class ObjectLayout:
             for name, others in facet.dependents.items():
                 for one in (*others, name):
                     owners.setdefault(one, facet)
+        places: dict[str, tuple[Place, ...]] = dict.fromkeys(owners, ())
+        for facet in self.held:  # those that are about few names are asked for no others
+            for name in owners if facet.concerns_others else facet.properties:
+                places[name] += facet.places_of(name)
         self.entries = [
-            Entry(name, facet, places_of_name(self.held, name), is_required=name in required)
-            for name, facet in owners.items()
+            Entry(name, facet, places[name], is_required=name in required) for name, facet in owners.items()
         ]
 
     def _regions(
@@ -248,11 +249,6 @@ def _dependents(facets: tuple[ObjectFacet, ...]) -> dict[str, tuple[str, ...]]:
         for name, others in facet.dependents.items():
             found[name] = (*found.get(name, ()), *(other for other in others if other != name))
     return found
-
-
-def places_of_name(facets: tuple[ObjectFacet, ...], name: str) -> tuple[Place, ...]:
-    """The schemas of the value of a declared name."""
-    return tuple(place for facet in facets for place in facet.places_of(name))
 
 
 def _subsets(facets: tuple[ObjectFacet, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:

@@ -9,6 +9,8 @@ from structgen.grammar.json_schema.facets import Facet
 from structgen.grammar.json_schema.membership import belongs
 from structgen.grammar.json_schema.places import Place, malformed
 from structgen.grammar.json_schema.strings import pattern_language
+from structgen.grammar.json_schema.values import quoted
+from structgen.grammar.nodes import Literal
 
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.shapes import Shape
@@ -37,13 +39,15 @@ class ObjectFacet(Facet):
         outside: the declared names whose value must not be valid against their schema.
         is_negated: objects that violate any of this but ``dependents`` are meant.
         labels: the constants of its members, once somebody has asked (``labels``).
-        held: those that its members must have, likewise.
+        held, denied: those that its members must have, and cannot have, likewise.
     """
 
     __slots__ = (
+        "_keys",
         "_places",
         "additional",
         "additional_keyword",
+        "denied",
         "dependents",
         "held",
         "labels",
@@ -68,6 +72,8 @@ class ObjectFacet(Facet):
         self.outside: frozenset[str] = frozenset()
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
         self.held: list[tuple[str, frozenset[object]]] | None = None
+        self.denied: list[tuple[str, frozenset[object]]] | None = None
+        self._keys: dict[str, Grammar] = {}
         self._places: dict[str, tuple[Place, ...]] = {}
 
     def _set_aside(self) -> None:
@@ -94,6 +100,19 @@ class ObjectFacet(Facet):
         """Whether ``dependents`` is all that it says."""
         says_more = self.properties or self.patterns or self.additional is not True or self.required
         return not (says_more or self.names is not True or self.fewest or self.most is not None)
+
+    @property
+    def concerns_others(self) -> bool:
+        """Whether it says anything about the values of names that it does not declare."""
+        return bool(self.patterns) or self.additional is not True
+
+    def key(self, name: str) -> Grammar:
+        """The text of a name that it declares or requires; always the same term."""
+        found = self._keys.get(name)
+        if found is None:
+            keyword = "properties" if name in self.properties else "required"
+            found = self._keys[name] = Literal(quoted(name, self.place, keyword))
+        return found
 
     def property(self, name: str) -> Place:
         """The schema that ``properties`` holds for ``name``."""

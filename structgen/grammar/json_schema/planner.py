@@ -53,6 +53,7 @@ from structgen.grammar.nodes import EMPTY, Distinct, Grammar, Rules
 if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.leaves import Key, Leaves
+    from structgen.grammar.json_schema.objects import ObjectFacet
     from structgen.grammar.json_schema.proofs import Answer
     from structgen.grammar.json_schema.reading import Local, Part, SchemaReader
     from structgen.grammar.json_schema.settings import Setting
@@ -106,6 +107,7 @@ class Planner:
         self._builder = Builder()
         # By keyword the identities of the schemas where it is checked as the text is written, not enforced.
         self.checked: dict[str, set[int]] = {"uniqueItems": set(), "minProperties": set()}
+        self._chains: dict[int, ObjectChain] = {}  # by the layout: conjunctions come to the same objects
         self._plain: dict[tuple[int, int], Grammar] = {}  # the terms of unconstrained types, by level
         self._reasons: list[tuple[tuple[Place, ...], str]] = []
         self._depth = 0
@@ -244,14 +246,18 @@ class Planner:
 
     def _request_conjunction(self, places: tuple[Place, ...]) -> Plan:
         distinct: dict[int, Place] = {}
-        for place in places:
-            if place.schema is not True and not _is_free(place):
+        has_negated = has_false = False
+        for place in places:  # one loop, for chains ask for thousands of these
+            schema = place.schema
+            if schema is not True and (place.is_negated or schema != {}):
                 distinct.setdefault(self._forms.key(place), place)
-        if len(distinct) <= 1 and not any(place.is_negated for place in distinct.values()):
+                has_negated = has_negated or place.is_negated
+                has_false = has_false or schema is False
+        if len(distinct) <= 1 and not has_negated:
             return self._request(tuple(distinct.values())) if distinct else self._open_value()
-        if any(place.schema is False for place in distinct.values()):
+        if has_false:
             return self._forbidden(tuple(place for place in places if place.schema is False))
-        if len(distinct) > 1 and any(-key in distinct for key in distinct):
+        if has_negated and any(-key in distinct for key in distinct):
             self._reasons.append((tuple(distinct.values()), ": a schema and its negation"))
             return self._nothing
         key = frozenset(distinct), self._level if self._counts_levels else 0
@@ -510,7 +516,7 @@ class Planner:
         if self._closes and not self._are_proofs:
             facets = additional.closed(facets)
         is_closed = facets is not shape.objects
-        layout = ObjectLayout(facets, self._names, self._syntax.policy)
+        layout = self._layout(facets)
         place = facets[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
         if layout.is_watched:
@@ -529,12 +535,24 @@ class Planner:
         plan.build = build
         return plan
 
+    def _layout(self, facets: tuple[ObjectFacet, ...]) -> ObjectLayout:
+        """The layout of facets, kept for when the normal form is made anew unless that has a say in it."""
+        key = tuple(map(id, facets))
+        layout = self._forms.layouts.get(key)
+        if layout is None:
+            layout = ObjectLayout(facets, self._names, self._syntax.policy)
+            if all(facet.names is True for facet in facets):
+                self._forms.layouts[key] = layout  # which holds the facets, so that their ids stay theirs
+        return layout
+
     def _names(self, places: tuple[Place, ...]) -> NameLanguage:
         """The names that are valid against schemas."""
         return NameLanguage(places, self._forms, self._validity)
 
     def _watched_object(self, plan: Plan, layout: ObjectLayout, place: Place) -> Plan:
-        chain = ObjectChain(layout, self._forms.compare)
+        chain = self._chains.get(id(layout))
+        if chain is None:  # the chain holds the layout, so that its id stays its own
+            chain = self._chains[id(layout)] = ObjectChain(layout, self._forms.compare)
         self._forms.spend(_ITEM_COST * len(chain.places), place)
         plan.children = self._inside(chain.places)
         plan.prove = chain.is_empty
@@ -601,10 +619,6 @@ def _is_empty(facet: StringFacet | None) -> bool:
     return facet is not None and any(
         are_disjoint(*pair) for pair in combinations(facet.all_languages(is_proof=True), 2)
     )
-
-
-def _is_free(place: Place) -> bool:
-    return place.schema == {} and not place.is_negated
 
 
 def _pointers(places: tuple[Place, ...]) -> str:

@@ -175,6 +175,28 @@ def test_undeclared_members_are_counted_beside_all_members(order: Literal["decla
         assert accepts(schema, policy, value) == is_member, value
 
 
+@pytest.mark.parametrize("order", ["declared", "any"])
+@pytest.mark.parametrize(
+    "more",
+    [{"dependentRequired": {"b": ["a"]}}, {"not": {"required": ["a"], "properties": {"b": {"const": 1}}}}],
+)
+def test_undeclared_members_are_counted_where_more_is_remembered(
+    order: Literal["declared", "any"], more: dict[str, Any]
+) -> None:
+    """The bound holds as well where members call for others, or one of them must violate a schema."""
+    schema = {"type": "object", "properties": {"a": {}, "b": {}}, **more}
+    policy = JsonPolicy(max_members=1, order=order)
+    for value, is_member in (
+        ({}, True),
+        ({"x": 2}, True),
+        ({"x": 2, "y": 2}, False),
+        ({"a": 2, "b": 2, "x": 2}, True),
+        ({"x": 2, "a": 2, "b": 2, "y": 2}, False),
+        ({"a": 2, "x": 2, "b": 2, "y": 2}, False),
+    ):
+        assert accepts(schema, policy, value) == is_member, value
+
+
 @pytest.mark.parametrize("limit", range(4))
 def test_recursive_schemas_end(limit: int) -> None:
     """The root is one deep, and each step through a recursive reference nests further."""
