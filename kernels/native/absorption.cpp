@@ -60,12 +60,10 @@ Engine::Absorption Engine::absorption(Spot at) {
     if (configs.size() != 1) return {};
     state = configs[0].first;
   }
-  if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
   if (!absorptions_[state].known) {
     const Absorption made = cheaply([&] { return compute_absorption(state); });
-    if (absorptions_.size() <= state) absorptions_.resize(machine_.automaton().size());
-    absorptions_[state] = made;
-    absorptions_[state].known = true;
+    absorptions_.at(state) = made;
+    absorptions_.at(state).known = true;
   }
   return absorptions_[state];
 }
@@ -115,7 +113,8 @@ struct Engine::Closure {
 // are any, and then all these states absorb them.  O(states on the way, of which few are looked at).
 bool Engine::close_absorption(StateId start) {
   constexpr size_t kMostPlaces = 96, kMostStates = 400;  // to look at, and to make for it
-  if (absorption({start, kNone}).groups != 0 || std::exchange(absorptions_[start].is_searched, true)) return absorptions_[start].is_closed;
+  constexpr uint64_t kMostWork = 40'000;
+  if (absorption({start, kNone}).groups != 0 || std::exchange(absorptions_.at(start).is_searched, true)) return absorptions_[start].is_closed;
   Automaton& automaton = machine_.automaton();
   const size_t before = automaton.size();
   const auto lacking = [&](StateId state) {
@@ -171,11 +170,11 @@ bool Engine::close_absorption(StateId start) {
     }
     return {};
   };
-  const auto [groups, found] = cheaply(attempt);
+  const auto [groups, found] = cheaply(attempt, kMostWork);
   if (groups == 0) return false;
   for (const auto& [state, tail, group] : found.places) {
     if (tail != kNoTail || absorption({state, kNone}).groups != 0) continue;
-    absorptions_[state] = {.groups = groups, .count = kNone, .distance = found.distance, .known = true, .is_closed = true, .is_searched = true};
+    absorptions_.at(state) = {.groups = groups, .count = kNone, .distance = found.distance, .known = true, .is_closed = true, .is_searched = true};
   }
   return true;
 }

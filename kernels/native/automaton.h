@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena.h"
 #include "byte_set.h"
 #include "intern.h"
 #include "limits.h"
@@ -28,42 +28,52 @@ struct SimpleEscape {
 constexpr SimpleEscape kSimpleEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', '\b'},
                                            {'f', '\f'}, {'n', '\n'},  {'r', '\r'}, {'t', '\t'}};
 
+// A set of bytes, and where all of them lead.
+using ByteEdge = std::pair<ByteSet, uint32_t>;
+
+// Edges by byte in the making; their sets are disjoint.
+struct ByteEdges {
+  std::vector<ByteEdge> groups;
+
+  // Every byte of `set` goes to `target`.
+  void assign(const ByteSet& set, uint32_t target) { groups.emplace_back(set, target); }
+  // The same where the target may be that of one of the first groups.
+  void merge(const ByteSet& set, uint32_t target, size_t first) {
+    for (size_t group = 0; group < first; ++group) {
+      if (groups[group].second != target) continue;
+      groups[group].first |= set;
+      return;
+    }
+    assign(set, target);
+  }
+};
+
 // Edges by byte: groups of bytes, with an index by byte where there are many.
 class ByteMap {
  public:
+  ByteMap() = default;
+  ByteMap(const ByteEdges& edges, Arena& arena);  // where they are kept
+
   uint32_t operator[](uint8_t byte) const {
     if (index_) {
-      const uint16_t group = (*index_)[byte];
+      const uint16_t group = index_[byte];
       return group == kNoGroup ? kDead : groups_[group].second;
     }
     for (const auto& [set, target] : groups_)
       if (set.contains(byte)) return target;
     return kDead;
   }
-  // Every byte of `set` goes to `target`; sets of successive calls are disjoint.
-  void assign(const ByteSet& set, uint32_t target) { groups_.emplace_back(set, target); }
-  // The same where the target may be that of one of the first groups.
-  void merge(const ByteSet& set, uint32_t target, size_t groups) {
-    for (size_t group = 0; group < groups; ++group) {
-      if (groups_[group].second != target) continue;
-      groups_[group].first |= set;
-      return;
-    }
-    assign(set, target);
-  }
-  void seal();
   // The distinct targets with the bytes that lead there.
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (const auto& [set, target] : groups_) visit(set, target);
   }
   size_t group_count() const { return groups_.size(); }
-  size_t bytes() const { return groups_.capacity() * sizeof(groups_[0]) + (index_ ? sizeof *index_ : 0); }
 
  private:
   static constexpr uint16_t kNoGroup = 256;
-  std::vector<std::pair<ByteSet, uint32_t>> groups_;
-  std::unique_ptr<std::array<uint16_t, 256>> index_;
+  std::span<const ByteEdge> groups_;
+  const uint16_t* index_ = nullptr;
 };
 
 struct State {
@@ -73,10 +83,11 @@ struct State {
   bool expanded = false;
   bool final = false;  // contains the empty string
   bool only_final = false;  // contains nothing else
+  enum class Place : uint8_t { kUnknown, kInString, kElsewhere } place = Place::kUnknown;
   ByteSet live;
   ByteMap next;
-  std::vector<std::pair<RuleId, StateId>> calls;       // rule called, state after its return
-  std::vector<std::pair<uint32_t, StateId>> specials;  // special token, state after it
+  std::span<const std::pair<RuleId, StateId>> calls;       // rule called, state after its return
+  std::span<const std::pair<uint32_t, StateId>> specials;  // special token, state after it
 };
 
 // Counts what is made on behalf of one caller, so that a limit is a limit of that caller, and the steps of one call.  A
@@ -130,9 +141,11 @@ class Automaton {
   // state after so many of them; 0: none, as in all other states.
   size_t leap(StateId id, std::string_view text);
   StateId after_leap(StateId id, std::string_view read);
-  // The state after a byte that stands for itself within a JSON string, from a state within one, made without those after
-  // other bytes; nothing for any other state or byte.
-  std::optional<StateId> after_in_string(StateId id, uint8_t byte);
+  // Whether a state is within a JSON string, whichever way it was read, so that nothing but a quote ends it.
+  bool in_string(StateId id);
+  // The state after a byte, made without those after other bytes; nothing where rules are called before, or where all
+  // edges are made at once.
+  std::optional<StateId> after_alone(StateId id, uint8_t byte);
   std::span<const TermId> items(StateId id) const { return item_lists_[states_[id].items]; }
   void forget();  // all states; terms and rules stay
   void trim();    // what can be derived anew, where it is much
@@ -149,6 +162,8 @@ class Automaton {
   // where it has longer members.
   std::optional<std::vector<CodePoints>> as_char_class(TermId term);
   bool is_char_class(TermId term);  // whether the members are those characters alone
+  // The term without the upper bounds of repetitions from `least` on, and the smallest of these (unbounded.cpp).
+  std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least, size_t& fuel);
   // What a term is made of that is a language without finitely many texts.
   struct Excluding {
     TermId language;
@@ -184,9 +199,10 @@ class Automaton {
   StateId keep_edge(StateId id, uint8_t byte, StateId target);
   TermId derivative(TermId term, uint8_t byte);
   const Expansion* collect_item(TermId item, Expansion& out);
-  void partition(std::vector<Form>& forms, ByteMap& next, ByteSet& live);
+  void partition(std::vector<Form>& forms, ByteEdges& next, ByteSet& live);
   TermId as_term(StateId id);
   void merge_counted(std::vector<TermId>& items);
+  TermId intersection(std::vector<TermId> items);
   static void append(std::vector<Code>& codes, const Code& next);
   const std::vector<Code>& first_codes(TermId term);
   const std::vector<Code>& foreign_codes(StateId start);
@@ -197,6 +213,7 @@ class Automaton {
   Distance json_distance_unless_nested(TermId value);
   void solve_boolean(TermId term, Weight weight);
   bool solve_directly(TermId term);
+  bool solve_without_bounds(TermId term, Weight weight);
   std::optional<uint8_t> nearest_byte(TermId term);
   Distance step_weight(const ByteSet& set, Weight weight) const;
   // What is known of the distance of a term that is not explored.
@@ -213,23 +230,26 @@ class Automaton {
   void drop_products();
 
   TermStore terms_;
+  TermId quote_ = terms_.literal("\"");  // that ends a JSON string
   SymbolCounter symbols_{terms_};
   Meter meter_;
   uint64_t regular_limit_ = 200'000;
-  std::deque<State> states_;
+  Pages<State> states_;
+  Arena edge_lists_;  // of states
   ListPool<TermId> item_lists_;
-  std::vector<StateId> state_of_list_;
-  std::deque<StateId> state_of_term_;  // kNone: not asked for yet
+  ById<StateId, kNone> state_of_list_;
+  ById<StateId, kNone> state_of_term_;  // kNone: not asked for yet
   std::unordered_map<TermId, std::vector<Code>> first_codes_;
   std::map<std::vector<uint32_t>, std::vector<Code>> foreign_codes_;  // by the states after the lead bytes
   std::unordered_map<uint64_t, std::vector<Code>> code_tails_;  // by state and number of continuation bytes
   NumberMap<std::vector<Edge>> edges_;  // of boolean terms and their parts
+  NumberMap<std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
   NumberMap<StateId> single_edges_;     // by state and byte, where the others were not made
   std::unordered_map<uint64_t, bool> class_within_;  // by the two classes
   std::vector<StateId> rule_starts_;
   std::vector<uint32_t> heights_;
   std::unordered_map<TermId, std::shared_ptr<const Expansion>> loops_;  // items of many derivatives
-  std::vector<uint32_t> mark_;  // terms seen in the current expansion
+  ById<uint32_t> mark_;  // terms seen in the current expansion
   uint32_t epoch_ = 0;
   size_t edge_bytes_ = 0;
   size_t product_bytes_ = 0;  // of edges_

@@ -1,7 +1,6 @@
 #include "counted.h"
 
 #include <algorithm>
-#include <array>
 
 namespace structgen {
 
@@ -36,64 +35,93 @@ Engine::CountTable& Engine::count_table(StateId star) {
   const Absorption absorbed = absorption({star, kNone});
   const auto beyond = absorbed.groups ? tokens_->part(absorbed.groups, absorption_breaks(star, absorbed.groups)) : nullptr;
   const Trie& walked = beyond ? beyond->trie : all;
-  if (beyond)
-    tokens_->for_each_within(absorbed.groups, [&](uint32_t token, uint32_t chars) { made->put(made->inside, chars, {&token, 1}); });
-  // Few nodes are met over and over: for the first of them, the node after each byte is looked up but once.
+  if (absorbed.groups != 0) {
+    made->groups = absorbed.groups;
+    made->within = tokens_->within(absorbed.groups);
+  }
+  // Few nodes are met over and over.  The first of them are numbered, those behind the class apart, and an edge between
+  // two is looked up but once.
   constexpr size_t kNumbered = 64;
-  constexpr uint32_t kNowhere = kNone - 1;
-  std::vector<NodeId> numbered;
-  std::vector<std::array<uint32_t, 256>> after;  // a number, kNowhere, or kNone: not asked for yet
-  const auto number_of = [&](NodeId node) -> uint32_t {
-    const auto found = std::find(numbered.begin(), numbered.end(), node);
-    if (found != numbered.end()) return static_cast<uint32_t>(found - numbered.begin());
-    if (numbered.size() == kNumbered) return kNone;
-    numbered.push_back(node);
-    after.emplace_back().fill(kNone);
-    return static_cast<uint32_t>(numbered.size() - 1);
+  constexpr uint16_t kUnknown = UINT16_MAX, kNowhere = kUnknown - 1;  // of edges; kUnknown: of nodes without a number
+  constexpr uint16_t kBegins = 0x100;                                 // with an edge: it begins a character of the class
+  struct Numbered {
+    NodeId node;
+    bool closed;  // the class was left
+    bool accepting, only_accepting;
+  };
+  std::vector<Numbered> numbered;
+  std::vector<uint16_t> edges;  // by number and byte
+  const auto number_of = [&](NodeId node, bool closed) -> uint16_t {
+    const auto is_it = [&](const Numbered& held) { return held.node == node && held.closed == closed; };
+    const auto found = std::find_if(numbered.begin(), numbered.end(), is_it);
+    if (found != numbered.end()) return static_cast<uint16_t>(found - numbered.begin());
+    if (numbered.size() == kNumbered) return kUnknown;
+    numbered.push_back({node, closed, machine_[node].accepting, machine_[node].only_accepting});
+    edges.resize(numbered.size() * 256, kUnknown);
+    return static_cast<uint16_t>(numbered.size() - 1);
   };
   struct Place {
-    NodeId node;
-    uint32_t number;
+    Numbered at;
+    uint16_t number;
     uint32_t count;  // characters that have begun
-    bool closed;     // the class was left
   };
   std::vector<Place> path(size_t{walked.max_depth} + 1);  // by depth
-  path[0] = {start, number_of(start), 0, false};
+  path[0] = {{start, false, false, false}, number_of(start, false), 0};
   const ByteSet closers = closing_bytes(star);
   constexpr uint32_t kReported = 4096;  // nodes at a time
   uint32_t looked_at = 0;
+  const bool skips = made->groups != 0 && !beyond;
   for (uint32_t place = 1; place < walked.size();) {
     if (++looked_at % kReported == 0) look_at(kReported);
-    const Place above = path[walked.depth[place] - 1u];
-    const uint8_t byte = walked.byte[place];
-    uint32_t number = above.number == kNone ? kNone : after[above.number][byte];
-    if (number == kNone && !machine_[above.node].live.contains(byte)) {
-      number = kNowhere;
-      if (above.number != kNone) after[above.number][byte] = kNowhere;
-    }
-    if (number == kNowhere) {
+    const bool is_within = skips && (all.prefix[place] & ~made->groups) == 0;  // so are its tokens
+    if (is_within && (walked.groups[place] & ~made->groups) == 0) {
       place = walked.end[place];
       continue;
     }
-    const bool boundary = above.node == start && !above.closed;
-    const bool closed = above.closed || (boundary && closers.contains(byte));
-    const uint32_t count = above.count + (boundary && !closed);
-    made->put(closed ? made->closing : made->inside, count, walked.tokens_at(place));
-    if (walked.is_leaf(place)) {
+    const Place& above = path[walked.depth[place] - 1u];
+    const uint8_t byte = walked.byte[place];
+    uint16_t edge = above.number == kUnknown ? kUnknown : edges[size_t{above.number} * 256 + byte];
+    if (edge == kUnknown && !machine_[above.at.node].live.contains(byte)) {
+      edge = kNowhere;
+      if (above.number != kUnknown) edges[size_t{above.number} * 256 + byte] = kNowhere;
+    }
+    if (edge == kNowhere) {
+      place = walked.end[place];
+      continue;
+    }
+    const bool is_leaf = walked.is_leaf(place);
+    Place here{{kDeadNode, above.at.closed, false, false}, kUnknown, above.count};
+    if (edge != kUnknown) {
+      here.number = edge & ~kBegins;
+      here.at = numbered[here.number];
+      here.count += edge >= kBegins;
+    } else {
+      const bool boundary = above.at.node == start && !above.at.closed;
+      here.at.closed |= boundary && closers.contains(byte);
+      const bool begins = boundary && !here.at.closed;
+      here.count += begins;
+      if (!is_leaf) {
+        const NodeId node = machine_.step(above.at.node, byte);
+        here.at = {node, here.at.closed, machine_[node].accepting, machine_[node].only_accepting};
+        here.number = number_of(node, here.at.closed);
+        if (above.number != kUnknown && here.number != kUnknown)
+          edges[size_t{above.number} * 256 + byte] = static_cast<uint16_t>(here.number | (begins ? kBegins : 0));
+      }
+    }
+    if (!is_within) made->put(here.at.closed ? made->closing : made->inside, here.count, walked.tokens_at(place));
+    if (is_leaf) {
       ++place;
       continue;
     }
-    const NodeId here = number == kNone ? machine_.step(above.node, byte) : numbered[number];
-    if (number == kNone && above.number != kNone) after[above.number][byte] = number = number_of(here);
-    if (machine_[here].accepting) {
+    if (here.at.accepting) {
       const uint32_t origin = beyond ? beyond->origin[place] : place;
-      made->put(made->exits, count, std::span(&origin, 1));
+      made->put(made->exits, here.count, std::span(&origin, 1));
     }
-    if (machine_[here].only_accepting) {
+    if (here.at.only_accepting) {
       place = walked.end[place];
       continue;
     }
-    path[walked.depth[place]] = {here, number, count, closed};
+    path[walked.depth[place]] = here;
     ++place;
   }
   look_at(looked_at % kReported);
@@ -109,14 +137,14 @@ ByteSet Engine::closing_bytes(StateId star) {
   return machine_[machine_.start(tail)].live;
 }
 
-std::shared_ptr<const Row> Engine::counted_row(const Counted& bounds) {
+const Row& Engine::counted_row(const Counted& bounds) {
   CountTable& table = count_table(bounds.star);
   const uint32_t least = std::min(bounds.min, table.most_closing() + 1);
   const uint32_t most = std::min(bounds.max, table.most());
   auto& held = table.rows[{least, most}];
-  if (held) return held;
+  if (held) return *held;
   Row made;
-  std::vector<uint32_t> exits;
+  std::vector<uint32_t> exits, added, removed;
   const auto append = [](std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
     to.insert(to.end(), from.begin(), from.end());
   };
@@ -124,14 +152,15 @@ std::shared_ptr<const Row> Engine::counted_row(const Counted& bounds) {
   std::sort(exits.begin(), exits.end());
   set_exits(made, std::move(exits));
   if (table.size() <= CountTable::kFewTokens) {
-    for (uint32_t k = 0; k < table.inside.size() && k <= most; ++k) append(made.added, table.inside[k]);
-    for (uint32_t k = least; k < table.closing.size() && k <= most; ++k) append(made.added, table.closing[k]);
+    for (const auto* lists : table.token_lists())
+      for (uint32_t k = lists == &table.closing ? least : 0; k < lists->size() && k <= most; ++k) append(added, (*lists)[k]);
   } else {
     // Few tokens are long, so a high maximum is the mask without one, less those.
     const uint32_t covered = table.longer_than(most) <= CountTable::kFewTokens ? table.most() : most;
     auto& mask = table.masks[covered];
     if (!mask) {
       auto fresh = std::make_shared<Words>(words());
+      if (table.groups != 0) tokens_->mark_within(table.groups, covered, fresh->data());
       for (const auto* lists : {&table.inside, &table.closing})
         for (uint32_t k = 0; k < lists->size() && k <= covered; ++k)
           for (uint32_t token : (*lists)[k]) (*fresh)[token >> 5] |= uint32_t{1} << (token & 31);
@@ -139,13 +168,14 @@ std::shared_ptr<const Row> Engine::counted_row(const Counted& bounds) {
       mask = std::move(fresh);
     }
     made.mask = mask;
-    for (const auto* lists : {&table.inside, &table.closing})
-      for (uint32_t k = most + 1; k < lists->size() && k <= covered; ++k) append(made.removed, (*lists)[k]);
-    for (uint32_t k = 0; k < least && k < table.closing.size() && k <= most; ++k) append(made.removed, table.closing[k]);
+    for (const auto* lists : table.token_lists())
+      for (uint32_t k = most + 1; k < lists->size() && k <= covered; ++k) append(removed, (*lists)[k]);
+    for (uint32_t k = 0; k < least && k < table.closing.size() && k <= most; ++k) append(removed, table.closing[k]);
   }
-  cache_bytes_ += made.bytes();
-  held = std::make_shared<const Row>(std::move(made));
-  return held;
+  made.added = row_lists_.keep(added);
+  made.removed = row_lists_.keep(removed);
+  held = &own(std::move(made));
+  return *held;
 }
 
 }  // namespace structgen

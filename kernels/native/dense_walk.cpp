@@ -4,6 +4,22 @@
 
 namespace structgen {
 
+Engine::DenseWalk::DenseWalk(Engine& engine, const Trie& trie, Found& found)
+    : engine_(engine), trie_(trie), found_(found),
+      scratch_(engine.dense_scratch_ ? std::move(engine.dense_scratch_) : std::make_unique<DenseScratch>()),
+      numbers_(scratch_->numbers), spots_(scratch_->spots), flags_(scratch_->flags),
+      passing_(scratch_->passing), edges_(scratch_->edges), path_(scratch_->path) {
+  found_.bits.resize(engine_.words());
+  numbers_.clear();
+  spots_.assign(1, Spot{});
+  flags_.assign(1, 0);
+  passing_.assign(1, {});
+  edges_.assign(256, kNowhere);
+  path_.assign(size_t{trie_.max_depth} + 1, kNowhere);
+}
+
+Engine::DenseWalk::~DenseWalk() { engine_.dense_scratch_ = std::move(scratch_); }
+
 // The number of a state or node; kUnnumbered if there are too many.
 Engine::DenseWalk::Number Engine::DenseWalk::number_of(Spot spot) {
   const uint64_t key = spot.state == kNone ? uint64_t{1} << 32 | spot.node : uint64_t{spot.state};
@@ -118,16 +134,13 @@ void Engine::DenseWalk::add_tokens(uint32_t place, uint32_t end) {
 
 void Engine::DenseWalk::run(uint32_t top, Spot from) {
   constexpr uint32_t kReported = 4096;  // nodes at a time
-  found_.bits.resize(engine_.words());
-  spots_.assign(1, Spot{});
-  flags_.assign(1, 0);
-  passing_.assign(1, {});
-  edges_.assign(256, kNowhere);
-  path_.assign(size_t{trie_.max_depth} + 1, kNowhere);
   const Number start = number_of(from);
-  // A loop leads back here, behind some text, where the automaton may end.
-  flags_[start] = static_cast<uint8_t>(kMet | kEntered | (engine_.accepting(from) ? kEnds : 0));
-  add_edges(start);
+  if (start == kUnnumbered) return engine_.walk_levels(trie_, top, from, found_);
+  if (!(flags_[start] & kEntered)) {
+    // A loop leads back here, behind some text, where the automaton may end.
+    flags_[start] = static_cast<uint8_t>(kMet | kEntered | (engine_.accepting(from) ? kEnds : 0));
+    add_edges(start);
+  }
   path_[trie_.depth[top]] = start;
   const uint8_t* const bytes = trie_.byte.data();
   const uint16_t* const depths = trie_.depth.data();

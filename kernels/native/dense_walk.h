@@ -1,6 +1,7 @@
 // Walks over large parts of a trie, from states that go on by many bytes.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "engine.h"
@@ -17,8 +18,12 @@ class Engine::DenseWalk {
     return trie.end[top] - top >= kManyNodes && live.size() >= kManyBytes;
   }
 
-  DenseWalk(Engine& engine, const Trie& trie, Found& found) : engine_(engine), trie_(trie), found_(found) {}
-  // Files the tokens below `top` that may follow at `from`.  O(nodes below `top` of which the parent is alive).
+  DenseWalk(Engine& engine, const Trie& trie, Found& found);
+  ~DenseWalk();
+  DenseWalk(const DenseWalk&) = delete;
+  DenseWalk& operator=(const DenseWalk&) = delete;
+  // Files the tokens below `top` that may follow at `from`.  O(nodes below `top` of which the parent is alive).  What is
+  // known of the states is kept from one call to the next.
   void run(uint32_t top, Spot from);
 
  private:
@@ -52,12 +57,24 @@ class Engine::DenseWalk {
   Engine& engine_;
   const Trie& trie_;
   Found& found_;
-  NumberMap<Number> numbers_;  // by state or node
-  std::vector<Spot> spots_;    // by number
-  std::vector<uint8_t> flags_;
-  std::vector<Passing> passing_;
-  std::vector<Number> edges_;  // by number and byte
-  std::vector<Number> path_;   // by depth
+  std::unique_ptr<DenseScratch> scratch_;
+  NumberMap<Number>& numbers_;
+  std::vector<Spot>& spots_;
+  std::vector<uint8_t>& flags_;
+  std::vector<Passing>& passing_;
+  std::vector<Number>& edges_;
+  std::vector<Number>& path_;
+  friend struct Engine::DenseScratch;
+};
+
+// What a walk writes, kept by the engine: the first touch of so much memory takes as long as the walk.
+struct Engine::DenseScratch {
+  NumberMap<DenseWalk::Number> numbers;  // by state or node
+  std::vector<Spot> spots;               // by number
+  std::vector<uint8_t> flags;
+  std::vector<DenseWalk::Passing> passing;
+  std::vector<DenseWalk::Number> edges;  // by number and byte
+  std::vector<DenseWalk::Number> path;   // by depth
 };
 
 }  // namespace structgen

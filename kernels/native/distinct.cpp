@@ -200,8 +200,8 @@ const std::vector<int64_t>* Distinct::way(const Position& at, Goal goal, Effort 
 
 std::optional<std::vector<int64_t>> Distinct::completion(const Position& at, uint64_t fuel) {
   std::vector<int64_t> straight = engine_.shortest_completion(at.node);
-  if (leads(at, straight, Goal::kEnd, {true, true, fuel})) return straight;
-  return search(at, Goal::kEnd, {true, true, fuel});
+  if (leads(at, straight, Goal::kEnd, {true, true, true, fuel})) return straight;
+  return search(at, Goal::kEnd, {true, true, true, fuel});
 }
 
 bool Distinct::completable(const Position& at, Effort effort) {
@@ -229,6 +229,12 @@ const Distinct::Lists& Distinct::lists() {
     if (opener) lists_->openers.push_back(token);
   }
   return *lists_;
+}
+
+// Whether all ways to read the text so far are within a JSON string.
+bool Distinct::in_string(NodeId node) const {
+  Automaton& automaton = engine_.machine().automaton();
+  return std::ranges::all_of(engine_.machine().closure(node), [&](const Config& at) { return automaton.in_string(at.first); });
 }
 
 uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort, bool measure) {
@@ -293,9 +299,11 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
     }
     return farthest;
   }
+  const bool inside = in_string(start.node);  // and nothing begins before a quote
   const auto try_each = [&](std::span<const uint32_t> tokens) {
     for (uint32_t token : tokens) {
       if (!(words[token >> 5] >> (token & 31) & 1)) continue;
+      if (inside && engine_.tokens().token(token).find('"') == std::string_view::npos) continue;
       Position next = start;
       if (!step_token(next, token) || (is_uncertain(next, false, targets) && !can_end(next))) clear(std::span(&token, 1), words);
     }
@@ -305,6 +313,7 @@ uint32_t Distinct::correct(const Position& start, uint32_t* words, Effort effort
     if (start.lexer.mode != LexMode::kString) try_each(lists().numbers);
   }
   if (effort.has_containers) try_each(lists().openers);
+  if (!effort.has_labels) return farthest;
   try_each(label_openers());
   for (uint32_t node : doubtful(start))
     try_each(std::span(all.tokens).subspan(all.token_begin[node], all.token_begin[all.end[node]] - all.token_begin[node]));
@@ -442,7 +451,7 @@ void Distinct::fill_within(const Position& start, uint32_t* words, uint32_t budg
     if (machine[at.node].accepting) return true;
     if ((machine[at.node].distance + longest - 1) / longest > budget) return false;
     const bool is_counted = machine[at.node].least != kNone;
-    if (!is_counted && engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, true, fuel})) return true;
+    if (!is_counted && engine_.plan(at.node) <= budget && leads(at, engine_.shortest_completion(at.node), Goal::kEnd, {true, true, true, fuel})) return true;
     if (!is_counted && machine[at.node].in_label && !at.lexer.active() && add(machine[at.node].distance, kLongestRest) <= budget) return true;
     const auto [place, is_new] = verdicts.emplace(key(at), false);
     if (is_new) {

@@ -49,10 +49,11 @@ class Distinct {
   bool read_token(Position& at, uint32_t token);  // no EOS
   bool step_token(Position& at, uint32_t token);  // the same, counted in the budgets of tokens that are open
 
-  // How hard to look: whether there are containers at all, `thorough` where nothing is known of them, and the steps that
-  // one search may take.
+  // How hard to look: whether there are containers and labels at all, `thorough` where nothing is known of containers, and
+  // the steps that one search may take.
   struct Effort {
     bool has_containers;
+    bool has_labels;
     bool thorough;
     uint64_t fuel;
   };
@@ -123,6 +124,7 @@ class Distinct {
   std::optional<std::vector<uint32_t>> fewest(const Position& at, uint32_t bound, uint64_t& fuel);
   std::string key(const Position& at) const;
   const Lists& lists();
+  bool in_string(NodeId node) const;
   const std::vector<uint32_t>& label_openers();  // tokens that hold the beginning of a label and may hold its end
 
   Engine& engine_;

@@ -269,8 +269,9 @@ const std::vector<uint32_t>& Distinct::label_openers() {
   label_openers_.emplace();
   for (uint32_t token = 0; token < engine_.tokens().size(); ++token) {
     const std::string_view text = engine_.tokens().token(token);
-    // Perhaps many letters, or a label in escapes.
-    bool opens = text.size() > 2 * kFreeLetters || (text.size() > kPrefix.size() + 5 && text.find("\\u") != std::string_view::npos);
+    // Perhaps many letters, which are bytes beyond ASCII, or a label in escapes.
+    const auto letters = static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char byte) { return static_cast<uint8_t>(byte) >= 0x80; }));
+    bool opens = letters > 2 * kFreeLetters || (text.size() > kPrefix.size() + 5 && text.find("\\u") != std::string_view::npos);
     for (size_t at = text.find("--", 2); at != std::string_view::npos && !opens; at = text.find("--", at + 1))
       opens = small(static_cast<uint8_t>(text[at - 2])) == 'x' && small(static_cast<uint8_t>(text[at - 1])) == 'n';
     if (opens) label_openers_->push_back(token);

@@ -1,4 +1,5 @@
 #include "counted.h"
+#include "dense_walk.h"
 #include "traverse.h"
 
 #include <algorithm>
@@ -91,9 +92,8 @@ void Engine::fill(NodeId node, uint32_t* words, uint64_t fuel) {
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   std::stable_partition(rows.begin(), rows.end(), [](const Row* held) { return held->mask != nullptr; });
-  if (plans_.size() < machine_.size()) plans_.resize(machine_.size());
-  plans_[node] = {static_cast<uint32_t>(plan_rows_.size()), static_cast<uint32_t>(rows.size())};
-  plan_rows_.insert(plan_rows_.end(), rows.begin(), rows.end());
+  plans_.at(node) = {static_cast<uint32_t>(plan_rows_.size()), static_cast<uint32_t>(rows.size())};
+  for (const Row* held : rows) plan_rows_.push_back(held);
   cache_bytes_ += sizeof(Plan) + rows.size() * sizeof(rows[0]);
   write(plans_[node], words);
 }
@@ -107,6 +107,8 @@ void Engine::drop_rows() {
   reaches_.clear();
   plans_.clear();
   plan_rows_.clear();
+  own_rows_.clear();
+  row_lists_.clear();
   rows_.clear();  // rows name residual tries and lists of exits, so all go together
   count_tables_.clear();
   class_masks_.clear();
@@ -131,7 +133,6 @@ void Engine::forget() {
   planned_.clear();
   leaps_.clear();
   absorptions_.clear();
-  unbounded_.clear();
   ++epoch_;
 }
 

@@ -54,7 +54,7 @@ class Engine {
     uint32_t begin = 0, count = kNone;
   };
   // How the mask of a node is written; none if something is not known yet.
-  const Plan* find_plan(NodeId node) const { return node < plans_.size() && plans_[node].count != kNone ? &plans_[node] : nullptr; }
+  const Plan* find_plan(NodeId node) const { return plans_[node].count != kNone ? &plans_[node] : nullptr; }
   // Asks for the memory that write() reads, so that what several plans need is waited for at the same time.
   void prefetch(const Plan& plan) const;
   void write(const Plan& plan, uint32_t* words) const;
@@ -119,7 +119,8 @@ class Engine {
   // anything, for the closure of a node has entered them; rows of residual tries include them.
   const Row& row(TrieId trie, StateId state);
   const Row* find_row(TrieId trie, StateId state) const;
-  const Row& keep(TrieId trie, StateId state, std::shared_ptr<const Row> made);
+  const Row& keep(TrieId trie, StateId state, const Row& made);
+  const Row& own(Row&& made);
   struct Found {
     std::vector<uint32_t> tokens;  // that end inside
     std::vector<uint32_t> exits;   // nodes of the trie with more below, where the automaton may end
@@ -150,7 +151,6 @@ class Engine {
   Near without_excluded(StateId state);
   void exclude(const Near& near, Found& fewer);
   uint32_t reach_without(const Near& near, uint32_t reach);
-  std::pair<TermId, uint32_t> unbounded_term(TermId root, uint32_t least, size_t& fuel);
   Row pack(Found&& found, std::shared_ptr<const Words> mask);
   // Where a walk of one configuration's own automaton stands: a state as long as nothing is called, for most walks
   // need no nodes, and a node from there on.
@@ -173,10 +173,11 @@ class Engine {
   void add_leaf(const Trie& trie, uint32_t place, Spot above, Found& found);
   bool enter(const Trie& trie, uint32_t place, Spot here, Found& found);
   class DenseWalk;
+  struct DenseScratch;
   void walk(const Trie& trie, uint32_t top, Spot from, Found& found);
   void walk_levels(const Trie& trie, uint32_t top, Spot from, Found& found);
   bool follow_literal(const Trie& trie, uint32_t& place, StateId& state, Found& found);
-  bool compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer);
+  bool compare(StateId one, StateId other, uint32_t same, Found& more, Found& fewer);
   // Counts the nodes of a trie that are about to be looked at.
   void look_at(uint64_t nodes) { machine_.automaton().meter().work(nodes, "walking the tokens"); }
   void set_exits(Row& row, std::vector<uint32_t> exits);
@@ -193,18 +194,19 @@ class Engine {
   std::optional<Counted> counted(StateId state);
   CountTable& count_table(StateId star);
   ByteSet closing_bytes(StateId star);
-  std::shared_ptr<const Row> counted_row(const Counted& bounds);
+  const Row& counted_row(const Counted& bounds);
 
   // `attempt` with small limits on work and on deciding whether terms are empty; a default value where they are not
   // enough.  What only saves work may not fail, nor take long.
+  static constexpr uint64_t kLittleWork = 500'000;
   template <class Attempt>
-  auto cheaply(Attempt&& attempt) {
-    constexpr uint64_t kLittle = 500, kLittleWork = 500'000;
+  auto cheaply(Attempt&& attempt, uint64_t work = kLittleWork) {
+    constexpr uint64_t kLittle = 500;
     Automaton& automaton = machine_.automaton();
     Meter& meter = automaton.meter();
     const uint64_t usual = automaton.regular_limit(), most_steps = meter.most_steps;
     automaton.set_regular_limit(std::min(usual, kLittle));
-    meter.most_steps = std::min(most_steps, meter.steps + kLittleWork);
+    meter.most_steps = std::min(most_steps, meter.steps + work);
     const auto restore = [&] {
       automaton.set_regular_limit(usual);
       meter.most_steps = most_steps;
@@ -287,13 +289,16 @@ class Engine {
   Distinct distinct_;
   std::deque<std::shared_ptr<const Trie>> tries_;  // [0] is unused: the vocabulary's own trie stands for it
   IdTable trie_table_;
-  NumberMap<std::shared_ptr<const Row>> rows_;
+  Pages<Row> own_rows_;
+  Arena row_lists_;  // of those
+  NumberMap<const Row*> rows_;
   ListPool<uint32_t> exit_lists_;
+  std::unique_ptr<DenseScratch> dense_scratch_;  // kept from one walk to the next
   NumberMap<TrieId> residuals_;  // by trie and list of exits from it
   std::unordered_map<uint16_t, std::shared_ptr<const Words>> class_masks_;
   std::unordered_map<StateId, std::unique_ptr<CountTable>> count_tables_;
-  std::vector<Plan> plans_;
-  std::vector<const Row*> plan_rows_;
+  ById<Plan> plans_;
+  Pages<const Row*> plan_rows_;
   size_t cache_bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> reaches_;      // by trie and state, as rows are
   std::unordered_map<FrameId, uint32_t> frame_plans_;
@@ -310,8 +315,7 @@ class Engine {
   std::unordered_map<NodeId, uint32_t> within_budgets_;  // plan_within_budgets() of nodes
   std::unordered_map<NodeId, bool> completable_;         // of nodes that were searched from
   NumberMap<NodeId> leaps_;  // by node and token, where the nodes between were not made
-  std::vector<Absorption> absorptions_;  // by state
-  NumberMap<std::pair<TermId, uint32_t>> unbounded_;  // by term and least bound
+  ById<Absorption> absorptions_;  // by state
   std::unordered_map<TermId, uint16_t> char_groups_;
   std::unordered_map<TermId, ByteSet> used_bytes_;
   SharedRules shared_rules_;

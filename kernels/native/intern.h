@@ -5,12 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "pages.h"
 
 namespace structgen {
 
@@ -26,61 +27,108 @@ inline uint64_t combine(uint64_t seed, uint64_t value) { return mix(seed ^ mix(v
 
 // Open addressing from hash to id; whoever owns the contents supplies the comparison.  Slots hold half of the hash: the
 // tables of an engine outgrow the caches of a processor, and a look-up costs about one miss in them.  The table is
-// divided into parts that grow one at a time, so that no insertion waits for a large table to move.
+// divided into parts of bounded size, by the first bits of these halves, and a part that is full is split in two, so
+// that no insertion waits for a large table to move (R. Fagin, J. Nievergelt, N. Pippenger and H. R. Strong,
+// "Extendible hashing", 1979).
 class IdTable {
  public:
   // The id whose contents `equal` accepts, or kNone.
   template <class Equal>
   uint32_t find(uint64_t hash, Equal&& equal) const {
-    const std::vector<Slot>& slots = parts_[hash >> kShift].slots;
-    if (slots.empty()) return kNone;
-    for (size_t i = hash & (slots.size() - 1);; i = (i + 1) & (slots.size() - 1)) {
-      const Slot& slot = slots[i];
+    if (parts_.empty()) return kNone;
+    const auto half = static_cast<uint32_t>(hash);
+    const Part& part = parts_[index_of(half)];
+    for (size_t i = half & part.mask;; i = (i + 1) & part.mask) {
+      const Slot& slot = part.slots[i];
       if (slot.id == kNone) return kNone;
-      if (slot.hash == static_cast<uint32_t>(hash) && equal(slot.id)) return slot.id;
+      if (slot.hash == half && equal(slot.id)) return slot.id;
     }
   }
   // Has the processor fetch what find() will look at first.
   void prefetch(uint64_t hash) const {
-    const std::vector<Slot>& slots = parts_[hash >> kShift].slots;
-    if (!slots.empty()) __builtin_prefetch(&slots[hash & (slots.size() - 1)]);
+    if (parts_.empty()) return;
+    const auto half = static_cast<uint32_t>(hash);
+    const Part& part = parts_[index_of(half)];
+    __builtin_prefetch(&part.slots[half & part.mask]);
   }
   void insert(uint64_t hash, uint32_t id) {
-    Part& part = parts_[hash >> kShift];
-    if ((part.count + 1) * 2 > part.slots.size()) grow(part);
-    place(part, static_cast<uint32_t>(hash), id);
-    ++part.count;
+    const auto half = static_cast<uint32_t>(hash);
+    if (parts_.empty()) parts_.push_back(make_part(kFewSlots, 0));
+    while (!has_room(parts_[index_of(half)])) enlarge(half);
+    place(parts_[index_of(half)], {half, id});
   }
-  void clear() { parts_.assign(kParts, Part{}); }
-  size_t bytes() const {
-    size_t total = 0;
-    for (const Part& part : parts_) total += sizeof part + part.slots.size() * sizeof(Slot);
-    return total;
+  void clear() {
+    owned_.clear();
+    parts_.clear();
+    bits_ = 0;
+    slots_ = 0;
   }
+  size_t bytes() const { return parts_.size() * sizeof(Part) + owned_.size() * sizeof(owned_[0]) + slots_ * sizeof(Slot); }
 
  private:
-  static constexpr size_t kParts = 64;
-  static constexpr unsigned kShift = 58;
+  static constexpr uint32_t kFewSlots = 4, kMostSlots = 512;  // of a part as long as it can be split
+  static constexpr uint8_t kMostBits = 16;
   struct Slot {
     uint32_t hash = 0;
     uint32_t id = kNone;
   };
-  struct Part {
-    std::vector<Slot> slots;
-    size_t count = 0;
+  struct Part {  // the same at all indices that begin with its first bits
+    Slot* slots;
+    uint32_t mask;
+    uint32_t owned;
   };
-  static void place(Part& part, uint32_t hash, uint32_t id) {
-    std::vector<Slot>& slots = part.slots;
-    size_t i = hash & (slots.size() - 1);
-    while (slots[i].id != kNone) i = (i + 1) & (slots.size() - 1);
-    slots[i] = {hash, id};
+  struct Owned {
+    std::unique_ptr<Slot[]> slots;
+    uint32_t count = 0;
+    uint8_t bits = 0;  // that are equal in all its halves
+  };
+
+  size_t index_of(uint32_t half) const { return (uint64_t{half} << bits_) >> 32; }
+  bool has_room(const Part& part) const { return (owned_[part.owned].count + 1) * 2 <= part.mask + 1; }
+  Part make_part(uint32_t slots, uint8_t bits) {
+    owned_.push_back({});
+    return renew(static_cast<uint32_t>(owned_.size() - 1), slots, bits);
   }
-  static void grow(Part& part) {
-    std::vector<Slot> old = std::exchange(part.slots, std::vector<Slot>(std::max<size_t>(part.slots.size() * 2, 4)));
-    for (const Slot& slot : old)
-      if (slot.id != kNone) place(part, slot.hash, slot.id);
+  Part renew(uint32_t owned, uint32_t slots, uint8_t bits) {
+    owned_[owned] = {std::make_unique<Slot[]>(slots), 0, bits};
+    slots_ += slots;
+    return {owned_[owned].slots.get(), slots - 1, owned};
   }
-  std::vector<Part> parts_{kParts};
+  void place(const Part& part, Slot slot) {
+    size_t i = slot.hash & part.mask;
+    while (part.slots[i].id != kNone) i = (i + 1) & part.mask;
+    part.slots[i] = slot;
+    ++owned_[part.owned].count;
+  }
+  // Makes room for `half`: its part gets twice the slots, or is split.  Parts with too many equal first bits to be split
+  // go on growing.
+  void enlarge(uint32_t half) {
+    const Part old = parts_[index_of(half)];
+    const uint32_t size = old.mask + 1;
+    const uint8_t before = owned_[old.owned].bits;
+    const bool is_split = size >= kMostSlots && before < kMostBits;
+    if (is_split && before == bits_) {
+      std::vector<Part> twice;
+      twice.reserve(parts_.size() * 2);
+      for (const Part& part : parts_) twice.insert(twice.end(), 2, part);
+      parts_ = std::move(twice);
+      ++bits_;
+    }
+    const std::unique_ptr<Slot[]> held = std::move(owned_[old.owned].slots);
+    slots_ -= size;
+    const auto bits = static_cast<uint8_t>(before + is_split);
+    const Part low = renew(old.owned, is_split ? size : 2 * size, bits);
+    const Part high = is_split ? make_part(size, bits) : low;
+    const size_t count = size_t{1} << (bits_ - before), first = index_of(half) & ~(count - 1);
+    for (size_t i = 0; i < count; ++i) parts_[first + i] = i < count / 2 ? low : high;
+    for (uint32_t i = 0; i < size; ++i)
+      if (held[i].id != kNone) place(parts_[index_of(held[i].hash)], held[i]);
+  }
+
+  std::vector<Part> parts_;   // by the first `bits_` bits
+  std::vector<Owned> owned_;  // each once
+  uint8_t bits_ = 0;
+  size_t slots_ = 0;
 };
 
 // From numbers to values that stay where they are; it grows as its table does.
@@ -102,10 +150,10 @@ class NumberMap {
     entries_.clear();
   }
   size_t size() const { return entries_.size(); }
-  size_t bytes() const { return entries_.size() * sizeof(entries_[0]) + table_.bytes(); }
+  size_t bytes() const { return entries_.bytes() + table_.bytes(); }
 
  private:
-  std::deque<std::pair<uint64_t, Value>> entries_;
+  Pages<std::pair<uint64_t, Value>> entries_;
   IdTable table_;
 };
 
@@ -148,7 +196,7 @@ class ListPool {
     return mix(hash);
   }
   void prefetch(uint64_t hash) const { table_.prefetch(hash); }  // for intern()
-  size_t bytes() const { return stored_ * sizeof(Value) + lists_.size() * sizeof(lists_[0]) + table_.bytes(); }
+  size_t bytes() const { return stored_ * sizeof(Value) + lists_.bytes() + table_.bytes(); }
 
  private:
   static constexpr size_t kChunk = 16384;
@@ -169,7 +217,7 @@ class ListPool {
   std::vector<std::unique_ptr<Value[]>> chunks_;
   std::span<Value> left_;  // of the last chunk
   size_t stored_ = 0;
-  std::deque<std::span<const Value>> lists_;
+  Pages<std::span<const Value>> lists_;
   IdTable table_;
 };
 

@@ -28,24 +28,23 @@ void Machine::forget() {
   lists_ = {};
   frames_.clear();
   nodes_.clear();
-  edge_bytes_ = 0;
+  edge_lists_.clear();
   std::vector<Config> none;
   const uint32_t empty = lists_.intern(none);
   frames_.push_back({empty, kNone, 0, Scope::kNone, false, kNoTemperature});
   for (auto& frames : frame_of_list_) frames.clear();
   budget_frames_.clear();
-  frame_of_list_[0].assign(1, kRoot);
+  frame_of_list_[0].at(0) = kRoot;
   nodes_.emplace_back();
-  node_of_list_.assign(1, kDeadNode);
+  node_of_list_.clear();
+  node_of_list_.at(0) = kDeadNode;
 }
 
 FrameId Machine::intern_frame(std::vector<Config>& entries, RuleId rule, Scope scope, uint32_t tokens) {
   sort_unique(entries);
   const uint32_t list = lists_.intern(entries);
-  std::vector<FrameId>& known = frame_of_list_[static_cast<size_t>(scope)];
-  if (tokens == kNone && known.size() <= list) known.resize(list + 1, kNone);
   const uint64_t key = uint64_t{list} << 32 | tokens;
-  FrameId& place = tokens == kNone ? known[list] : budget_frames_.try_emplace(key, kNone).first->second;
+  FrameId& place = tokens == kNone ? frame_of_list_[static_cast<size_t>(scope)].at(list) : budget_frames_.try_emplace(key, kNone).first->second;
   if (place != kNone) return place;
   automaton_.meter().charge("making call frames");
   Distance distance = kInfinite;
@@ -158,7 +157,6 @@ NodeId Machine::intern(std::vector<Config>& configs) {
   }
   configs.resize(kept);
   const uint32_t list = lists_.intern(configs);
-  if (node_of_list_.size() <= list) node_of_list_.resize(list + 1, kNone);
   if (node_of_list_[list] != kNone) return node_of_list_[list];
   automaton_.meter().charge(kMoving);
 
@@ -191,9 +189,7 @@ NodeId Machine::intern(std::vector<Config>& configs) {
   }
   if (node.least == 0) node.sure = kInfinite;
   node.only_accepting = node.accepting && node.live.empty() && !node.has_specials;
-  if (node_of_list_.size() < lists_.size()) node_of_list_.resize(lists_.size(), kNone);
-  node_of_list_[list] = static_cast<NodeId>(nodes_.size() - 1);
-  return node_of_list_[list];
+  return node_of_list_.at(list) = static_cast<NodeId>(nodes_.size() - 1);
 }
 
 NodeId Machine::start(TermId term) { return local(automaton_.state_of(term)); }
@@ -207,8 +203,8 @@ NodeId Machine::local(StateId state) {
 NodeId Machine::known_step(NodeId id, uint8_t byte) const {
   const Node& node = nodes_[id];
   if (!node.live.contains(byte)) return kDeadNode;
-  if (node.many) return (*node.many)[byte];
-  for (const auto& [known, target] : node.few)
+  if (node.many) return node.many[byte];
+  for (const auto& [known, target] : node.few.first(node.known))
     if (known == byte) return target;
   return kNone;
 }
@@ -419,28 +415,29 @@ NodeId Machine::tick(NodeId id) {
 
 void Machine::remember(NodeId id, uint8_t byte, NodeId target) {
   Node& node = nodes_[id];
+  if (!node.many && node.known == kFewTransitions) {
+    node.many = edge_lists_.allocate<NodeId>(256);
+    std::fill_n(node.many, 256, kNone);
+    for (const auto& [known, to] : node.few) node.many[known] = to;
+  }
   if (node.many) {
-    (*node.many)[byte] = target;
+    node.many[byte] = target;
     return;
   }
-  if (node.few.size() < kFewTransitions) {
-    node.few.emplace_back(byte, target);
-    edge_bytes_ += sizeof(node.few[0]);
-    return;
+  if (node.known == node.few.size()) {
+    const size_t room = std::max<size_t>(2 * node.few.size(), 1);
+    auto* const place = edge_lists_.allocate<std::pair<uint8_t, NodeId>>(room);
+    std::uninitialized_default_construct_n(place, room);
+    std::copy(node.few.begin(), node.few.end(), place);
+    node.few = {place, room};
   }
-  node.many = std::make_unique<std::array<NodeId, 256>>();
-  node.many->fill(kNone);
-  for (const auto& [known, to] : node.few) (*node.many)[known] = to;
-  (*node.many)[byte] = target;
-  node.few = {};
-  edge_bytes_ += sizeof(*node.many);
+  node.few[node.known++] = {byte, target};
 }
 
 size_t Machine::bytes_used() const {
-  size_t ids = node_of_list_.capacity();
-  for (const auto& frames : frame_of_list_) ids += frames.capacity();
-  return automaton_.bytes_used() + lists_.bytes() + frames_.size() * sizeof(Frame) + nodes_.size() * sizeof(Node) +
-         ids * sizeof(uint32_t) + budget_frames_.size() * 2 * sizeof(*budget_frames_.begin()) + edge_bytes_;
+  size_t ids = node_of_list_.bytes();
+  for (const auto& frames : frame_of_list_) ids += frames.bytes();
+  return automaton_.bytes_used() + lists_.bytes() + frames_.bytes() + nodes_.bytes() + ids + budget_frames_.size() * 2 * sizeof(*budget_frames_.begin()) + edge_lists_.bytes();
 }
 
 }  // namespace structgen

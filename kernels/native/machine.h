@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -62,8 +61,9 @@ struct Node {
   bool meets_budget = false;  // some budget may begin later
   Distance sure = kInfinite;  // bytes, each a token, that complete the text within all budgets; infinite: not known
   NodeId ticked = kNone;      // tick() of it, where that is known
-  std::vector<std::pair<uint8_t, NodeId>> few;           // transitions found so far
-  std::unique_ptr<std::array<NodeId, 256>> many;         // the same when there are more; kNone is unknown
+  std::span<std::pair<uint8_t, NodeId>> few;  // room for transitions; the first `known` of them were found so far
+  uint8_t known = 0;
+  NodeId* many = nullptr;  // by byte, when there are more; kNone is unknown
 };
 
 class Machine {
@@ -132,12 +132,12 @@ class Machine {
 
   Automaton automaton_;
   ListPool<Config> lists_;
-  std::deque<Frame> frames_;
-  std::deque<Node> nodes_;
-  std::vector<FrameId> frame_of_list_[kAllScopes];  // by scope: the same returns from within a scope and from without differ
+  Pages<Frame> frames_;
+  Pages<Node> nodes_;
+  ById<FrameId, kNone> frame_of_list_[kAllScopes];  // by scope: the same returns from within a scope and from without differ
   std::unordered_map<uint64_t, FrameId> budget_frames_;  // by list and number of tokens
-  std::vector<NodeId> node_of_list_;
-  size_t edge_bytes_ = 0;
+  ById<NodeId, kNone> node_of_list_;
+  Arena edge_lists_;  // of nodes
 };
 
 }  // namespace structgen

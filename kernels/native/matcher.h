@@ -36,7 +36,7 @@ class Constraint {
   bool has_budgets() const { return scopes_.budgets; }
   // Whether needs_budget_mask() is a table look-up that may say no.
   bool has_reach() const { return !has_scope() && engine_->byte_complete(); }
-  Distinct::Effort effort() const { return {scope() != Scope::kNone, is_searched(), limits_.distance_steps}; }
+  Distinct::Effort effort() const { return {scope() != Scope::kNone, has_labels(), is_searched(), limits_.distance_steps}; }
 
   // Runs `work` alone on the engine, counting what it makes against the limits of this constraint.  Where the limit
   // was used up by earlier work, the engine forgets all states and `work` runs once more: node ids must therefore

@@ -96,6 +96,8 @@ void PlainReader::check_objects(const PlainSchema& schema) const {
     for (const auto& [pattern, value] : properties(schema, Keyword::kPatternProperties)) require_schema(value);
   if (schema.has(Keyword::kRequired)) required_names(schema);
   if (schema.has(Keyword::kAdditionalProperties)) require_schema(schema.value(Keyword::kAdditionalProperties));
+  if (schema.has(Keyword::kMinProperties)) count(schema.value(Keyword::kMinProperties));
+  if (schema.has(Keyword::kMaxProperties)) count(schema.value(Keyword::kMaxProperties));
 }
 
 void PlainReader::require_schema(ValueId id) const {

@@ -21,9 +21,9 @@ enum class Keyword : uint8_t {
   kSimple,      // of strings and numbers: part of a leaf
   kIdentifier,  // plain where no reference depends on it
   kType, kNullable, kEnum, kConst, kReference, kAnyOf, kOneOf, kAllOf, kProperties, kRequired, kAdditionalProperties, kItems,
-  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems, kPatternProperties,
+  kMinItems, kMaxItems, kUniqueItems, kAdditionalItems, kPatternProperties, kMinProperties, kMaxProperties,
 };
-constexpr size_t kKeywords = 20;
+constexpr size_t kKeywords = 22;
 
 // Types as bits, as json_types.py has them.
 inline constexpr std::array<std::string_view, 7> kTypeNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
@@ -35,7 +35,8 @@ enum TypeBits : uint8_t {
 inline constexpr std::array<uint8_t, 7> kTypeBits = {kNullType, kBooleanType, kIntegerType, kNumberType, kStringType, kArrayType, kObjectType};
 
 inline constexpr std::array kArrayKeywords = {Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems};
-inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties, Keyword::kPatternProperties};
+inline constexpr std::array kObjectKeywords = {Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
+                                               Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties};
 inline constexpr std::array kInPlaceKeywords = {Keyword::kReference, Keyword::kAnyOf, Keyword::kOneOf, Keyword::kAllOf};
 
 // Thrown where a schema is not plain, or not well-formed.

@@ -29,7 +29,9 @@ constexpr size_t kFewChoices = 8;
 // What a schema constrains itself, beside simple keywords, which may say nothing.
 constexpr std::array kOwnKeywords = {Keyword::kEnum, Keyword::kConst, Keyword::kItems, Keyword::kMinItems, Keyword::kMaxItems,
                                      Keyword::kProperties, Keyword::kRequired, Keyword::kAdditionalProperties,
-                                     Keyword::kPatternProperties};
+                                     Keyword::kPatternProperties, Keyword::kMinProperties, Keyword::kMaxProperties};
+// As in object_terms.py: names times counts of a chain with a bounded number of members.
+constexpr uint64_t kMostStates = 200'000;
 constexpr size_t kUsualPlans = 64;
 constexpr size_t kLongestLeaf = 512;  // bytes of a leaf that is kept
 constexpr size_t kMostLeaves = 4'096;
@@ -91,7 +93,7 @@ class PlainPlanning {
     bool is_in_place = false;  // its children apply to the same value
     uint32_t rule = kNone;
     PlainNode term = kNone;
-    uint32_t fewest = 0, most = kNone;  // items
+    uint32_t fewest = 0, most = kNone;  // items, or members
     std::vector<PlanId> children;
     std::vector<Entry> entries;
     std::vector<PlainNode> regions;  // the keys of other names; kNone: all that are not among the entries
@@ -246,12 +248,14 @@ class PlainPlanning {
 
   // The values of a shape that it admits.
   PlanId constants(const PlainShape& shape) {
-    require(shape.scalars.empty());
     const PlainValues& values = *shape.values[0];
     reader_.spend(kItemCost + kConstantCost * values.members.size());
+    const std::vector<bool> excluded = excluded_of(values, shape.scalars);
     std::unordered_set<std::string> known;
     std::vector<PlainNode> literals;
-    for (ValueId value : values.members) {
+    for (size_t i = 0; i < values.members.size(); ++i) {
+      if (!excluded.empty() && excluded[i]) continue;
+      const ValueId value = values.members[i];
       std::string text;
       if (!(reader_.append_constant(value, text) & shape.types)) continue;
       const bool is_common = std::ranges::all_of(shape.values, [&](const PlainValues* other) { return other == &values || other->has(text); });
@@ -259,6 +263,31 @@ class PlainPlanning {
     }
     if (literals.empty()) return done(nothing());
     return done(literals.size() == 1 ? literals[0] : combine(Kind::kChoice, literals));
+  }
+
+  // Which values the simple keywords of schemas exclude; empty: none.
+  std::vector<bool> excluded_of(const PlainValues& values, std::span<const ValueId> scalars) {
+    std::vector<bool> excluded;
+    if (scalars.empty()) return excluded;
+    excluded.resize(values.members.size());
+    nb::object& listed = listed_[&values];
+    if (!listed.is_valid()) {
+      std::string text = "[";
+      for (ValueId value : values.members) {
+        if (text.size() > 1) text.push_back(',');
+        reader_.append_constant(value, text);
+      }
+      listed = make_leaf_.attr("values")(text + "]");
+    }
+    for (ValueId schema : scalars) {
+      std::string text = "{";
+      append_leaf(schema, false, text);
+      nb::object found = make_leaf_.attr("excluded")(text + "}", listed);
+      require(!found.is_none());
+      is_read_[schema] = true;
+      for (nb::handle index : found) excluded.at(nb::cast<size_t>(index)) = true;
+    }
+    return excluded;
   }
 
   // What the arrays of schemas that are met need.
@@ -269,14 +298,18 @@ class PlainPlanning {
     std::vector<ValueId> items;
     for (ValueId id : schemas) {
       const PlainSchema schema = reader_.read(id);
-      if (schema.has(Keyword::kMinItems)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(Keyword::kMinItems)));
-      if (schema.has(Keyword::kMaxItems)) plan.most = std::min(plan.most, reader_.count(schema.value(Keyword::kMaxItems)));
+      bound(plan, schema, Keyword::kMinItems, Keyword::kMaxItems);
       if (!schema.has(Keyword::kItems)) continue;
       const ValueId item = schema.value(Keyword::kItems);
       if (document_.kind(item) == JsonKind::kObject || !reader_.boolean(item)) items.push_back(item);
     }
     plan.children = {items.empty() ? anything() : request_all(items)};
     return add(std::move(plan));
+  }
+
+  void bound(Plan& plan, const PlainSchema& schema, Keyword fewest, Keyword most) const {
+    if (schema.has(fewest)) plan.fewest = std::max(plan.fewest, reader_.count(schema.value(fewest)));
+    if (schema.has(most)) plan.most = std::min(plan.most, reader_.count(schema.value(most)));
   }
 
   // What the objects of schemas that are met need: a plan for the value of each name, then one for each region of others.
@@ -294,6 +327,7 @@ class PlainPlanning {
     for (std::string_view name : names)
       if (required.erase(name) > 0) entries.push_back({name, true});
     reader_.spend(kShapeCost + kEntryCost * entries.size());
+    bound(plans_[id], schema, Keyword::kMinProperties, Keyword::kMaxProperties);
     for (const auto& [name, value] : declared) children.push_back(request(value));
     for (size_t i = declared.size(); i < entries.size(); ++i) children.push_back(request_additional());
     std::vector<PlainNode> regions;
@@ -319,6 +353,7 @@ class PlainPlanning {
     for (ValueId schema : schemas) {
       is_read_[schema] = true;
       read.push_back(reader_.read(schema));
+      bound(plans_[id], read.back(), Keyword::kMinProperties, Keyword::kMaxProperties);
       for (const auto& [name, value] : reader_.properties(read.back())) declare(name);
       for (const auto& [pattern, value] : reader_.properties(read.back(), Keyword::kPatternProperties))
         if (pattern_of.try_emplace(pattern, patterns.size()).second) patterns.push_back(pattern);
@@ -540,41 +575,92 @@ class PlainPlanning {
       others.push_back(sequence({key, shared(PlainSyntax::kColon), value}));
     }
     const PlainNode other = either(others);
-    const bool is_open = other != nothing_;
-    std::vector<PlainNode> loop;  // (comma other)*
-    if (is_open) {
+    const auto required = static_cast<uint32_t>(std::ranges::count_if(entries, &Entry::is_required));
+    const auto optional = static_cast<uint32_t>(entries.size()) - required;
+    const uint32_t need = plan.fewest - std::min(plan.fewest, required);  // beyond the required ones
+    if (plan.most < required + need) return nothing();
+    if (other == nothing_ && need > optional) return nothing();
+    require(other == nothing_ || need < 2);  // names that repeat would have to be compared
+    std::optional<uint32_t> room;
+    if (plan.most != kNone && (other != nothing_ || plan.most - required < optional)) room = plan.most - required;
+    const uint32_t steps = room.value_or(need);
+    require((entries.size() + 1) * (uint64_t{steps} + 1) <= kMostStates);
+    Chain chain;  // for one member more
+    for (uint32_t extra = steps + 1; extra-- > 0;)
+      chain = member_chain(entries, possible, other, extra < steps ? &chain : nullptr, room == extra, extra >= need);
+    if (chain.first == kNone) return sequence({shared(PlainSyntax::kOpenObject), shared(PlainSyntax::kEndObject)});
+    const PlainNode some = sequence({chain.first, shared(PlainSyntax::kCloseObject)});
+    return sequence({shared(PlainSyntax::kOpenObject), required + need == 0 ? choice({shared(PlainSyntax::kEndObject), some}) : some});
+  }
+
+  // The chain of members for one number of them beyond the required ones.
+  struct Chain {
+    struct Tail {
+      bool is_possible = false;  // to end from there
+      PlainNode more = kNone;    // what follows other members; kNone: nothing
+    };
+    PlainNode first = kNone;  // what an object can hold, if it holds anything
+    PlainNode loop = kNone;   // (comma other)*; kNone: others are counted, or there are none
+    std::vector<Tail> tails;  // what may follow a member, by the number of names that are decided
+  };
+
+  // The chain, made from the right.
+  //   after: the chain after an optional or any other member; null: they leave the number as it is.
+  //   is_capped: only required members may follow.
+  //   may_end: enough members were written.
+  Chain member_chain(std::span<const Entry> entries, std::span<const PlainNode> values, PlainNode other, const Chain* after,
+                     bool is_capped, bool may_end) {
+    Chain made;
+    made.tails.resize(entries.size() + 1);
+    const Chain& next = after ? *after : made;
+    const auto append_tail = [&](std::vector<PlainNode>& parts, const Chain& chain, size_t index) {
+      if (chain.loop != kNone) parts.push_back(chain.loop);
+      if (chain.tails[index].more != kNone) parts.push_back(chain.tails[index].more);
+    };
+    const bool is_open = other != nothing_ && !is_capped;
+    if (is_open && !after) {
       const PlainNode more[] = {sequence({shared(PlainSyntax::kComma), other})};
-      loop.push_back(combine(Kind::kRepeat, more, 0, kNone));
+      made.loop = combine(Kind::kRepeat, more, 0, kNone);
     }
-    std::vector<PlainNode> tail;     // what may follow the member before
-    PlainNode following = kNone;
-    bool can_end = true;
+    PlainNode following = kNone;  // a member from `index` on
+    bool can_end = may_end;
     for (size_t index = entries.size() + 1; index-- > 0;) {
       if (index < entries.size()) {
-        std::string key;
-        append_quoted(entries[index].name, key);
-        std::vector<PlainNode> member = {literal(key), shared(PlainSyntax::kColon), possible[index]};
-        member.insert(member.end(), tail.begin(), tail.end());
-        const PlainNode whole = combine(Kind::kSequence, member);
-        const bool is_last = following == kNone;
-        following = entries[index].is_required || is_last ? whole : choice({whole, following});
-        can_end &= !entries[index].is_required;
+        const bool is_required = entries[index].is_required;
+        const Chain& rest = is_required ? made : next;
+        PlainNode whole = kNone;
+        if (rest.tails[index + 1].is_possible && (is_required || !is_capped)) {
+          std::string key;
+          append_quoted(entries[index].name, key);
+          std::vector<PlainNode> member = {literal(key), shared(PlainSyntax::kColon), values[index]};
+          append_tail(member, rest, index + 1);
+          whole = combine(Kind::kSequence, member);
+        }
+        can_end &= !is_required;
+        if (is_required || following == kNone) following = is_required || whole != kNone ? whole : following;
+        else if (whole != kNone) following = choice({whole, following});
       }
-      tail = loop;
-      if (following != kNone) {
-        const PlainNode more = sequence({shared(PlainSyntax::kComma), following});
-        tail.push_back(can_end ? choice({empty_string(), more}) : more);
+      PlainNode more = following;
+      if (after && is_open && next.tails[index].is_possible) {
+        std::vector<PlainNode> begun = {other};
+        append_tail(begun, next, index);
+        const PlainNode whole = combine(Kind::kSequence, begun);
+        more = more == kNone ? whole : choice({whole, more});
       }
+      Chain::Tail& tail = made.tails[index];
+      tail.is_possible = more != kNone || can_end;
+      if (more == kNone) continue;
+      tail.more = sequence({shared(PlainSyntax::kComma), more});
+      if (can_end) tail.more = choice({empty_string(), tail.more});
     }
-    if (is_open) {
+    made.first = following;
+    if (is_open && next.tails[0].is_possible) {
       std::vector<PlainNode> begun = {other};
-      begun.insert(begun.end(), tail.begin(), tail.end());
-      const PlainNode first = combine(Kind::kSequence, begun);
-      following = following == kNone ? first : choice({first, following});
+      append_tail(begun, next, 0);
+      const PlainNode first = begun.size() == 1 ? other : combine(Kind::kSequence, begun);
+      made.first = following == kNone ? first : choice({first, following});
     }
-    if (following == kNone) return sequence({shared(PlainSyntax::kOpenObject), shared(PlainSyntax::kEndObject)});
-    const PlainNode some = sequence({following, shared(PlainSyntax::kCloseObject)});
-    return sequence({shared(PlainSyntax::kOpenObject), can_end ? choice({shared(PlainSyntax::kEndObject), some}) : some});
+    return made;
   }
 
   // The names of an object that are not declared, as JSON strings.
@@ -657,6 +743,7 @@ class PlainPlanning {
   std::vector<PlanId> plan_of_;  // by schema
   std::map<std::vector<ValueId>, PlanId> conjunctions_;
   std::vector<bool> is_read_;    // likewise: by the planner in Python
+  std::unordered_map<const PlainValues*, nb::object> listed_;  // the values for the planner in Python
   std::vector<Plan> plans_;
   std::vector<PlanId> pending_;
   std::vector<PlainNode> leaf_nodes_;

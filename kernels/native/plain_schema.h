@@ -35,7 +35,8 @@ class PlainPlanner {
 
   // Null where the schema is not plain.  O(size of what is reached).
   //   make_leaf: called with the text of a schema of simple keywords that was not met before; gives its term, whether
-  //     that is as well repeated as called, and whether it is a choice; or None where there is none.
+  //     that is as well repeated as called, and whether it is a choice; or None where there is none.  Its method
+  //     `excluded` tells which constants such a schema excludes, as `values` reads them; None where it is refused.
   //   helper: its method `whole` does the same for constants and conjunctions of simple keywords; `names` tells the names
   //     of objects apart by patterns, or gives None where these are refused.
   std::unique_ptr<PlainTerms> plan(const JsonDocument& document, nanobind::handle make_leaf, nanobind::handle helper);

@@ -1,8 +1,10 @@
-// Mask rows: sets of tokens, as a bitmask that rows may share and a short list of corrections.
+// Mask rows: sets of tokens, as a bitmask that rows may share and a short list of corrections.  The lists lie in the arena
+// of an engine.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -14,20 +16,20 @@ using Words = std::vector<uint32_t>;  // a bitmask
 
 struct Row {
   std::shared_ptr<const Words> mask;  // none: the empty set
-  std::vector<uint32_t> added;        // tokens besides
-  std::vector<uint32_t> removed;      // tokens of the mask that are not meant
+  std::span<const uint32_t> added;    // tokens besides
+  std::span<const uint32_t> removed;  // tokens of the mask that are not meant
   uint32_t residual = kNone;          // trie of what is left of tokens after the state's own automaton ended
   uint32_t exits = kNone;             // list of the nodes of the vocabulary's trie where it can end within a token
 
   // Where rules are called behind the first bytes of many tokens: the trie of what is left of these, and the state there.
   // The row leaves out the tokens that go on, for the rules have rows that many callers share.
-  std::vector<std::pair<uint32_t, uint32_t>> onward;
+  std::span<const std::pair<uint32_t, uint32_t>> onward;
 
   // After any text that begins one of the tokens, so many bytes complete the state's own automaton; kNone: unknown.
   uint32_t reach = kNone;
 
   bool empty() const { return !mask && added.empty(); }
-  size_t bytes() const { return sizeof(Row) + (added.capacity() + removed.capacity() + 2 * onward.capacity()) * 4; }
+  size_t bytes() const { return sizeof(Row) + (added.size() + removed.size() + 2 * onward.size()) * 4; }
 
   // Asks for the memory that write() and merge() read.
   void prefetch() const;

@@ -19,31 +19,32 @@ namespace {
 constexpr size_t kSparseTokens = 600;
 constexpr size_t kLongestChain = 8;
 constexpr unsigned kWideState = 24;  // bytes; narrower ones are walked in no time
-constexpr uint32_t kLeastBound = 8;
+constexpr uint32_t kUsualReach = 6;  // of a row: bytes that complete the text that begins a token
 constexpr uint32_t kDearness = 32;   // of a node of the trie when two states are compared, where a walk has one
+constexpr uint32_t kFewEdges = 4;    // of a state: made one by one, they are cheaper than all at once
 constexpr uint64_t kResidualSteps = 4;  // of work, for each node of a residual trie
 
 }  // namespace
 
 const Row* Engine::find_row(TrieId trie, StateId state) const {
   const auto found = rows_.find(row_key(trie, state));
-  return found ? found->get() : nullptr;
+  return found ? *found : nullptr;
 }
 
-const Row& Engine::keep(TrieId trie, StateId state, std::shared_ptr<const Row> made) {
+const Row& Engine::keep(TrieId trie, StateId state, const Row& made) {
   cache_bytes_ += 48;
-  return *rows_.insert(row_key(trie, state), std::move(made));
+  return *rows_.insert(row_key(trie, state), &made);
+}
+
+const Row& Engine::own(Row&& made) {
+  cache_bytes_ += made.bytes();
+  return own_rows_.emplace_back(std::move(made));
 }
 
 const Row& Engine::row(TrieId trie, StateId state) {
   if (const Row* found = find_row(trie, state)) return *found;
-  const auto own = [&](Row&& made) {
-    cache_bytes_ += made.bytes();
-    return std::make_shared<const Row>(std::move(made));
-  };
   if (trie != kVocabularyTrie) return keep(trie, state, own(plain_row(trie, state)));
-  if (const auto bounds = counted(state))
-    if (auto made = counted_row(*bounds)) return keep(trie, state, std::move(made));
+  if (const auto bounds = counted(state)) return keep(trie, state, counted_row(*bounds));
   std::vector<Near> chain(1);  // each with the one before it
   chain[0].state = state;
   while (chain.size() < kLongestChain) {
@@ -101,14 +102,20 @@ Row Engine::make_row(StateId state, const Near& near) {
 // A state of which the row is likely to tell most of this one's.
 Engine::Near Engine::near_state(StateId id) {
   const State& state = machine_.automaton().expanded(id);
-  if (!state.calls.empty() || state.live.size() < kWideState) return {};
-  if (Near near = without_excluded(id); near.state != kNone) return near;
-  if (is_outside(id)) return {};
-  if (Near near = without_length(id); near.state != kNone) return near;
-  if (Near near = unbounded(id, tokens_->trie().max_depth + kLeastBound); near.state != kNone) return near;
+  if (state.live.size() < kWideState) return {};
+  const bool has_calls = !state.calls.empty();
+  if (Near near; !has_calls && (near = without_excluded(id)).state != kNone) return near;
+  if (!has_calls && is_outside(id)) return {};
+  if (Near near; !has_calls && (near = without_length(id)).state != kNone) return near;
+  // First the bounds that no token reaches, then those that few do: the states between have rows that others share.
+  const Trie& all = tokens_->trie();
+  for (const uint32_t length : {uint32_t{all.max_depth}, tokens_->usual_length(state.live, all.size() / kDearness)})
+    if (Near near = unbounded(id, length + kUsualReach); near.state != kNone) return near;
+  if (has_calls) return {};
   if (close_absorption(id) && absorption({id, kNone}).groups == kPlainString) return {};
-  if (Near near; (near.state = successor_alike(id)) != kNone) return near;
-  return unbounded(id, kLeastBound);
+  Near near;
+  near.state = successor_alike(id);
+  return near;
 }
 
 // The state after most bytes, or after the first bytes of most tokens, if from there most tokens' first bytes lead to the
@@ -266,99 +273,94 @@ bool Engine::follow_literal(const Trie& trie, uint32_t& place, StateId& state, F
   return true;
 }
 
-// What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie.  Texts of at most
-// `same` bytes are known to be in both or in neither.  False where so much differs that a walk from one is quicker.
-bool Engine::compare(Spot one, Spot other, uint32_t same, Found& more, Found& fewer) {
+// What `one` allows and `other` does not, and the reverse, from the root of the vocabulary's trie, but for the rules that
+// they call at once.  Texts of at most `same` bytes are known to be in both or in neither.  False where so much differs
+// that a walk from one is quicker.
+bool Engine::compare(StateId one, StateId other, uint32_t same, Found& more, Found& fewer) {
   const Trie& all = tokens_->trie();
   Automaton& automaton = machine_.automaton();
   struct Level {
     uint32_t next, stop;
     Spot one, other;
+    bool is_sparse;  // few of the texts below are long: their states are made by single bytes
   };
   const auto is_same = [&](uint32_t place) { return uint32_t{all.depth[place]} + all.height[place] <= same; };
-  // The child below which the longer texts lie, if it is one: few texts are long.
-  const auto only_child = [&](uint32_t place) -> std::optional<uint32_t> {
-    std::optional<uint32_t> only;
-    for (uint32_t at = all.child_begin[place]; at < all.child_begin[place + 1]; ++at) {
-      if (is_same(all.child_node[at])) continue;
-      if (only) return std::nullopt;
-      only = at;
-    }
-    return only;
+  const auto is_sparse = [&](uint32_t place) {
+    uint32_t longer = 0;
+    for (uint32_t at = all.child_begin[place]; at < all.child_begin[place + 1]; ++at) longer += !is_same(all.child_node[at]);
+    return longer <= kFewEdges;
   };
-  const auto file = [&](Found& found, uint32_t place, Spot here) {
-    if (all.is_leaf(place)) {
-      add_tokens(all, place, found);
-      found.reach = std::max(found.reach, distance(here));
-    } else if (enter(all, place, here, found)) {
-      walk(all, place, here, found);
-    }
+  // Where the state is not looked into yet.
+  const auto after = [&](Spot from, uint8_t byte) {
+    return from.state == kNone ? step(from, byte) : Spot{automaton[from.state].next[byte], kNone};
   };
+  const auto whole = [&](Spot at) { return at.state == kNone ? at : spot(at.state); };
+  const auto is_dead = [](Spot at) { return at.state == kNone ? at.node == kDeadNode : at.state == kDead; };
+  const auto ends = [&](Spot at) { return at.state == kNone ? accepting(at) : distance(at) == 0; };
   uint32_t left = all.size() / kDearness;
   std::vector<Level> path;
-  // Files where the two differ below `place`, and leaves the rest for later.
-  const auto open = [&](uint32_t place, Spot first, Spot second) {
-    while (first.state != kNone && second.state != kNone) {
-      const auto at = same ? only_child(place) : std::nullopt;
-      if (!at) break;
-      // The states after the bytes of other tokens are not made, nor what they would cost to settle.
-      const auto next = automaton.after_in_string(first.state, all.child_byte[*at]);
-      const auto next_other = next ? automaton.after_in_string(second.state, all.child_byte[*at]) : std::nullopt;
-      if (!next_other) break;
-      place = all.child_node[*at];
-      look_at(1);
-      if (*next == *next_other) return true;
-      if (left-- == 0) return false;
-      if (*next == kDead || *next_other == kDead) {
-        file(*next == kDead ? fewer : more, place, spot(*next == kDead ? *next_other : *next));
-        return true;
-      }
-      first = {*next, kNone};
-      second = {*next_other, kNone};
-      more.reach = std::max(more.reach, distance(first));
-      if (all.is_leaf(place)) return true;
-    }
-    if (first.state != kNone) first = spot(first.state);
-    if (second.state != kNone) second = spot(second.state);
-    path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second});
+  const auto open = [&](uint32_t place, Spot first, Spot second, bool sparse) {
+    path.push_back({all.child_begin[place], all.child_begin[place + 1], first, second, sparse});
     look_at(path.back().stop - path.back().next);
-    return true;
   };
-  if (!open(0, one, other)) return false;
+  automaton.expanded(one);
+  automaton.expanded(other);
+  open(0, {one, kNone}, {other, kNone}, false);
   while (!path.empty()) {
     Level& level = path.back();
-    const uint32_t at = all.next_child(level.next, level.stop, live(level.one) | live(level.other));
+    const uint32_t at = level.is_sparse ? level.next : all.next_child(level.next, level.stop, live(level.one) | live(level.other));
     if (at == level.stop) {
       path.pop_back();
       continue;
     }
-    level.next = at + 1;
     const uint8_t byte = all.child_byte[at];
     const uint32_t place = all.child_node[at];
+    level.next = at + 1;
     if (is_same(place)) continue;
     if (left-- == 0) return false;
-    const bool in_one = live(level.one).contains(byte), in_other = live(level.other).contains(byte);
-    if (in_one != in_other) {
-      Found& found = in_one ? more : fewer;
-      const Spot from = in_one ? level.one : level.other;
-      if (all.is_leaf(place)) add_leaf(all, place, from, found);
-      else file(found, place, step(from, byte));
+    Spot first, second;
+    if (level.is_sparse) {
+      const auto next = automaton.after_alone(level.one.state, byte);
+      const auto next_other = next ? automaton.after_alone(level.other.state, byte) : std::nullopt;
+      if (!next_other) {
+        level = {at, level.stop, spot(level.one.state), spot(level.other.state), false};
+        continue;
+      }
+      first = {*next, kNone};
+      second = {*next_other, kNone};
+    } else if (same_step(level.one, level.other, byte)) {
       continue;
-    }
-    if (all.is_leaf(place)) {
-      more.reach = std::max(more.reach, distance_after(level.one, byte));
+    } else if (all.is_leaf(place)) {  // of which no node need be made
+      const bool in_one = live(level.one).contains(byte), in_other = live(level.other).contains(byte);
+      if (in_one != in_other) add_leaf(all, place, in_one ? level.one : level.other, in_one ? more : fewer);
+      else more.reach = std::max(more.reach, distance_after(level.one, byte));
       continue;
+    } else {
+      first = after(level.one, byte);
+      second = after(level.other, byte);
     }
-    if (same_step(level.one, level.other, byte)) continue;
-    const Spot first = step(level.one, byte), second = step(level.other, byte);
     if (first == second) continue;
+    if (is_dead(first) || is_dead(second)) {
+      Found& found = is_dead(first) ? fewer : more;
+      const Spot here = is_dead(first) ? second : first;
+      if (all.is_leaf(place)) {
+        add_tokens(all, place, found);
+        found.reach = std::max(found.reach, distance(here));
+      } else if (const Spot looked_into = whole(here); enter(all, place, looked_into, found)) {
+        walk(all, place, looked_into, found);
+      }
+      continue;
+    }
     more.reach = std::max(more.reach, distance(first));
-    if (accepting(first) != accepting(second)) (accepting(first) ? more : fewer).exits.push_back(place);
-    if (absorbs(first, all, place) && absorbs(second, all, place)) {
+    if (all.is_leaf(place)) continue;
+    if (ends(first) != ends(second)) (ends(first) ? more : fewer).exits.push_back(place);
+    if (!level.is_sparse && absorbs(first, all, place) && absorbs(second, all, place)) {
       more.reach = std::max(more.reach, absorption(first).distance);
       continue;
     }
-    if (!open(place, first, second)) return false;
+    const bool sparse = same != 0 && first.state != kNone && second.state != kNone && is_sparse(place);
+    if (sparse) open(place, first, second, true);
+    else open(place, whole(first), whole(second), false);
   }
   return true;
 }
@@ -369,22 +371,24 @@ Row Engine::plain_row(TrieId id, StateId state) {
   Found found;
   std::map<StateId, std::vector<uint32_t>> onward;
   const State& own = machine_.automaton().expanded(state);
+  std::optional<DenseWalk> dense;  // one for all that follows the bytes of a state with calls
   const auto follow = [&](uint32_t place, StateId after) {
     if (!follow_literal(walked, place, after, found)) return;
     const Spot here = spot(after);
     if (place != 0 && !enter(walked, place, here, found)) return;
     if (id == kVocabularyTrie && place != 0 && here.state == kNone && walked.end[place] - place >= kManyNodes) onward[after].push_back(place);
+    else if (dense && live(here).size() >= kWideState) dense->run(place, here);
     else walk(walked, place, here, found);
   };
   if (!is_own || own.calls.empty()) {
     follow(0, state);
   } else {  // along the state's own edges only
     const uint32_t stop = walked.child_begin[1];
+    if (DenseWalk::pays(walked, 0, own.live)) dense.emplace(*this, walked, found);
     for (uint32_t at = walked.next_child(0, stop, own.live); at < stop; at = walked.next_child(at + 1, stop, own.live)) {
       const uint32_t place = walked.child_node[at];
       if (walked.is_leaf(place)) {
-        add_tokens(walked, place, found);
-        found.reach = kNone;
+        add_leaf(walked, place, {state, kNone}, found);
       } else {
         follow(place, own.next[walked.child_byte[at]]);
       }
@@ -398,7 +402,9 @@ Row Engine::plain_row(TrieId id, StateId state) {
     Row made = pack(std::move(found), nullptr);
     made.reach = reach;
     set_exits(made, std::move(exits));
-    for (const auto& [after, places] : onward) made.onward.emplace_back(residual(kVocabularyTrie, exit_list(places)), after);
+    std::vector<std::pair<TrieId, StateId>> left;
+    for (const auto& [after, places] : onward) left.emplace_back(residual(kVocabularyTrie, exit_list(places)), after);
+    made.onward = row_lists_.keep(left);
     return made;
   }
   std::vector<uint32_t> exits = std::move(found.exits);
@@ -428,7 +434,7 @@ std::optional<Row> Engine::near_row(StateId state, const Near& near) {
   Found more, fewer;
   switch (near.way) {
     case Near::Way::kCompare:
-      if (!compare(spot(state), spot(near.state), near.same ? near.same - base.reach : 0, more, fewer)) return std::nullopt;
+      if (!compare(state, near.state, near.same ? near.same - base.reach : 0, more, fewer)) return std::nullopt;
       fewer.reach = 0;  // of the other state
       break;
     case Near::Way::kLength:
@@ -452,12 +458,14 @@ std::optional<Row> Engine::near_row(StateId state, const Near& near) {
     made.mask = std::move(mask);
   } else {
     made.mask = base.mask;
-    made.removed = base.removed;
-    made.removed.insert(made.removed.end(), fewer.tokens.begin(), fewer.tokens.end());
+    std::vector<uint32_t> removed(base.removed.begin(), base.removed.end()), added;
+    removed.insert(removed.end(), fewer.tokens.begin(), fewer.tokens.end());
     if (!base.added.empty()) std::sort(fewer.tokens.begin(), fewer.tokens.end());
     for (uint32_t token : base.added)
-      if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) made.added.push_back(token);
-    made.added.insert(made.added.end(), more.tokens.begin(), more.tokens.end());
+      if (!std::binary_search(fewer.tokens.begin(), fewer.tokens.end(), token)) added.push_back(token);
+    added.insert(added.end(), more.tokens.begin(), more.tokens.end());
+    made.removed = row_lists_.keep(removed);
+    made.added = row_lists_.keep(added);
   }
   made.exits = base.exits;
   made.residual = base.residual;
@@ -490,15 +498,16 @@ Row Engine::pack(Found&& found, std::shared_ptr<const Words> mask) {
   }
   found.list();
   made.mask = std::move(mask);
-  made.added = std::move(found.tokens);
-  if (made.added.size() > (made.mask ? words() / 2 : kSparseTokens)) {
-    auto own = std::make_shared<Words>(words());
-    made.write(own->data(), words());
-    cache_bytes_ += own->size() * 4;
-    made.mask = std::move(own);
-    made.added = {};
+  if (found.tokens.size() <= (made.mask ? words() / 2 : kSparseTokens)) {
+    made.added = row_lists_.keep(found.tokens);
+    return made;
   }
-  made.added.shrink_to_fit();
+  auto own = std::make_shared<Words>(words());
+  made.added = found.tokens;
+  made.write(own->data(), words());
+  cache_bytes_ += own->size() * 4;
+  made.mask = std::move(own);
+  made.added = {};
   return made;
 }
 
@@ -531,7 +540,7 @@ std::shared_ptr<const Words> Engine::class_mask(uint16_t groups) {
   auto& held = class_masks_[groups];
   if (held) return held;
   auto mask = std::make_shared<Words>(words());
-  tokens_->for_each_within(groups, [&](uint32_t token, uint32_t) { (*mask)[token >> 5] |= uint32_t{1} << (token & 31); });
+  tokens_->mark_within(groups, kNone, mask->data());
   cache_bytes_ += mask->size() * 4;
   return held = std::move(mask);
 }

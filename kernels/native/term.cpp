@@ -289,17 +289,43 @@ bool TermStore::absorbs(TermId term, TermId item) const {
   const Term& loop = terms_[terms_[term].kind == Kind::kSequence ? terms_[term].a : term];
   if (loop.kind != Kind::kRepeat || loop.b != 0 || loop.c != kNone) return false;
   if (loop.a == item) return true;
-  if (terms_[item].kind != Kind::kBytes) return false;
-  const auto covers = [&](TermId other) {
-    return terms_[other].kind == Kind::kBytes && (byte_set(terms_[item].a) & ~byte_set(terms_[other].a)).empty();
+  const auto parts = [&](const TermId& id) {
+    return terms_[id].kind == Kind::kChoice ? list(terms_[id].a) : std::span<const TermId>(&id, 1);
   };
-  if (terms_[loop.a].kind != Kind::kChoice) return covers(loop.a);
-  const auto items = list(terms_[loop.a].a);
-  return std::any_of(items.begin(), items.end(), covers);
+  const auto is_within = [&](TermId one, TermId other) {  // bytes, or characters by their lead bytes
+    const Term narrow = terms_[one], wide = terms_[other];
+    if (narrow.kind != wide.kind) return false;
+    if (narrow.kind == Kind::kBytes) return (byte_set(narrow.a) & ~byte_set(wide.a)).empty();
+    if (narrow.kind != Kind::kSequence || narrow.b != wide.b) return false;
+    const Term lead = terms_[narrow.a], leads = terms_[wide.a];
+    return lead.kind == Kind::kBytes && leads.kind == Kind::kBytes && (byte_set(lead.a) & ~byte_set(leads.a)).empty();
+  };
+  const auto wide = parts(loop.a);
+  return std::ranges::all_of(parts(item), [&](TermId one) {
+    return std::ranges::any_of(wide, [&](TermId other) { return one == other || is_within(one, other); });
+  });
+}
+
+// Drops `C{m,n} T` beside T, where T begins with a loop over all of C: what is left of a pattern without an end once any
+// text may follow.
+void TermStore::drop_absorbed(std::vector<TermId>& alternatives) const {
+  std::vector<TermId> dropped;
+  for (TermId item : alternatives) {
+    const Term& whole = terms_[item];
+    if (whole.kind != Kind::kSequence) continue;
+    const Term& front = terms_[whole.a];
+    if (front.kind != Kind::kRepeat && front.kind != Kind::kBytes) continue;
+    if (!std::binary_search(alternatives.begin(), alternatives.end(), whole.b)) continue;
+    if (absorbs(whole.b, front.kind == Kind::kRepeat ? front.a : whole.a)) dropped.push_back(item);
+  }
+  if (dropped.empty()) return;
+  std::erase_if(alternatives, [&](TermId item) { return std::binary_search(dropped.begin(), dropped.end(), item); });
 }
 
 void TermStore::drop_narrower(std::vector<TermId>& alternatives) const {
   constexpr size_t kMostCompared = 32;
+  if (alternatives.size() < 2) return;
+  drop_absorbed(alternatives);
   std::vector<std::pair<TermId, TermId>> repeated;  // what is repeated at the front, alternative
   for (TermId item : alternatives) {
     const Term& whole = terms_[item];
@@ -732,8 +758,7 @@ bool TermStore::left_recursive() const {
 }
 
 void TermStore::set_json_distance(TermId id, Distance distance) {
-  if (json_distances_.size() <= id) json_distances_.resize(terms_.size(), kUnsolved);
-  json_distances_[id] = distance;
+  json_distances_.at(id) = distance;
 }
 
 std::optional<Distance> TermStore::json_distance(TermId root, TermId& missing) {
@@ -809,7 +834,7 @@ std::optional<Distance> TermStore::json_distance(TermId root, TermId& missing) {
 }
 
 size_t TermStore::bytes_used() const {
-  return terms_.size() * sizeof(Term) + distances_.capacity() * 4 + json_distances_.capacity() * 4 + table_.bytes() +
+  return terms_.bytes() + distances_.bytes() + json_distances_.bytes() + table_.bytes() +
          lists_.bytes() + blobs_.bytes() + classes_.bytes() + class_terms_.capacity() * 4 + sets_.capacity() * sizeof(ByteSet) + set_table_.bytes();
 }
 

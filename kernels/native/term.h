@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -134,7 +133,8 @@ class TermStore {
   TermId sequence(TermId head, TermId tail);
   TermId sequence(std::span<const TermId> items);
   TermId choice(std::vector<TermId> items);
-  // Drops alternatives that differ from another only in narrower bounds of repetitions.  O(n) comparisons.
+  // Drops alternatives, sorted, that differ from another only in narrower bounds of repetitions, or that begin with more of
+  // what another begins with.  O(n) comparisons.
   void drop_narrower(std::vector<TermId>& alternatives) const;
   TermId repeat(TermId item, uint32_t min, uint32_t max);
   // Members in any order, `separator` between: each of `items` at most once, exactly once where its flag says that it
@@ -219,7 +219,7 @@ class TermStore {
   // operator must be explored first; `missing` then names it.
   std::optional<Distance> json_distance(TermId id, TermId& missing);
   void set_json_distance(TermId id, Distance distance);
-  bool json_known(TermId id) const { return id < json_distances_.size() && json_distances_[id] != kUnsolved; }
+  bool json_known(TermId id) const { return json_distances_[id] != kUnsolved; }
 
   size_t bytes_used() const;
 
@@ -240,6 +240,7 @@ class TermStore {
   TermId wrap(Kind kind, TermId value);
   bool is_narrower(TermId one, TermId other) const;
   bool absorbs(TermId term, TermId item) const;
+  void drop_absorbed(std::vector<TermId>& alternatives) const;
   Distance structural_distance(const Term& term) const;
   TermId encoded(std::span<const CodePoints> ranges);
   TermId continuation(unsigned count, std::span<const CodePoints> ranges);
@@ -251,9 +252,9 @@ class TermStore {
   ByteSet spellable_;
   bool restricted_ = false;
   std::optional<uint8_t> unspellable_;
-  std::deque<Term> terms_;
-  std::vector<Distance> distances_;
-  std::vector<Distance> json_distances_;
+  Pages<Term> terms_;
+  Pages<Distance> distances_;
+  ById<Distance, kUnsolved> json_distances_;
   IdTable table_;
   ListPool<TermId> lists_;
   ListPool<uint8_t> blobs_;

@@ -60,7 +60,7 @@ void Engine::traverse(NodeId node, Visit&& visit) {
     const Place place = places[i];
     const Row& row = visit(place.trie, place.state, place.frame);
     const TrieId residual = row.residual;
-    for (const auto& [left, state] : std::vector(row.onward)) enter(left, std::vector{Config{state, place.frame}});
+    for (const auto& [left, state] : row.onward) enter(left, std::vector{Config{state, place.frame}});
     if (residual == kNone || place.frame == kRoot || !is_new(residual, place.frame)) continue;
     if (trie(residual).size() >= kManyNodes) {
       enter(residual, machine_.entries(place.frame));

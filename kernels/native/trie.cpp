@@ -372,23 +372,58 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
   return made;
 }
 
-std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks) const {
+template <class Key, class Made>
+std::pair<std::shared_ptr<const Made>&, bool> TokenTrie::Derived::place(std::map<Key, Used<Made>>& all, const Key& key) {
   constexpr size_t kKept = 64;
+  const auto known = all.find(key);
+  if (known == all.end() && all.size() >= kKept)
+    all.erase(std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.last < b.second.last; }));
+  Used<Made>& held = known == all.end() ? all[key] : known->second;
+  held.last = ++requests;
+  return {held.made, known == all.end()};
+}
+
+std::shared_ptr<const TriePart> TokenTrie::part(uint16_t groups, uint16_t breaks) const {
   const std::lock_guard lock(derived_->mutex);
-  if (derived_->parts.size() > kKept) derived_->parts.clear();
-  const auto [place, fresh] = derived_->parts.try_emplace({groups, breaks});
-  if (fresh)
-    if (auto made = part_beyond(trie_, groups, breaks, trie_.size() / 8)) place->second = std::make_shared<const TriePart>(std::move(*made));
-  return place->second;
+  const auto [held, is_new] = derived_->place(derived_->parts, {groups, breaks});
+  if (is_new)
+    if (auto made = part_beyond(trie_, groups, breaks, trie_.size() / 8)) held = std::make_shared<const TriePart>(std::move(*made));
+  return held;
 }
 
 std::shared_ptr<const Trie> TokenTrie::residual(const std::vector<uint32_t>& exits) const {
-  constexpr size_t kKept = 64;
   const std::lock_guard lock(derived_->mutex);
-  if (derived_->residuals.size() > kKept) derived_->residuals.clear();
-  auto& held = derived_->residuals[exits];
+  auto& held = derived_->place(derived_->residuals, exits).first;
   if (!held) held = std::make_shared<const Trie>(residual_trie(trie_, exits));
   return held;
+}
+
+// Whether a token is in a class is as random as can be, so neither of these has a branch on it.
+void TokenTrie::mark_within(uint16_t groups, uint32_t chars, uint32_t* words) const {
+  for (uint32_t first = 0; first < size(); first += 32) {
+    uint32_t word = 0;
+    const uint32_t count = std::min<uint32_t>(32, size() - first);
+    const TokenKind* const kinds = kinds_.data() + first;
+    for (uint32_t i = 0; i < count; ++i) word |= uint32_t{((kinds[i].groups & ~groups) == 0) & (kinds[i].chars <= chars)} << i;
+    words[first / 32] |= word;
+  }
+}
+
+std::vector<std::vector<uint32_t>> TokenTrie::within(uint16_t groups) const {
+  std::vector<std::vector<uint32_t>> lists;
+  std::vector<uint32_t> room;
+  for (uint32_t chars = 0; chars + 1 < chars_begin_.size(); ++chars) {
+    room.resize(chars_begin_[chars + 1] - chars_begin_[chars]);
+    size_t count = 0;
+    for (uint32_t at = chars_begin_[chars]; at < chars_begin_[chars + 1]; ++at) {
+      room[count] = by_chars_[at];
+      count += (kinds_[by_chars_[at]].groups & ~groups) == 0;
+    }
+    if (count == 0) continue;
+    lists.resize(chars + 1);
+    lists[chars].assign(room.begin(), room.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  return lists;
 }
 
 TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {
@@ -413,14 +448,44 @@ TokenTrie::TokenTrie(const std::vector<std::string>& tokens) {
 }
 
 void TokenTrie::prepare() {
-  kinds_.reserve(trie_.tokens.size());
-  for (uint32_t node = 0; node < trie_.size(); ++node)
-    for (size_t i = trie_.tokens_at(node).size(); i > 0; --i) kinds_.push_back({trie_.prefix[node], trie_.chars[node]});
+  kinds_.assign(size(), {UINT16_MAX, 0});
+  chars_begin_.assign(size_t{trie_.max_depth} + 2, 0);
+  for (uint32_t node = 0; node < trie_.size(); ++node) {
+    for (uint32_t token : trie_.tokens_at(node)) kinds_[token] = {trie_.prefix[node], trie_.chars[node]};
+    chars_begin_[trie_.chars[node] + 1u] += static_cast<uint32_t>(trie_.tokens_at(node).size());
+  }
+  for (size_t count = 1; count < chars_begin_.size(); ++count) chars_begin_[count] += chars_begin_[count - 1];
+  by_chars_.resize(chars_begin_.back());
+  std::vector<uint32_t> next = chars_begin_;
+  for (uint32_t token = 0; token < size(); ++token)
+    if (kinds_[token].groups != UINT16_MAX) by_chars_[next[kinds_[token].chars]++] = token;
   part(kPlainString, kStringBreaks);  // of nearly all JSON, and milliseconds of work
   most_chars_ = trie_.chars;
   for (uint32_t node = trie_.size(); node-- > 0;)
     for (uint32_t at = trie_.child_begin[node]; at < trie_.child_begin[node + 1]; ++at)
       most_chars_[node] = std::max(most_chars_[node], most_chars_[trie_.child_node[at]]);
+  longer_.assign(256, {});
+  for (uint32_t at = trie_.child_begin[0]; at < trie_.child_begin[1]; ++at) {
+    auto& counts = longer_[trie_.child_byte[at]];
+    for (uint32_t node = trie_.child_node[at]; node < trie_.end[trie_.child_node[at]]; ++node)
+      ++counts[std::min<size_t>(uint32_t{trie_.depth[node]} + trie_.height[node] - 1, kLengths - 1)];
+    for (size_t length = kLengths - 1; length-- > 0;) counts[length] += counts[length + 1];
+  }
+}
+
+uint32_t TokenTrie::usual_length(const ByteSet& first, uint32_t most) const {
+  const auto is_usual = [&](uint32_t length) {
+    uint64_t longer = 0;
+    first.for_each([&](uint8_t byte) { longer += longer_[byte][length]; });
+    return longer <= most;
+  };
+  uint32_t low = 0, high = kLengths;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (is_usual(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }
 
 std::string TokenTrie::serialize() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -128,15 +129,14 @@ class TokenTrie {
   // The most characters that begin in a token at or below a node of the trie.
   uint32_t most_chars(uint32_t node) const { return most_chars_[node]; }
 
-  // Calls visit(token, n) for the tokens that are made of characters of `groups`, n of which begin in the token.
-  template <class Visit>
-  void for_each_within(uint16_t groups, Visit&& visit) const {
-    for (uint32_t node = 1; node < trie_.size(); node = trie_.end[node]) {
-      if (trie_.prefix[node] & ~groups) continue;
-      for (uint32_t at = trie_.token_begin[node]; at < trie_.token_begin[trie_.end[node]]; ++at)
-        if (!(kinds_[at].groups & ~groups)) visit(trie_.tokens[at], kinds_[at].chars);
-    }
-  }
+  // The least length such that at most `most` nodes of the trie are on the way to longer tokens that begin with a byte of
+  // `first`, as far as that is kept.
+  uint32_t usual_length(const ByteSet& first, uint32_t most) const;
+
+  // The tokens that are made of characters of `groups`, at most `chars` of which begin in the token, as bits of `words`.
+  void mark_within(uint16_t groups, uint32_t chars, uint32_t* words) const;
+  // The same tokens by the number of their characters.
+  std::vector<std::vector<uint32_t>> within(uint16_t groups) const;
 
   // Shared by the engines of a vocabulary, and kept where they are likely to be asked for again.
   std::shared_ptr<const TriePart> part(uint16_t groups, uint16_t breaks) const;  // none: it saves too little
@@ -146,8 +146,17 @@ class TokenTrie {
   TokenTrie() = default;
   struct Derived {
     std::mutex mutex;
-    std::map<std::pair<uint16_t, uint16_t>, std::shared_ptr<const TriePart>> parts;
-    std::map<std::vector<uint32_t>, std::shared_ptr<const Trie>> residuals;
+    template <class Made>
+    struct Used {
+      std::shared_ptr<const Made> made;
+      uint64_t last = 0;  // when it was asked for
+    };
+    std::map<std::pair<uint16_t, uint16_t>, Used<TriePart>> parts;
+    std::map<std::vector<uint32_t>, Used<Trie>> residuals;
+    uint64_t requests = 0;
+    // What is kept for a key, perhaps nothing yet, in place of what was not asked for the longest.
+    template <class Key, class Made>
+    std::pair<std::shared_ptr<const Made>&, bool> place(std::map<Key, Used<Made>>& all, const Key& key);
   };
   std::unique_ptr<Derived> derived_ = std::make_unique<Derived>();
   std::string text_;
@@ -156,8 +165,13 @@ class TokenTrie {
   struct TokenKind {
     uint16_t groups, chars;  // `prefix` and `chars` of the node where the token ends
   };
-  std::vector<TokenKind> kinds_;  // of trie_.tokens, so that finding those of a class is one pass
+  // By token, so that a mask of a class is one pass in order; tokens without bytes have all bits, which no class has.
+  std::vector<TokenKind> kinds_;
+  std::vector<uint32_t> by_chars_;  // tokens by the number of their characters, [chars_begin_[n], chars_begin_[n + 1])
+  std::vector<uint32_t> chars_begin_;
   std::vector<uint16_t> most_chars_;
+  static constexpr size_t kLengths = 32;
+  std::vector<std::array<uint32_t, kLengths>> longer_;  // by first byte and length: nodes on the way to longer tokens
   void prepare();
 };
 

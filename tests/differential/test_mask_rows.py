@@ -26,6 +26,7 @@ from structgen.grammar.nodes import (
     Literal,
     Repeat,
     Sequence,
+    Shared,
 )
 from structgen.grammar.regex import regex
 from structgen.testing.walks import allowed_tokens
@@ -99,6 +100,22 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "ends in an escape": (pattern(r"\x01$", maxLength=4), ['"', '"a', '"ab\\n', '"abc', '"abc\\', '"abc\\u0']),
     "ends far away": (pattern("--[a-z]{3}é$", minLength=8, maxLength=12), ['"', '"abc', '"abcde-', '"abcdef--']),
     "address": ({"type": "string", "format": "email", "maxLength": 24}, ['"', '"ada', '"ada@', '"ada@example.org']),
+    "host name": (
+        {"type": "string", "format": "hostname"},
+        ['"', '"example', '"example.', '"a.com', '"a\\u006', '"xn--a', '"a.xn--', '"' + "a." * 125 + "ab"],
+    ),
+    "long host name": (
+        {"type": "string", "format": "hostname"},
+        ['"a' + "-" * 30, '"' + "a." * 100, '"' + "a" * 30, '"' + "a" * 62, '"' + ("a" * 62 + ".") * 3 + "a" * 45],
+    ),
+    "international host name": (
+        {"type": "string", "format": "idn-hostname"},
+        ['"', '"例え', '"παράδειγμα', '"пример.', '"example.' + "a" * 40, '"example\\u3002'],
+    ),
+    "host name or address": (
+        {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "hostname"}, {"format": "ipv6"}]},
+        ['"', '"256', '"256.', '"127.0.0.', '"localhost', '"fe80'],
+    ),
     "identifier": ({"type": "string", "format": "uuid"}, ['"', '"0123', '"01234567-']),
     "regular expression": (
         {"type": "string", "format": "regex"},
@@ -137,6 +154,28 @@ REGEXES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+HYPHENS = "(?:[a-z](?:[a-z-]{0,50}[a-z])?|[A-Z-]{3,66}|[0-9](?:-{2}|=){0,40})"
+# Of rules, before and behind texts of which few tokens exceed the bounds.
+CALLS: dict[str, tuple[Grammar, list[str]]] = {
+    "bounded part": (
+        Sequence((Shared(regex(HYPHENS)), regex("[-=.]{0,9}[!\\n]"))),
+        ["", "a", "abc", "a" + "-" * 20, "AB-", "1--", "A" + "-" * 40],
+    ),
+    "part that may not end for a while": (
+        Sequence((Shared(regex("[A-Za-z_-]{3,40}|[A-Za-z_-]{50}[0-9]")), Literal(b"--------!"))),
+        ["", "a", "abc-"],
+    ),
+    "bounded part, or a shared one": (
+        Choice((Sequence((Shared(regex("[a-f]+")), Literal(b"!"))), Sequence((regex(HYPHENS), Literal(b"-?"))))),
+        ["", "a", "abc", "a" + "-" * 20, "AB-", "1--"],
+    ),
+    "shared parts at once": (
+        Repeat(Choice((Shared(regex("[a-f]+!")), regex("[A-Za-z_-]{1,45} ?"), Literal(b"="))), 0, 50),
+        ["", "a", "ab!", "-" * 60, "a!" * 40, "=" * 45, "=" * 49],
+    ),
+}
+
+
 def compare(grammar: Grammar, texts: list[str], vocabulary: Vocabulary) -> None:
     """The mask after each text: in full, against ``accept``."""
     constraint = compile(grammar, vocabulary)
@@ -164,6 +203,12 @@ def test_masks_of_json_schemas(name: str, deepseek_vocabulary: Vocabulary) -> No
 def test_masks_of_regexes(name: str, deepseek_vocabulary: Vocabulary) -> None:
     pattern, texts = REGEXES[name]
     compare(regex(pattern), texts, deepseek_vocabulary)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_masks_beside_calls(name: str, deepseek_vocabulary: Vocabulary) -> None:
+    grammar, texts = CALLS[name]
+    compare(grammar, texts, deepseek_vocabulary)
 
 
 def test_masks_of_more_states_than_one_table_holds(deepseek_vocabulary: Vocabulary) -> None:

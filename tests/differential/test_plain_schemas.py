@@ -201,6 +201,8 @@ def branch_of(chance: random.Random, _: int) -> dict[str, Any]:
         schema["additionalProperties"] = chance.choice((False, {"type": "string"}))
     if chance.random() < 0.2:
         schema["patternProperties"] = {chance.choice(PATTERNS): chance.choice((False, *LEAVES))}
+    if chance.random() < 0.1:
+        schema[chance.choice(("minProperties", "maxProperties"))] = chance.randint(1, 3)
     if chance.random() < 0.3:
         schema["type"] = "object"
     return schema
@@ -238,6 +240,10 @@ def container_of(chance: random.Random, depth: int, definitions: tuple[str, ...]
         if chance.random() < 0.2:
             patterns = chance.sample(PATTERNS, chance.choice((0, 1, 1, 1, 2)))
             schema["patternProperties"] = {text: schema_of(chance, depth - 1, definitions) for text in patterns}
+        if chance.random() < 0.15:
+            schema["minProperties"] = chance.choice((0, 1, 1, 2, 3))
+        if chance.random() < 0.1:
+            schema["maxProperties"] = chance.randint(0, 4)
     mark(schema, chance)
     return schema
 
@@ -312,6 +318,9 @@ def test_random_schemas(whitespace: Whitespace) -> None:
         {"type": "object", "properties": []},
         {"enum": []},
         {"type": ["string", "null"], "patternProperties": {"a": {}}},
+        {"type": "object", "minProperties": 2},
+        {"type": "object", "minProperties": 2, "required": ["a"], "maxProperties": 1},
+        {"type": "string", "maxProperties": -1},
         {"type": "object", "patternProperties": {"(": {}}},
         {"type": "object", "patternProperties": {"a": 1}},
         {"type": "object", "patternProperties": ["a"]},
@@ -329,7 +338,6 @@ def test_random_schemas(whitespace: Whitespace) -> None:
         {"type": "object", "allOf": [{"type": "object", "allOf": [{"$ref": "#"}]}]},
         {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
         {"oneOf": [{"required": ["a"], "properties": {"a": {"enum": [1, 2]}}}, {"properties": {"a": {"const": 3}}}]},
-        {"type": "string", "minLength": 1, "anyOf": [{"enum": ["", "a"]}]},
         {
             "allOf": [{"properties": {"a": {"type": "number"}}}, {"properties": {"a": {"minimum": 1}}}],
             "properties": {"b": {"$id": "http://a/b"}},
@@ -368,6 +376,30 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
         {"enum": [1.5, "a"]},
         {"type": "string", "enum": ["a", "abc"], "maxLength": 2},
         {"type": "array", "maxItems": 0, "items": False},
+        {"type": "string", "minLength": 1, "anyOf": [{"enum": ["", "a"]}]},
+        {"type": "object", "minProperties": 1},
+        {"minProperties": 1, "maxProperties": 1, "required": ["a"]},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1, "required": ["b"]},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "additionalProperties": False},
+        {
+            "properties": {"a": {}, "b": {}, "c": {}},
+            "minProperties": 2,
+            "maxProperties": 2,
+            "additionalProperties": False,
+        },
+        {
+            "allOf": [
+                {"minProperties": 1},
+                {"maxProperties": 3, "properties": {"a": {}, "b": False}},
+                {"maxProperties": 2},
+            ]
+        },
+        {"type": "object", "patternProperties": {"^a": {}}, "minProperties": 1, "additionalProperties": False},
+        {"enum": ["a", "abc", 7, None, "", "b"], "allOf": [{"maxLength": 2}, {"minimum": 8, "pattern": "^(a|b)?"}]},
+        {
+            "properties": {"a": {"anyOf": [{"enum": ["a", "é"]}, {"enum": ["ab", 3]}, {"const": "\u0001"}]}},
+            "anyOf": [{"properties": {"a": {"pattern": f"^{text}$"}}} for text in ("a", "b", "é|ab", ".")],
+        },
         {
             "type": "object",
             "properties": {"x": {}, "a": {"type": "null"}},

@@ -92,6 +92,68 @@ def test_products_of_counts(seed: int) -> None:
             assert constraint.shortest_bytes > LONGEST, grammar
 
 
+def far(rng: random.Random) -> str:
+    """Parts with bounds that few texts meet, behind one another."""
+    parts = []
+    for _ in range(rng.randint(1, 3)):
+        symbol = rng.choice(["a", "-", ".", "a?-", "(?:a|--)"])
+        least = rng.choice([0, 1, 2, 5, 8])
+        parts.append(
+            f"(?:{symbol}){{{least},{rng.choice([max(least, 8), 9, 10, 12])}}}" if rng.random() < 0.8 else symbol
+        )
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_products_of_bounds_that_few_texts_meet(seed: int) -> None:
+    """A text is alive if it begins a member, and the shortest members, in JSON too, are those of ``re``."""
+    rng = random.Random(seed)
+    longest = 11
+    texts = ["".join(letters) for size in range(longest + 1) for letters in itertools.product("a-", repeat=size)]
+    for _ in range(25):
+        patterns = [far(rng) for _ in range(rng.randint(1, 3))]
+        negated = far(rng) if rng.random() < 0.4 else None
+        items: list[Grammar] = [regex(text) for text in (*patterns, f"[a-]{{0,{longest}}}")]
+        members = {text for text in texts if all(re.fullmatch(one, text) for one in patterns)}
+        if negated is not None:
+            items.append(Complement(regex(negated)))
+            members = {text for text in members if not re.fullmatch(negated, text)}
+        grammar = Intersection(items)
+        if not members:
+            with pytest.raises(UnsatisfiableGrammar):
+                compile(grammar, VOCABULARY)
+            continue
+        constraint = compile(grammar, VOCABULARY)
+        begun = {text[:size] for text in members for size in range(len(text) + 1)}
+        matcher = constraint.matcher()
+        for text in texts:
+            matcher.reset()
+            assert (matcher.accept_bytes(text.encode()) == len(text)) == (text in begun), (grammar, text)
+        assert constraint.shortest_bytes == min(map(len, members)), grammar
+        assert compile(JsonString(grammar), VOCABULARY).shortest_bytes == constraint.shortest_bytes + 2, grammar
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_loops_behind_part_of_themselves(seed: int) -> None:
+    """Where a loop may follow some of its own characters, also of several bytes, the texts are those of ``re``."""
+    rng = random.Random(seed)
+    texts = ["".join(letters) for size in range(5) for letters in itertools.product("abé日", repeat=size)]
+    classes = ["a", "[ab]", "é", "[é日]", "[aé]", "[^a]", "[^é]", "[^日]", "."]
+    for _ in range(60):
+        tail = rng.choice(classes) + rng.choice(["*", "+", "{0,2}"]) + rng.choice(["", "a", "é?"])
+        parts = [
+            rng.choice(classes) + rng.choice(["", "?", "*", "{0,2}", "{1,3}"]) + tail for _ in range(rng.randint(1, 3))
+        ]
+        text = rng.choice(["", "b?", "a*"]) + f"(?:{'|'.join([*parts, tail])})"
+        length = f".{{{rng.randint(0, 2)},{rng.randint(2, 4)}}}"
+        matcher = compile(Intersection([regex(text), regex(length)]), VOCABULARY).matcher()
+        for found in texts:
+            matcher.reset()
+            data = found.encode()
+            accepted = matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+            assert accepted == bool(re.fullmatch(text, found) and re.fullmatch(length, found)), (text, length, found)
+
+
 def test_products_inside_json_strings() -> None:
     """The same as values of JSON strings, where an escape may spell any character."""
     rng = random.Random(11)

@@ -26,6 +26,7 @@ from structgen.grammar.json_schema.planner import Planner
 from structgen.grammar.json_schema.plans import is_small
 from structgen.grammar.json_schema.reading import reader_of
 from structgen.grammar.json_schema.references import References
+from structgen.grammar.json_schema.shapes import Values
 from structgen.grammar.json_schema.strict_json import parse_json
 from structgen.grammar.json_schema.syntax import ANY_STRING
 from structgen.grammar.json_schema.validity import Validity
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from structgen.grammar.json_schema.drafts import Dialect
     from structgen.grammar.json_schema.policy import JsonPolicy
     from structgen.grammar.json_schema.settings import Setting
+    from structgen.grammar.json_schema.strict_json import Json
 
 __all__ = ["PlainSchemas", "is_plain"]
 
@@ -60,6 +62,8 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
     "uniqueItems": 17,
     "additionalItems": 18,
     "patternProperties": 19,
+    "minProperties": 20,
+    "maxProperties": 21,
 }
 
 
@@ -142,7 +146,9 @@ class _LeafMaker:
         self._limits = limits
         self._resource = documents.root.resource
         self._reader = reader_of(dialect)
-        self._planner = Planner(NormalForm(references, limits), setting, limits)
+        forms = NormalForm(references, limits)
+        self._planner = Planner(forms, setting, limits)
+        self._validity = Validity(forms)
 
     def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
         """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
@@ -152,6 +158,21 @@ class _LeafMaker:
         except StructgenError:
             return None  # the other planner says what is wrong, and where
         return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+
+    def values(self, text: str) -> Json:
+        """Read constants."""
+        return parse_json(text, "json schema", self._limits)
+
+    def excluded(self, text: str, values: list[Json]) -> list[int] | None:
+        """The indices of the constants that a schema of simple keywords excludes; ``None`` if it is refused."""
+        try:
+            place = Place(parse_json(text, "json schema", self._limits), self._resource, None, ())
+            shape = self._reader.read(place).shape
+            shape.values = (Values(values, place, "enum"),)
+            left = set(map(id, self._validity.constants(shape)))
+        except StructgenError:
+            return None  # the other planner says what is wrong, and where
+        return [index for index, value in enumerate(values) if id(value) not in left]
 
 
 class _Helper:
