@@ -7,23 +7,41 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WORK: Final = 600_000
-_WORK_SECONDS: Final = 0.13  # that it takes on an idle machine
+_ENTRIES: Final = 600_000
+_ENTRIES_SECONDS: Final = 0.13  # that they take on an idle machine
+_ROWS: Final = 200
+_ROWS_SECONDS: Final = 0.025
 
 
 def slowness() -> float:
-    """How many times longer a fixed piece of work takes than on an idle machine; at least 1.
+    """How many times longer two fixed pieces of work take than on an idle machine, the slower of them; at least 1.
 
-    CPU time grows when others use the same caches and the other half of a core, by up to three times.
+    CPU time grows when others use the same caches and the other half of a core, by up to three times; that of sums
+    over arrays and that of dictionaries do so apart.
     """
+    return max(1.0, _entries_seconds() / _ENTRIES_SECONDS, _rows_seconds() / _ROWS_SECONDS)
+
+
+def _entries_seconds() -> float:
     begun = time.process_time()
     places = {}
-    for i in range(_WORK):
-        places[i * 7919 % (_WORK + 3)] = i
-    return max(1.0, (time.process_time() - begun) / _WORK_SECONDS)
+    for i in range(_ENTRIES):
+        places[i * 7919 % (_ENTRIES + 3)] = i
+    return time.process_time() - begun
+
+
+def _rows_seconds() -> float:
+    row = np.linspace(-9, 9, 49_152, dtype=np.float32)
+    begun = time.process_time()
+    for _ in range(_ROWS):
+        wide = row.astype(np.float64)
+        np.exp(wide - wide.max()).sum()
+    return time.process_time() - begun
 
 
 @contextmanager

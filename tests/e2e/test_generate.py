@@ -117,9 +117,10 @@ def test_the_loop_costs_less_than_a_millisecond_a_token(smollm_vocabulary: Vocab
     hashed = HashModel(smollm_vocabulary, writes='{"name": "Ada Lovelace", "age": 36, "country": "France"}')
     for sampler in (Greedy(), Multinomial(), Multinomial(temperature=0.7, top_k=50, top_p=0.9)):
         costs = []
+        pace = slowness()
         for _ in range(6):
             began, spent = time.perf_counter(), time.process_time()
             stats = generate(hashed, PROMPT, constraint, sampler=sampler).stats
             awake = (time.process_time() - spent) / (time.perf_counter() - began)  # others may have the processor
             costs.append((stats.time_mask_s + stats.time_other_s) * awake / stats.tokens)
-        assert min(costs[1:]) < 1e-3 * slowness()
+        assert min(costs[1:]) < 1e-3 * max(pace, slowness())
