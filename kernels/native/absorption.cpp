@@ -5,12 +5,12 @@
 
 namespace structgen {
 
+// What may follow within a character, by the bytes that it still lacks; the first of them may be limited.
+enum Tail : uint8_t { kNoTail, kOne, kTwo, kThree, kTwoAfterE0, kTwoAfterED, kThreeAfterF0, kThreeAfterF4, kTails };
+
 namespace {
 
 constexpr Distance kCharacterTail = character_tail(kForeignGroups);
-
-// What may follow within a character, by the bytes that it still lacks; the first of them may be limited.
-enum Tail : uint8_t { kNoTail, kOne, kTwo, kThree, kTwoAfterE0, kTwoAfterED, kThreeAfterF0, kThreeAfterF4, kTails };
 
 struct TailEdge {
   ByteSet bytes;
@@ -94,6 +94,41 @@ Engine::Absorption Engine::compute_absorption(StateId state) {
   if (best.groups == 0) return {};
   if (items.size() > 1) best.may_end = false;
   return best;
+}
+
+// Whether every character beyond ASCII leads from `state` to `home`, where it lacks `tail` of one.
+bool Engine::returns(StateId state, Tail tail, StateId home) {
+  const State& held = machine_.automaton().expanded(state);
+  if (tail != kNoTail && (held.final || !held.calls.empty())) return false;
+  return std::ranges::all_of(tail_edges(tail), [&](const TailEdge& edge) {
+    if (edge.group != kForeignGroups) return true;
+    ByteSet missing = edge.bytes;
+    bool all = true;
+    held.next.for_each([&](const ByteSet& set, StateId target) {
+      if (!all || (set & edge.bytes).empty()) return;
+      missing &= ~set;
+      all = edge.after == kNoTail ? target == home : returns(target, edge.after, home);
+    });
+    return all && missing.empty();
+  });
+}
+
+// Groups of which any text keeps the automaton alive and cannot end it: what is absorbed, or else leads from the state
+// back to itself.  Those beyond ASCII are all there or none.
+Engine::Absorption Engine::foreign_absorption(Spot at) {
+  const Absorption held = absorption(at);
+  if ((held.groups & kForeignGroups) == kForeignGroups) return held;
+  if (at.state == kNone) return {};
+  const State& state = machine_.automaton().expanded(at.state);
+  if (state.final || !state.calls.empty() || !returns(at.state, kNoTail, at.state)) return {};
+  ByteSet looping;
+  state.next.for_each([&](const ByteSet& set, StateId target) {
+    if (target == at.state) looping |= set;
+  });
+  Absorption found{.groups = kForeignGroups, .count = kNone, .distance = add(state.distance, kCharacterTail)};
+  for (const TailEdge& edge : tail_edges(kNoTail))
+    if (edge.after == kNoTail && (edge.bytes & ~looping).empty()) found.groups |= edge.group;
+  return found;
 }
 
 // The states that texts of some groups lead to, each with the place within a character.

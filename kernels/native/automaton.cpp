@@ -642,50 +642,48 @@ void Automaton::partition(std::vector<Form>& forms, ByteEdges& next, ByteSet& li
   }
   // Wide sets refine a partition of the bytes; single bytes, of which an enum has thousands, are only filed.
   std::vector<Form> wide;
-  std::vector<std::vector<TermId>> single(256);
+  std::vector<std::pair<uint8_t, TermId>> single;
+  ByteSet singled;
   for (const Form& form : forms) {
-    if (form.set.size() == 1) single[form.set.first()].push_back(form.target);
-    else wide.push_back(form);
+    if (form.set.size() != 1) {
+      wide.push_back(form);
+      continue;
+    }
+    single.emplace_back(form.set.first(), form.target);
+    singled.insert(form.set.first());
   }
-  std::array<uint32_t, 256> class_of{};
-  uint32_t classes = 1;
+  std::vector<ByteSet> blocks{live & ~singled};
   for (const Form& form : wide) {
     meter_.work(kClassSteps, kDeriving);
-    std::vector<uint32_t> inside(classes, kNone);
-    const uint32_t before = classes;
-    std::vector<uint32_t> left(before, 0);
-    live.for_each([&](uint8_t byte) { left[class_of[byte]] += !form.set.contains(byte); });
-    live.for_each([&](uint8_t byte) {
-      if (!form.set.contains(byte)) return;
-      uint32_t& renamed = inside[class_of[byte]];
-      if (left[class_of[byte]] == 0) return;  // the whole class lies inside
-      if (renamed == kNone) renamed = classes++;
-      class_of[byte] = renamed;
-    });
+    for (size_t i = 0, before = blocks.size(); i < before; ++i) {
+      const ByteSet inside = blocks[i] & form.set, outside = blocks[i] & ~form.set;
+      if (inside.empty() || outside.empty()) continue;
+      blocks[i] = outside;
+      blocks.push_back(inside);
+    }
   }
-  std::vector<ByteSet> members(classes);
-  live.for_each([&](uint8_t byte) {
-    if (single[byte].empty()) members[class_of[byte]].insert(byte);
-  });
-  const auto targets_of = [&](uint8_t byte) {
+  std::vector<TermId> targets;
+  const auto add_wide = [&](uint8_t byte) {
     meter_.work(wide.size() / kPairsAStep, kDeriving);
-    std::vector<TermId> targets = single[byte];
     for (const Form& form : wide)
       if (form.set.contains(byte)) targets.push_back(form.target);
-    return targets;
   };
-  for (const ByteSet& set : members) {
+  for (const ByteSet& set : blocks) {
     if (set.empty()) continue;
-    std::vector<TermId> targets = targets_of(set.first());
+    targets.clear();
+    add_wide(set.first());
     next.assign(set, intern(targets));
   }
-  live.for_each([&](uint8_t byte) {
-    if (single[byte].empty()) return;
+  std::sort(single.begin(), single.end());
+  for (size_t i = 0; i < single.size();) {
+    const uint8_t byte = single[i].first;
+    targets.clear();
+    for (; i < single.size() && single[i].first == byte; ++i) targets.push_back(single[i].second);
+    add_wide(byte);
     ByteSet set;
     set.insert(byte);
-    std::vector<TermId> targets = targets_of(byte);
     next.assign(set, intern(targets));
-  });
+  }
 }
 
 size_t Automaton::bytes_used() const {

@@ -53,6 +53,8 @@ std::vector<Automaton::Edge> Automaton::product(TermId root) {
     meter_.work(sets.size() * own.size() / kPairsAStep, kEmptiness);
     std::vector<ByteSet> finer;
     std::vector<TermId> finer_targets;
+    finer.reserve(sets.size() + own.size());
+    finer_targets.reserve((sets.size() + own.size()) * (depth + 1));
     for (size_t i = 0; i < sets.size(); ++i) {
       for (const auto& [set, target] : own) {
         const ByteSet both = sets[i] & set;
@@ -67,6 +69,7 @@ std::vector<Automaton::Edge> Automaton::product(TermId root) {
     targets = std::move(finer_targets);
   }
   std::vector<Edge> result;
+  result.reserve(sets.size());
   for (size_t i = 0; i < sets.size(); ++i) {
     meter_.work(kTermSteps, kEmptiness);
     const auto first = targets.begin() + i * items.size();

@@ -33,6 +33,13 @@ Engine::DenseWalk::Number Engine::DenseWalk::number_of(Spot spot) {
   return numbers_.insert(key, made);
 }
 
+// An edge to what has a number, as far as that is known by now.
+Engine::DenseWalk::Number Engine::DenseWalk::edge_to(Number number) const {
+  const uint8_t flags = flags_[number];
+  if (flags == (kMet | kEntered)) return number;
+  return number | (flags == (kMet | kEntered | kAbsorbs) ? kAbsorbing : kUnseen);
+}
+
 void Engine::DenseWalk::add_edges(Number number) {
   const Spot spot = spots_[number];
   const size_t row = size_t{number} * 256;
@@ -43,7 +50,8 @@ void Engine::DenseWalk::add_edges(Number number) {
   engine_.machine_.automaton()[spot.state].next.for_each([&](const ByteSet& set, StateId target) {
     if (target == kDead) return;
     const Number after = number_of({target, kNone});
-    set.for_each([&](uint8_t byte) { edges_[row + byte] = after; });
+    const Number edge = after == kUnnumbered ? kUnnumbered : edge_to(after);
+    set.for_each([&](uint8_t byte) { edges_[row + byte] = edge; });
   });
 }
 
@@ -78,25 +86,29 @@ Engine::DenseWalk::Number Engine::DenseWalk::step(Number above, uint32_t place) 
   }
   const Spot here = engine_.step(from, byte);
   const Number after = number_of(here);
-  if (after != kUnnumbered) return edges_[size_t{above} * 256 + byte] = after;
+  if (after != kUnnumbered) return after;
   if (engine_.enter(trie_, place, here, found_)) engine_.walk_levels(trie_, place, here, found_);
   return kUnnumbered;
 }
 
-// Files what a node of the trie contributes that the loop of run() does not settle by itself, `here` being the number
-// that the table names.  Returns where the walk goes on.
-uint32_t Engine::DenseWalk::look(Number here, uint32_t place) {
+// Files what a node of the trie contributes that the loop of run() does not settle by itself, `edge` being what the
+// table has.  Returns where the walk goes on.
+uint32_t Engine::DenseWalk::look(Number edge, uint32_t place) {
   const uint32_t end = trie_.end[place];
-  if (here == kUnnumbered && (here = step(path_[trie_.depth[place] - 1u], place)) == kUnnumbered) return end;
+  const Number above = path_[trie_.depth[place] - 1u];
+  Number here = edge == kUnnumbered ? step(above, place) : edge & kNumber;
+  if (here == kUnnumbered) return end;
   if (!(flags_[here] & kMet)) {
     flags_[here] |= kMet;
     found_.reach = std::max(found_.reach, engine_.distance(spots_[here]));
   }
-  if (trie_.is_leaf(place)) {  // of which the state need not be looked into
+  const bool is_leaf = trie_.is_leaf(place);  // of which the state need not be looked into
+  if (!is_leaf && !(flags_[here] & kEntered)) enter(here);
+  edges_[size_t{above} * 256 + trie_.byte[place]] = edge_to(here);
+  if (is_leaf) {
     add_tokens(place, end);
     return end;
   }
-  if (!(flags_[here] & kEntered)) enter(here);
   if (flags_[here] & kLiteral) {
     const uint32_t first = place;
     StateId state = spots_[here].state;
@@ -118,10 +130,12 @@ uint32_t Engine::DenseWalk::look(Number here, uint32_t place) {
   const uint8_t flags = flags_[here];
   if (flags & kEnds) found_.exits.push_back(place);
   if (flags & kOnlyEnds) return trie_.end[place];
-  if (!(flags & kAbsorbs)) return place + 1;
-  const Passing& passing = passing_[here];
-  if ((trie_.groups[place] & ~passing.groups) != 0 || trie_.height[place] > passing.count) return place + 1;
-  found_.reach = std::max(found_.reach, passing.distance);
+  return flags & kAbsorbs && passes(here, place) ? pass(here, place) : place + 1;
+}
+
+// Files the tokens below a node that are absorbed whole.  Returns where the walk goes on.
+uint32_t Engine::DenseWalk::pass(Number here, uint32_t place) {
+  found_.reach = std::max(found_.reach, passing_[here].distance);
   add_tokens(place + 1, trie_.end[place]);
   return trie_.end[place];
 }
@@ -133,7 +147,6 @@ void Engine::DenseWalk::add_tokens(uint32_t place, uint32_t end) {
 }
 
 void Engine::DenseWalk::run(uint32_t top, Spot from) {
-  constexpr uint32_t kReported = 4096;  // nodes at a time
   const Number start = number_of(from);
   if (start == kUnnumbered) return engine_.walk_levels(trie_, top, from, found_);
   if (!(flags_[start] & kEntered)) {
@@ -142,6 +155,31 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
     add_edges(start);
   }
   path_[trie_.depth[top]] = start;
+  uint32_t place = top + 1;
+  if (top == 0 && !trie_.whole.empty()) place = pass_foreign(from);
+  visit(place, trie_.end[top]);
+}
+
+// Passes what begins by characters beyond ASCII, which are a third of a vocabulary, where any of them may stand.  Returns
+// from where on the walk has to go.
+uint32_t Engine::DenseWalk::pass_foreign(Spot from) {
+  uint32_t place = 1;
+  const Absorption held = engine_.foreign_absorption(from);
+  if (held.groups == 0) return place;
+  for (uint32_t at = trie_.child_begin[0]; at < trie_.child_begin[1]; ++at) {
+    const uint32_t child = trie_.child_node[at];
+    if (trie_.child_byte[at] < 0x80 || (trie_.whole[child] & ~held.groups) != 0 || trie_.height[child] >= held.count) continue;
+    visit(place, child);
+    add_tokens(child, trie_.end[child]);
+    found_.reach = std::max(found_.reach, held.distance);
+    place = trie_.end[child];
+  }
+  return place;
+}
+
+// The nodes from `place` on, each below one that the path has.
+void Engine::DenseWalk::visit(uint32_t place, uint32_t stop) {
+  constexpr uint32_t kReported = 4096;  // nodes at a time
   const uint8_t* const bytes = trie_.byte.data();
   const uint16_t* const depths = trie_.depth.data();
   const uint32_t* const token_begin = trie_.token_begin.data();
@@ -149,20 +187,17 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
   Number* const path = path_.data();
   uint32_t* const bits = found_.bits.data();
   const Number* edges = edges_.data();
-  const uint8_t* flags = flags_.data();
   uint32_t looked_at = 0;
-  const uint32_t stop = trie_.end[top];
-  for (uint32_t place = top + 1; place < stop;) {
+  while (place < stop) {
     if (++looked_at % kReported == 0) engine_.look_at(kReported);
-    const Number here = edges[size_t{path[depths[place] - 1]} * 256 + bytes[place]];
-    if (here == kNowhere) {
+    const Number edge = edges[size_t{path[depths[place] - 1]} * 256 + bytes[place]];
+    if (edge == kNowhere) {
       place = trie_.end[place];
       continue;
     }
-    if (here == kUnnumbered || flags[here] != (kMet | kEntered)) {
-      place = look(here, place);
+    if (edge >= kUnseen) {
+      place = look(edge, place);
       edges = edges_.data();
-      flags = flags_.data();
       continue;
     }
     // Nodes have a token or none, but for a few, and which of them is as random as can be: no branch tells them apart.
@@ -170,8 +205,9 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
     const uint32_t first = token_begin[place], count = token_begin[place + 1] - first;
     bits[tokens[first] >> 5] |= uint32_t{count != 0} << (tokens[first] & 31);
     if (count > 1) add_tokens(place, place + 1);
-    path[depths[place]] = here;
-    ++place;
+    path[depths[place]] = edge & kNumber;
+    if (edge & kAbsorbing && passes(edge & kNumber, place)) place = pass(edge & kNumber, place);
+    else ++place;
   }
   engine_.look_at(looked_at % kReported);
 }

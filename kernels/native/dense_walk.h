@@ -31,10 +31,14 @@ class Engine::DenseWalk {
   static constexpr Number kNowhere = 0;   // nothing may follow
   static constexpr Number kUnnumbered = static_cast<Number>(~0u);  // found by a closer look only
   static constexpr size_t kMostNumbers = 8192;  // 4 MiB of edges
+  // Edges are numbers with these: what run() settles by itself tells at once.
+  static constexpr Number kAbsorbing = 0x4000;  // there is nothing to do but to pass subtrees whole, or to go on
+  static constexpr Number kUnseen = 0x8000;     // a closer look tells
+  static constexpr Number kNumber = kAbsorbing - 1;
 
   enum Flag : uint8_t {
     kMet = 1,       // its distance is counted
-    kEntered = 2,   // its edges are in the table; no other flags: there is nothing to do but to go on
+    kEntered = 2,   // its edges are in the table
     kLiteral = 4,   // it reads a literal, which needs no states
     kEnds = 8,      // the automaton may end there
     kOnlyEnds = 16, // ... and nothing may follow
@@ -47,11 +51,21 @@ class Engine::DenseWalk {
     Distance distance = 0;
   };
 
+  void visit(uint32_t place, uint32_t stop);
+  uint32_t pass_foreign(Spot from);
   Number number_of(Spot spot);
+  Number edge_to(Number number) const;
   void add_edges(Number number);
   void enter(Number number);
   Number step(Number above, uint32_t place);
-  uint32_t look(Number here, uint32_t place);
+  uint32_t look(Number edge, uint32_t place);
+  // Whether there is something below a node, and all of it is absorbed.
+  bool passes(Number here, uint32_t place) const {
+    const Passing& passing = passing_[here];
+    const uint16_t below = trie_.groups[place];
+    return below != 0 && (below & ~passing.groups) == 0 && trie_.height[place] <= passing.count;
+  }
+  uint32_t pass(Number here, uint32_t place);
   void add_tokens(uint32_t place, uint32_t end);
 
   Engine& engine_;

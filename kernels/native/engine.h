@@ -29,6 +29,7 @@ namespace structgen {
 
 using TrieId = uint32_t;
 constexpr TrieId kVocabularyTrie = 0;
+enum Tail : uint8_t;  // of a character, see absorption.cpp
 
 class Engine {
  public:
@@ -239,6 +240,8 @@ class Engine {
   };
   Absorption absorption(Spot at);
   bool close_absorption(StateId state);
+  bool returns(StateId state, Tail tail, StateId home);
+  Absorption foreign_absorption(Spot at);
   bool is_json(StateId state);
   struct Closure;
   Absorption compute_absorption(StateId state);

@@ -71,8 +71,8 @@ ByteGroup foreign_group(const std::array<uint8_t, 3>& tail) {
 }  // namespace
 
 // Tells of each node what lies above it, and files the groups of the last bytes, where the characters are well-formed,
-// in `own` if it has room.
-void Trie::annotate_paths(std::span<uint16_t> own) {
+// in `own`, and how far each is within a character, a `Utf8`, in `within`.
+void Trie::annotate_paths(std::span<uint16_t> own, std::span<uint8_t> within) {
   static const auto kGroups = [] {
     std::array<uint16_t, 0x80> groups{};
     for (uint8_t byte = 0; byte < 0x80; ++byte) groups[byte] = group_of(byte);
@@ -103,9 +103,9 @@ void Trie::annotate_paths(std::span<uint16_t> own) {
     }
     prefix[node] = path[here].prefix;
     chars[node] = path[here].chars;
-    if (!own.empty()) own[node] = group;
+    own[node] = group;
+    within[node] = path[here].state;
   }
-  set_hash();
 }
 
 // From a sample of the contents: tries that are alike in all of it are compared anyway.
@@ -121,9 +121,12 @@ void Trie::set_hash() {
 void Trie::annotate() {
   link_children();
   std::vector<uint16_t> own(size());
-  annotate_paths(own);
+  std::vector<uint8_t> within_character(size(), kBoundary);
+  annotate_paths(own, within_character);
+  set_hash();
   groups.assign(size(), 0);
   height.assign(size(), 0);
+  whole.assign(size(), 0);
   struct Place {
     uint32_t node;
     Utf8 state;
@@ -143,6 +146,10 @@ void Trie::annotate() {
         else if (state != kBroken) within.push_back({node, state});
       }
     }
+    if (within_character[above] == kBoundary) whole[above] = own[above] | groups[above];
+    else if (within_character[above] == kBroken) whole[above] = kMalformed;
+    else
+      for (uint32_t at = child_begin[above]; at < child_begin[above + 1]; ++at) whole[above] |= whole[child_node[at]];
   }
 }
 
@@ -236,7 +243,7 @@ void Trie::reserve(size_t nodes) {
 
 size_t Trie::bytes() const {
   return byte.capacity() + child_byte.capacity() +
-         (depth.capacity() + groups.capacity() + height.capacity() + prefix.capacity() + chars.capacity()) * 2 +
+         (depth.capacity() + groups.capacity() + height.capacity() + whole.capacity() + prefix.capacity() + chars.capacity()) * 2 +
          (end.capacity() + token_begin.capacity() + tokens.capacity() + child_begin.capacity() + child_node.capacity()) * 4;
 }
 
@@ -274,30 +281,37 @@ Trie build_trie(std::span<const std::pair<std::string_view, uint32_t>> entries) 
 
 namespace {
 
+// Appends values to a list, each changed in the same way.
+template <class Value, class Change>
+void append_changed(std::vector<Value>& to, const std::vector<Value>& from, size_t first, size_t last, Change&& change) {
+  const size_t at = to.size();
+  to.resize(at + last - first);
+  std::transform(from.data() + first, from.data() + last, to.data() + at, change);
+}
+
 // Appends what lies below `from` in one trie to another, in which it lies below the last node, of depth `depth`.
 void copy_below(const Trie& trie, uint32_t from, uint16_t depth, Trie& made) {
   const uint32_t first = from + 1, last = trie.end[from];
-  const uint32_t node_shift = made.size() - first;  // modulo 2^32, as the next two
+  const uint32_t node_shift = made.size() - first;  // modulo 2^32, as the others
   const uint32_t token_shift = static_cast<uint32_t>(made.tokens.size()) - trie.token_begin[first];
-  const auto depth_shift = static_cast<uint16_t>(depth - trie.depth[from]);
-  made.byte.insert(made.byte.end(), trie.byte.begin() + first, trie.byte.begin() + last);
-  made.groups.insert(made.groups.end(), trie.groups.begin() + first, trie.groups.begin() + last);
-  made.height.insert(made.height.end(), trie.height.begin() + first, trie.height.begin() + last);
-  made.tokens.insert(made.tokens.end(), trie.tokens.begin() + trie.token_begin[first], trie.tokens.begin() + trie.token_begin[last]);
-  made.max_depth = std::max<uint16_t>(made.max_depth, depth + trie.height[from]);
-  const size_t at = made.end.size();
-  for (auto* values : {&made.end, &made.token_begin}) values->resize(at + last - first);
-  made.depth.resize(at + last - first);
-  for (uint32_t node = first; node < last; ++node) {
-    made.depth[at + node - first] = static_cast<uint16_t>(trie.depth[node] + depth_shift);
-    made.end[at + node - first] = trie.end[node] + node_shift;
-    made.token_begin[at + node - first] = trie.token_begin[node] + token_shift;
-  }
   const uint32_t first_child = trie.child_begin[from], last_child = trie.child_begin[last];
-  const uint32_t child_shift = static_cast<uint32_t>(made.child_node.size()) - first_child;  // modulo 2^32 too
-  for (uint32_t node = from; node < last; ++node) made.child_begin.push_back(trie.child_begin[node] + child_shift);
-  made.child_byte.insert(made.child_byte.end(), trie.child_byte.begin() + first_child, trie.child_byte.begin() + last_child);
-  for (uint32_t child = first_child; child < last_child; ++child) made.child_node.push_back(trie.child_node[child] + node_shift);
+  const uint32_t child_shift = static_cast<uint32_t>(made.child_node.size()) - first_child;
+  const auto depth_shift = static_cast<uint16_t>(depth - trie.depth[from]);
+  const auto copy = [](auto& to, const auto& values, size_t begin, size_t end) {
+    to.insert(to.end(), values.data() + begin, values.data() + end);
+  };
+  const auto shift = [](uint32_t by) { return [by](uint32_t value) { return value + by; }; };
+  copy(made.byte, trie.byte, first, last);
+  copy(made.groups, trie.groups, first, last);
+  copy(made.height, trie.height, first, last);
+  copy(made.tokens, trie.tokens, trie.token_begin[first], trie.token_begin[last]);
+  copy(made.child_byte, trie.child_byte, first_child, last_child);
+  append_changed(made.depth, trie.depth, first, last, [&](uint16_t held) { return static_cast<uint16_t>(held + depth_shift); });
+  append_changed(made.end, trie.end, first, last, shift(node_shift));
+  append_changed(made.token_begin, trie.token_begin, first, last, shift(token_shift));
+  append_changed(made.child_begin, trie.child_begin, from, last, shift(child_shift));
+  append_changed(made.child_node, trie.child_node, first_child, last_child, shift(node_shift));
+  made.max_depth = std::max<uint16_t>(made.max_depth, depth + trie.height[from]);
 }
 
 }  // namespace
@@ -311,9 +325,13 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
     size_t next = 0;
   };
   Trie made;
-  size_t most = 1;
-  for (uint32_t exit : exits) most += trie.end[exit] - exit;
+  size_t most = 1, most_tokens = 0;
+  for (uint32_t exit : exits) {
+    most += trie.end[exit] - exit;
+    most_tokens += trie.token_begin[trie.end[exit]] - trie.token_begin[exit];
+  }
   made.reserve(std::min<size_t>(most, trie.size()));
+  made.tokens.reserve(std::min(most_tokens, trie.tokens.size()));
   std::vector<Level> path;
   std::vector<uint32_t> sources(exits.begin(), exits.end());
   const auto open = [&](uint8_t byte) {  // a node for all sources
@@ -368,7 +386,7 @@ Trie residual_trie(const Trie& trie, std::span<const uint32_t> exits) {
   }
   made.token_begin.push_back(static_cast<uint32_t>(made.tokens.size()));
   made.child_begin.push_back(static_cast<uint32_t>(made.child_node.size()));
-  made.annotate_paths();
+  made.set_hash();
   return made;
 }
 

@@ -59,6 +59,8 @@ struct Trie {
   // Derived from the above by annotate():
   std::vector<uint16_t> groups;  // of the bytes strictly below each node
   std::vector<uint16_t> height;  // of the subtree of each node
+  // Of a vocabulary's trie only:
+  std::vector<uint16_t> whole;   // groups of the characters that end at each node or below, where the text to it is part of them
   std::vector<uint16_t> prefix;  // groups of the bytes from the root to each node
   std::vector<uint16_t> chars;   // characters that begin between the root and each node
   // The children of node i, by increasing byte: [child_begin[i], child_begin[i + 1]) of the other two.
@@ -69,7 +71,7 @@ struct Trie {
   uint64_t hash = 0;
 
   void annotate();
-  void annotate_paths(std::span<uint16_t> own = {});  // `prefix`, `chars` and `hash`
+  void annotate_paths(std::span<uint16_t> own, std::span<uint8_t> within);  // `prefix` and `chars`
   void set_hash();
   void reserve(size_t nodes);
   void link_children();
