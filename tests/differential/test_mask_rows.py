@@ -130,6 +130,13 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ['"', '"/', '"/a/.', '"/a/b/c', '"é', '"\\u002f'],
     ),
     "more than a line": ({"type": "string", "not": pattern("^.*$")}, ['"', '"a', '"é', '"a\\n', '"\\']),
+    "no words": ({"type": "string", "not": pattern("word|Other")}, ['"', '"wor', '"日wo', '"\\ud83d', '"Othe']),
+    "no word beyond ASCII": ({"type": "string", "not": pattern("日本|né|x\u3000")}, ['"', '"日', '"n', '"x', '"é']),
+    "all but some characters": (pattern("^[^日\u00e9\u2028]*$"), ['"', '"a', '"本', '"e']),
+    "no word, and no character": (
+        {"allOf": [pattern("^[^\u3000-\u30ff]*$"), {"not": pattern("the")}]},
+        ['"', '"th', '"本t', '"é'],
+    ),
     "nowhere": ({"type": "string", "not": pattern("ab")}, ['"', '"a', '"ba', '"\\u0061']),
     "neither": (
         {"type": "string", "allOf": [{"not": pattern("^[0-9]+$")}, {"not": pattern("^[a-f-]{3,}$")}]},
@@ -150,6 +157,9 @@ REGEXES: dict[str, tuple[str, list[str]]] = {
     "counted, then more": (r"[a-z]{1,20}(?: [a-z]{1,20}){0,3}\.", ["", "ab", "abcdefghij", "ab ab ab ab"]),
     "all but quotes": (r'"[^"\\]{0,10}"!', ['"', '"abcdefgh', '"日本']),
     "either of two loops": (r"(?:[a-z]*1|[a-z0-9]{4,9}2)", ["", "abc", "abcdefgh"]),
+    "no x before y": (r"(?:[^x]|x+[^xy])*x?!", ["", "x", "日", "x日", "é"]),
+    "no x before y, and few characters": (r"(?:[^x\u4e00-\u4fff]|x+[^xy])*x?!", ["", "x", "é"]),
+    "all or nothing": (r"[^a]*|[^b]{4,9}c", ["", "c", "日", "日本"]),
     "not ASCII": (r"\w{3,6}x|[\u0080-\uffff]*\.", ["", "éé", "日"]),
 }
 
