@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from every_chance import EveryChance, exact_law, law_of
+from machine_pace import slowness
 from token_trees import random_tree
 
 import structgen as sg
@@ -531,4 +532,4 @@ def test_a_walk_of_32_tokens_takes_less_than_a_millisecond(smollm_vocabulary: Vo
         found = walked(tree, matcher, remaining=FAR, budget=32)
         spent.append(time.perf_counter() - begun)
     assert len(found) > 15
-    assert min(spent) < 1e-3
+    assert min(spent) < 1e-3 * slowness()
