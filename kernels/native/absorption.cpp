@@ -120,7 +120,7 @@ Engine::Absorption Engine::foreign_absorption(Spot at) {
   if ((held.groups & kForeignGroups) == kForeignGroups) return held;
   if (at.state == kNone) return {};
   const State& state = machine_.automaton().expanded(at.state);
-  if (state.final || !state.calls.empty() || !returns(at.state, kNoTail, at.state)) return {};
+  if (state.final || !state.calls.empty() || !cheaply([&] { return returns(at.state, kNoTail, at.state); })) return {};
   ByteSet looping;
   state.next.for_each([&](const ByteSet& set, StateId target) {
     if (target == at.state) looping |= set;

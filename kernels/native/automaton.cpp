@@ -54,7 +54,7 @@ void Automaton::forget() {
   unbounded_.clear();
   drop_products();
   rule_starts_.clear();
-  edge_bytes_ = 0;
+  loop_bytes_ = 0;
   std::vector<TermId> none;
   intern(none);  // kDead
   states_[kDead].expanded = true;
@@ -390,7 +390,7 @@ const Expansion* Automaton::collect_item(TermId item, Expansion& out) {
     out.append(found);
     return nullptr;
   }
-  edge_bytes_ += sizeof found + found.forms.size() * sizeof(found.forms[0]);
+  loop_bytes_ += sizeof found + found.forms.size() * sizeof(found.forms[0]);
   return loops_.emplace(item, std::make_shared<const Expansion>(std::move(found))).first->second.get();
 }
 
@@ -687,7 +687,7 @@ void Automaton::partition(std::vector<Form>& forms, ByteEdges& next, ByteSet& li
 }
 
 size_t Automaton::bytes_used() const {
-  return terms_.bytes_used() + states_.bytes() + edge_lists_.bytes() + edge_bytes_ + product_bytes_ + item_lists_.bytes() +
+  return terms_.bytes_used() + states_.bytes() + edge_lists_.bytes() + loop_bytes_ + product_bytes_ + item_lists_.bytes() +
          state_of_term_.bytes() + state_of_list_.bytes() + symbols_.bytes_used() + unbounded_.bytes() + mark_.bytes() + (first_codes_.size() + code_tails_.size()) * 96;
 }
 

@@ -251,7 +251,7 @@ class Automaton {
   std::unordered_map<TermId, std::shared_ptr<const Expansion>> loops_;  // items of many derivatives
   ById<uint32_t> mark_;  // terms seen in the current expansion
   uint32_t epoch_ = 0;
-  size_t edge_bytes_ = 0;
+  size_t loop_bytes_ = 0;
   size_t product_bytes_ = 0;  // of edges_
 };
 

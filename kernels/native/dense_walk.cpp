@@ -91,7 +91,7 @@ Engine::DenseWalk::Number Engine::DenseWalk::step(Number above, uint32_t place) 
   return kUnnumbered;
 }
 
-// Files what a node of the trie contributes that the loop of run() does not settle by itself, `edge` being what the
+// Files what a node of the trie contributes that the loop of visit() does not settle by itself, `edge` being what the
 // table has.  Returns where the walk goes on.
 uint32_t Engine::DenseWalk::look(Number edge, uint32_t place) {
   const uint32_t end = trie_.end[place];
@@ -160,7 +160,7 @@ void Engine::DenseWalk::run(uint32_t top, Spot from) {
   visit(place, trie_.end[top]);
 }
 
-// Passes what begins by characters beyond ASCII, which are a third of a vocabulary, where any of them may stand.  Returns
+// Passes what begins with characters beyond ASCII, which are a third of a vocabulary, where any of them may stand.  Returns
 // from where on the walk has to go.
 uint32_t Engine::DenseWalk::pass_foreign(Spot from) {
   uint32_t place = 1;

@@ -31,7 +31,7 @@ class Engine::DenseWalk {
   static constexpr Number kNowhere = 0;   // nothing may follow
   static constexpr Number kUnnumbered = static_cast<Number>(~0u);  // found by a closer look only
   static constexpr size_t kMostNumbers = 8192;  // 4 MiB of edges
-  // Edges are numbers with these: what run() settles by itself tells at once.
+  // Edges are numbers with these: what visit() settles by itself shows at once.
   static constexpr Number kAbsorbing = 0x4000;  // there is nothing to do but to pass subtrees whole, or to go on
   static constexpr Number kUnseen = 0x8000;     // a closer look tells
   static constexpr Number kNumber = kAbsorbing - 1;

@@ -422,7 +422,7 @@ void TokenTrie::mark_within(uint16_t groups, uint32_t chars, uint32_t* words) co
     uint32_t word = 0;
     const uint32_t count = std::min<uint32_t>(32, size() - first);
     const TokenKind* const kinds = kinds_.data() + first;
-    for (uint32_t i = 0; i < count; ++i) word |= uint32_t{((kinds[i].groups & ~groups) == 0) & (kinds[i].chars <= chars)} << i;
+    for (uint32_t i = 0; i < count; ++i) word |= static_cast<uint32_t>(((kinds[i].groups & ~groups) == 0) & (kinds[i].chars <= chars)) << i;
     words[first / 32] |= word;
   }
 }

@@ -60,7 +60,7 @@ struct Trie {
   std::vector<uint16_t> groups;  // of the bytes strictly below each node
   std::vector<uint16_t> height;  // of the subtree of each node
   // Of a vocabulary's trie only:
-  std::vector<uint16_t> whole;   // groups of the characters that end at each node or below, where the text to it is part of them
+  std::vector<uint16_t> whole;   // groups of the characters that end at or below each node, one that began above it too
   std::vector<uint16_t> prefix;  // groups of the bytes from the root to each node
   std::vector<uint16_t> chars;   // characters that begin between the root and each node
   // The children of node i, by increasing byte: [child_begin[i], child_begin[i + 1]) of the other two.
