@@ -121,7 +121,7 @@ class ObjectChain:
             for entry in layout.entries
         ]
         self._cap = _cap(layout)
-        self._terms: list[tuple[Items[Grammar], Grammar]] = []
+        self._terms: list[tuple[Items[Grammar], Syntax, Grammar]] = []
 
     def _value(self, places: tuple[Place, ...]) -> int:
         self.places.append(places)
@@ -193,7 +193,7 @@ class ObjectChain:
         return grown
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
-        """The objects, given the terms of ``places``; the same for the same terms.  ``EMPTY``: there are none.
+        """The objects, given the terms of ``places``; the same term for the same ones.  ``EMPTY``: there are none.
 
         Raises:
             UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
@@ -202,11 +202,11 @@ class ObjectChain:
         Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
         and of open dependencies.
         """
-        for known, term in self._terms:
-            if all(map(is_, known, values)):
+        for known, written, term in self._terms:
+            if written is syntax and all(map(is_, known, values)):
                 return term
         term = _Builder(self, values, syntax).term()
-        self._terms.append((values, term))
+        self._terms.append((values, syntax, term))
         return term
 
     def is_empty(self, parts: Items[Part], ask: Ask[Part]) -> Answer:
