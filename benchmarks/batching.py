@@ -128,8 +128,8 @@ def main() -> None:
     import torch
 
     from structgen.engine import compile
-    from structgen.grammar.json_schema import json_schema
-    from structgen.grammar.regex import regex
+    from structgen.frontends.json_schema import json_schema
+    from structgen.frontends.regex import regex
     from structgen.models import load_model
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

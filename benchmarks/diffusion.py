@@ -35,17 +35,19 @@ from evaluate import Score, decode, document_of, score
 from numpy.typing import NDArray
 
 import structgen as sg
-from structgen.decode.diffusion import Dingo, Posterior, fill_canvas, policies
-from structgen.decode.diffusion.canvas_sampler import CanvasSampler
+from structgen.decode.diffusion import Dingo, Posterior, fill_canvas
 from structgen.decode.diffusion.commit_policy import CommitPolicy
-from structgen.decode.diffusion.drafting.free_dave import FreeDave
-from structgen.decode.diffusion.drafting.self_speculative import SelfSpeculative
 from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.models.diffusion.embedded import TASKS, EmbeddedDiffusion, Example, examples, load_embedded_diffusion
-from structgen.models.diffusion.embedded.slot_filter import load_slot_filter
+from structgen.methods import policies
+from structgen.methods.diffusion_drafting.canvas_draft import FreeDave, SelfSpeculative
+from structgen.methods.policies.slot_filter import load_slot_filter
+from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
 from structgen.models.diffusion.embedded.tokenizer import EOS
+from training.embedded_diffusion.examples import Example, examples
+from training.embedded_diffusion.tasks import TASKS
 
 SPLITS = ("new_combinations", "new_values")
 

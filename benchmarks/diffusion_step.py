@@ -57,7 +57,7 @@ SCHEMAS = {
 def vocabularies() -> dict[str, Vocabulary]:
     """Those that are on this machine."""
     from structgen.engine import Vocabulary
-    from structgen.models.embedded import NAME
+    from structgen.models.llama.embedded import NAME
     from structgen.models.store import find_fault, model_folder
 
     found = {}
@@ -89,8 +89,7 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def once(constraint: Constraint, vocabulary: Vocabulary, rounds: int) -> tuple[str, TokenAutomaton]:
     """Cells of the table about what is computed once, and the automaton."""
-    from structgen.decode.diffusion.byte_automaton import byte_automaton
-    from structgen.decode.diffusion.token_automaton import lift
+    from structgen.decode.diffusion.token_automaton import byte_automaton, lift
 
     automaton = byte_automaton(constraint)
     if automaton is None:

@@ -25,7 +25,7 @@ PROMPT = (
 def main() -> None:
     from structgen.decode import generate
     from structgen.engine import compile
-    from structgen.grammar.json_schema import json_schema
+    from structgen.frontends.json_schema import json_schema
     from structgen.models import load_model
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -38,7 +38,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 import structgen as sg
-from structgen.cli.bench.tokens import find_tokenizer, tokenizer_of
+from structgen.cli.bench.measurement import find_tokenizer, tokenizer_of
 
 Clock: TypeAlias = Callable[[], int]
 GRAMMARS: Final = Path(__file__).resolve().parents[1] / "grammars"

@@ -97,11 +97,10 @@ def export(file: Path) -> None:
     from speculative_tasks import EXTRACTIONS
 
     from structgen import JsonPolicy, compile, json_schema
-    from structgen.decode.diffusion.byte_automaton import byte_automaton
     from structgen.decode.diffusion.context_free import ContextFreeLanguage
     from structgen.decode.diffusion.context_free.plan import ENDING
     from structgen.decode.diffusion.regular import RegularLanguage
-    from structgen.decode.diffusion.token_automaton import lift
+    from structgen.decode.diffusion.token_automaton import byte_automaton, lift
 
     of = vocabulary()
     masks: dict[bytes, None] = {}

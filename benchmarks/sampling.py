@@ -39,12 +39,12 @@ from sampling_exact import Remembering, distance, local_law, log_sum, scored
 from sampling_tasks import ASKED, MYOPIC, SHARED, MyopicTask, Predicate, SharedTask
 
 from structgen.decode import Multinomial
-from structgen.decode.context import Context
 from structgen.decode.sampling import AWRS, SMC, Samples, SequenceSampler, run_sampler
-from structgen.decode.sampling.asap import ASAp
 from structgen.decode.sampling.prefix_trie import PrefixTrie
+from structgen.decode.sampling.trie_sampler import ASAp
+from structgen.decode.step.context import Context
 from structgen.engine import Constraint, compile
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import load_model
 from structgen.models.protocol import Prompt
 

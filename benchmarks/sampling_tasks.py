@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.decode.potentials import potential
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.lark import lark
-from structgen.grammar.regex import regex
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.lark import lark
+from structgen.frontends.regex import regex
 
 if TYPE_CHECKING:
     from structgen.decode.potentials import Potential

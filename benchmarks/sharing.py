@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from structgen.models.llama_model import LlamaModel, LlamaSession
+    from structgen.models.llama.model import LlamaModel, LlamaSession
     from structgen.models.protocol import Logits
 
 TOLERANCE = 1e-3  # of logits, which reach 30
@@ -84,7 +84,7 @@ def main() -> None:
     import torch
 
     from structgen.models import load_model
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", default="50,200,1000")

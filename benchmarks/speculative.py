@@ -104,8 +104,8 @@ def main() -> None:
 def sets(model: Any) -> dict[str, list[Case]]:
     """The cases by set."""
     from structgen.engine import compile
-    from structgen.grammar.json_schema import json_schema
-    from structgen.grammar.regex import regex
+    from structgen.frontends.json_schema import json_schema
+    from structgen.frontends.regex import regex
 
     vocabulary = model.vocabulary
     of = {task.name: compile(json_schema(task.schema), vocabulary) for task in EXTRACTIONS}

@@ -55,10 +55,10 @@ def before_the_pass(model: Any) -> dict[str, list[float]]:
 
     from structgen.decode.speculative.cost import CostModel
     from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-    from structgen.decode.speculative.grammar_walk import walked
-    from structgen.decode.speculative.worth import worthwhile
+    from structgen.decode.speculative.grammar_walk import grammar_filtered
+    from structgen.decode.speculative.tree_pruning import pruned_tree
     from structgen.engine import compile
-    from structgen.grammar.json_schema import json_schema
+    from structgen.frontends.json_schema import json_schema
 
     vocabulary, cost = model.vocabulary, CostModel.assumed(model)
     random = np.random.default_rng(7)
@@ -74,8 +74,8 @@ def before_the_pass(model: Any) -> dict[str, list[float]]:
             for depth, guess in enumerate(tokens[at : at + NODES // 2]):
                 before, node = node, tree.add(node, guess, 0.9)
                 tree.add(before, int(random.integers(vocabulary.size)) if depth else guess + 1, 0.05)
-            times["walk"].append(least(partial(walked, tree, matcher, remaining=200, budget=NODES)))
-            times["worth"].append(least(partial(worthwhile, tree, cost, NODES)))
+            times["walk"].append(least(partial(grammar_filtered, tree, matcher, remaining=200, budget=NODES)))
+            times["worth"].append(least(partial(pruned_tree, tree, cost, NODES)))
             nodes = tree.token_tree()
             times["masks"].append(least(partial(matcher.fill_mask_tree, nodes.token_ids, nodes.parents, bitmask)))
             if not matcher.accept(token):
@@ -85,10 +85,10 @@ def before_the_pass(model: Any) -> dict[str, list[float]]:
 
 def after_the_pass(size: int) -> dict[str, list[float]]:
     """Seconds of what is done with the rows of a tree."""
-    from structgen.decode.look_ahead import LookAhead
-    from structgen.decode.speculative.chance import Random
     from structgen.decode.speculative.draft_tree import DraftTree
-    from structgen.decode.speculative.verification import RecursiveRejection
+    from structgen.decode.speculative.verifier import GeneratorChance
+    from structgen.decode.step.logits_row import LookAhead
+    from structgen.verification import RecursiveRejection
 
     chain = DraftTree.chain(range(100, 100 + NODES)).token_tree()
     ahead = LookAhead(10, chain, np.zeros((NODES + 1, size), dtype=np.float32))
@@ -99,7 +99,7 @@ def after_the_pass(size: int) -> dict[str, list[float]]:
         p, q = (generator.dirichlet(np.full(size, 0.01)) for _ in range(2))
         refused = np.flatnonzero(p < q)
         drafts = [int(index) for index in refused[np.argsort(-q[refused])[:4]]]
-        reject.append(least(partial(RecursiveRejection().choose, p, q, drafts, Random(generator))))
+        reject.append(least(partial(RecursiveRejection().choose, p, q, drafts, GeneratorChance(generator))))
     return {"match": match, "reject": reject}
 
 

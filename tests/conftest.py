@@ -21,8 +21,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Read when triton is imported, which tests of other engines do: kernels are run by its interpreter, on a CPU.
 os.environ["TRITON_INTERPRET"] = "1"
 TESTS = Path(__file__).resolve().parent
-# Tests import ``strategies``; the tests are no package, so that they also run against an installed wheel.
-sys.path.insert(0, str(TESTS))
+# Tests import helpers such as ``data_folder`` by their bare names: the tests are no package, so that they also run
+# against an installed wheel.
+sys.path[:0] = sorted(str(folder) for folder in (TESTS / "support").iterdir() if folder.is_dir())
 
 _SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
@@ -79,7 +80,7 @@ def deepseek_vocabulary() -> Vocabulary:
 def smollm_vocabulary() -> Vocabulary:
     """The vocabulary of the embedded model, 49k tokens, if the model has been fetched."""
     from structgen.engine import Vocabulary
-    from structgen.models.embedded import NAME
+    from structgen.models.llama.embedded import NAME
     from structgen.models.store import find_fault, model_folder
 
     folder = model_folder(NAME)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.diffusion.slot_text import slot_text
+from structgen.decode.diffusion.replay import slot_text
 
 if TYPE_CHECKING:
     from structgen.decode.diffusion.canvas_run import Snapshot

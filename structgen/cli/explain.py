@@ -1,19 +1,25 @@
-"""``structgen explain``: what may come next after a text, and why a token may not."""
+"""``structgen explain``: what may come next after a prefix, and why a token may not."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from structgen.cli.bridge import texts_before
-from structgen.cli.document import Departure, find_departure
-from structgen.cli.expectation import Alternative, expectation_of, readable, shown
-from structgen.cli.failure import DONE, FAILED
-from structgen.cli.json_place import pointer_at_end
-from structgen.cli.source import SourceOptions, compile_source, read_source, source_options
-from structgen.cli.vocabulary import vocabulary_of
+from structgen.cli.departure import (
+    Alternative,
+    Departure,
+    expectation_of,
+    find_departure,
+    pointer_at_end,
+    quoted_bytes,
+    readable,
+)
+from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
+from structgen.cli.model_option import vocabulary_of
+from structgen.cli.terminal import DONE, FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +27,63 @@ if TYPE_CHECKING:
     from structgen.engine import Matcher
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["explain"]
+__all__ = ["explain", "prefixes_before"]
 
-_SHOWN_TEXT: Final = 120
+_MAX_STEPS: Final = 60_000
 
 
-class Places:
+def prefixes_before(
+    matcher: Matcher, wanted: bytes, *, most: int = 3, most_steps: int = _MAX_STEPS
+) -> Iterator[tuple[bytes, str | None]]:
+    """Yield shortest texts after which ``wanted`` may come, each with the rule that reads its end.
+
+    Texts are looked through in the order of their length, one for each state that they lead to.  Of bytes that lead
+    to the same state only the first is followed, printable ones before others.  A rule is told once.
+
+    Args:
+        matcher: of a constraint in an engine of its own, so that its rules have their names.
+        wanted: what may not come now.
+        most: how many are told.
+        most_steps: how many bytes are read before the search is given up.
+
+    Complexity: at most ``most_steps`` bytes are read.
+    """
+    rules: set[str | None] = set()
+    seen = {matcher.state_id}
+    waiting: deque[tuple[bytes, Matcher]] = deque([(b"", matcher.fork())])
+    steps = 0
+    while waiting:
+        text, state = waiting.popleft()
+        for value in sorted(state.live_bytes(), key=_byte_order):
+            steps += 1
+            if steps > most_steps:
+                return
+            after = state.fork()
+            after.accept_bytes(bytes([value]))
+            if after.state_id in seen:
+                continue
+            seen.add(after.state_id)
+            longer = text + bytes([value])
+            probe = after.fork()
+            if probe.accept_bytes(wanted) == len(wanted):
+                rule = next((name for name in reversed(probe.rule_path()) if name), None)
+                if rule not in rules:
+                    rules.add(rule)
+                    yield longer, rule
+                    if len(rules) == most:
+                        return
+            waiting.append((longer, after))
+
+
+def _byte_order(value: int) -> tuple[bool, bool, int]:
+    """Letters and digits before other characters, and those before what is no character."""
+    return not 0x20 <= value < 0x7F, not chr(value).isalnum(), value
+
+
+_MAX_SHOWN: Final = 120
+
+
+class RuleLocations:
     """Where the rules of a grammar are defined.
 
     Args:
@@ -70,12 +127,12 @@ def explain(
     data = _bytes(text)
     departure = find_departure(matcher, [data], exact=True, prefix=True, is_json=read.is_json)
     if departure is not None:
-        _tell_departure(departure, as_json)
+        _write_departure(departure, as_json)
         return FAILED
     # In an engine of its own, where call stacks have the names of this grammar's rules and of no other's.
     alone = matcher.constraint.alone().matcher()
     alone.accept_bytes(data)
-    places = Places(read.grammar)
+    places = RuleLocations(read.grammar)
     answer = _state_of(alone, data, places, is_json=read.is_json)
     if model is not None:
         matcher = compile_source(read, vocabulary_of(model)).matcher()
@@ -83,11 +140,11 @@ def explain(
         answer |= _tokens_of(matcher)
     if token is not None:
         wanted = _bytes(token)
-        answer["token"] = _verdict(matcher, wanted, with_nearest=model is not None)
+        answer["token"] = _token_answer(matcher, wanted, with_nearest=model is not None)
         if not answer["token"]["allowed"]:
             answer["token"]["after"] = [
                 {"text": before.decode("utf-8", "replace"), "rule": None if rule is None else places.of(rule)}
-                for before, rule in texts_before(alone, wanted)
+                for before, rule in prefixes_before(alone, wanted)
             ]
     click.echo(json.dumps(answer, ensure_ascii=False) if as_json else _written(answer))
     return DONE
@@ -98,7 +155,7 @@ def _bytes(argument: str) -> bytes:
     return argument.encode("utf-8", "surrogateescape")
 
 
-def _tell_departure(departure: Departure, as_json: bool) -> None:
+def _write_departure(departure: Departure, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"possible": False, **departure.to_json()}, ensure_ascii=False))
     else:
@@ -106,7 +163,7 @@ def _tell_departure(departure: Departure, as_json: bool) -> None:
         click.echo(f"{place}: leaves the language at byte {departure.offset}\n{departure.picture}\n{departure}")
 
 
-def _state_of(matcher: Matcher, data: bytes, places: Places, *, is_json: bool) -> dict[str, Any]:
+def _state_of(matcher: Matcher, data: bytes, places: RuleLocations, *, is_json: bool) -> dict[str, Any]:
     expected = expectation_of(matcher)
     return {
         "possible": True,
@@ -121,7 +178,7 @@ def _state_of(matcher: Matcher, data: bytes, places: Places, *, is_json: bool) -
     }
 
 
-def _alternative(matcher: Matcher, alternative: Alternative, places: Places) -> dict[str, Any]:
+def _alternative(matcher: Matcher, alternative: Alternative, places: RuleLocations) -> dict[str, Any]:
     """One of the things that may come next: the rule that reads it, and a text that begins so."""
     told: dict[str, Any] = {"text": alternative.text, "rule": None, "example": None}
     first = alternative.first
@@ -160,7 +217,7 @@ def _tokens_of(matcher: Matcher) -> dict[str, Any]:
     }
 
 
-def _verdict(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict[str, Any]:
+def _token_answer(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict[str, Any]:
     probe = matcher.fork()
     accepted = probe.accept_bytes(token)
     verdict = {
@@ -194,11 +251,11 @@ def _written(answer: dict[str, Any]) -> str:
             ("at least", f"{answer['min_tokens']} more tokens"),
         ]
     if "token" in answer:
-        lines += _written_verdict(answer["token"])
+        lines += _written_token_answer(answer["token"])
     return "\n".join(f"{name:<12}{value}" for name, value in lines if value)
 
 
-def _written_verdict(verdict: dict[str, Any]) -> list[tuple[str, str]]:
+def _written_token_answer(verdict: dict[str, Any]) -> list[tuple[str, str]]:
     subject = _quoted(verdict["text"])
     if verdict["allowed"]:
         return [("token", f"{subject} is allowed; then {verdict['expected']}")]
@@ -222,4 +279,4 @@ def _written_alternatives(alternatives: list[dict[str, Any]], rules: list[str]) 
 
 
 def _quoted(text: str) -> str:
-    return shown(text.encode(), _SHOWN_TEXT)
+    return quoted_bytes(text.encode(), _MAX_SHOWN)

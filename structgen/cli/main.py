@@ -10,15 +10,11 @@ from typing import Any
 import click
 
 from structgen.cli.bench import bench
-from structgen.cli.check import check
-from structgen.cli.convert import convert
-from structgen.cli.diff import diff
 from structgen.cli.explain import explain
-from structgen.cli.failure import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
-from structgen.cli.match import match
+from structgen.cli.language_commands import check, convert, diff, match, sample
 from structgen.cli.run import run
-from structgen.cli.sample import sample
 from structgen.cli.show import show
+from structgen.cli.terminal import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, Failure, status_of
 from structgen.cli.trace import trace
 from structgen.errors import StructgenError
 

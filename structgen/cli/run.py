@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from structgen.cli.canvas import CANVAS_SAMPLERS, POLICIES, REUSES, run_canvases
-from structgen.cli.drafting import DRAFTER_NAMES, drafter_of, failures_noted
-from structgen.cli.failure import DONE, INTERRUPTED, Failure
-from structgen.cli.output import result_as_json, write_costs
-from structgen.cli.program_file import is_program, run_program
-from structgen.cli.progress import ProgressLine
-from structgen.cli.request import DEFAULT_PROMPT, DEFAULT_TOKENS, Decoder, Request
-from structgen.cli.sampling import SAMPLERS, potentials_of, sampler_of, write_weights
-from structgen.cli.source import SourceOptions, compile_source, read_source, source_options
-from structgen.cli.vocabulary import model_of
+from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
+from structgen.cli.model_option import model_of
+from structgen.cli.run_canvas import CANVAS_SAMPLERS, POLICIES, REUSES, run_canvases
+from structgen.cli.run_option import (
+    DEFAULT_PROMPT,
+    DEFAULT_TOKENS,
+    DRAFTER_NAMES,
+    SAMPLERS,
+    Decoder,
+    Request,
+    drafter_of,
+    failures_noted,
+    potentials_of,
+    sampler_of,
+    write_weights,
+)
+from structgen.cli.run_program import is_program, run_program
+from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
 
 if TYPE_CHECKING:
     from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Generation
@@ -27,14 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _TRACED_ALTERNATIVES: Final = 4
-_OF_CANVASES: Final = {
+_CANVAS_OPTIONS: Final = {
     **dict.fromkeys(("canvas", "policy", "block", "reuse", "replay"), "it says how a canvas is filled"),
     "trust_remote_code": "models that write token by token run no code of their files",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _GenerationTask:
     """What is the same for all outputs of one call."""
 
     model: LanguageModel
@@ -153,7 +161,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
         raise click.UsageError("--stream writes text as it is made and --json a line at the end: give one of them")
     if request.decoder == "diffusion":
         return run_canvases(path, source, request)
-    request.refuse(_OF_CANVASES)
+    request.refuse(_CANVAS_OPTIONS)
     if path is not None and is_program(path):
         return _run_program(path, request)
     if request.arg:
@@ -172,7 +180,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
         model = model_of(request.model, progress, device=request.device)
         constraint = compile_source(read, model.vocabulary)
         ids = model.encode_prompt(prompt, chat=not request.no_chat)
-        task = _Task(model, constraint, ids, sampler, potentials, drafter, progress)
+        task = _GenerationTask(model, constraint, ids, sampler, potentials, drafter, progress)
         if request.weights:
             _write_weights(task, request)
             return DONE
@@ -186,7 +194,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
 def _check_drafter(request: Request, drafter: AnyDrafter, sampler: AnySampler) -> None:
     """Refuse a drafter that the sampler has no use for."""
     from structgen.decode.sampling import SequenceSampler
-    from structgen.decode.sampling.auto_particles import whole_speculation
+    from structgen.decode.sampling.joint_source import whole_speculation
 
     if isinstance(sampler, SequenceSampler):
         try:
@@ -203,7 +211,7 @@ def _run_program(path: str, request: Request) -> int:
         raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
     if request.weights:
         raise click.UsageError("--weights is for descriptions: a program has one value")
-    sampling = request.sampler is not None or _is_shaped(request)
+    sampling = request.sampler is not None or _has_sampling_params(request)
     sampler = _sampler(request) if sampling or (request.count or 1) > 1 else None
     changes: dict[str, Any] = {
         "max_tokens": request.max_tokens,
@@ -228,7 +236,7 @@ def _run_program(path: str, request: Request) -> int:
     )
 
 
-def _is_shaped(request: Request) -> bool:
+def _has_sampling_params(request: Request) -> bool:
     return (request.temperature, request.top_k, request.top_p, request.min_p) != (None, None, None, None)
 
 
@@ -244,7 +252,7 @@ def _sampler(request: Request) -> AnySampler:
     from structgen.decode import Greedy, Multinomial
 
     if request.sampler is not None:
-        if _is_shaped(request):
+        if _has_sampling_params(request):
             raise click.UsageError(
                 "--temperature, --top-k, --top-p and --min-p are those of multinomial: "
                 "leave out --sampler, or write --sampler multinomial:temperature=0.8"
@@ -267,7 +275,7 @@ def _sampler(request: Request) -> AnySampler:
         raise click.UsageError(str(error).removeprefix("Multinomial: ")) from error
 
 
-def _write_output(task: _Task, request: Request, seed: int) -> None:
+def _write_output(task: _GenerationTask, request: Request, seed: int) -> None:
     """Generate one output and write it."""
     from structgen.decode import Context, start_generation
 
@@ -275,7 +283,7 @@ def _write_output(task: _Task, request: Request, seed: int) -> None:
         generation = start_generation(
             context,
             task.constraint,
-            max_tokens=_most_tokens(request),
+            max_tokens=_max_tokens(request),
             sampler=task.sampler,
             potentials=task.potentials,
             seed=seed,
@@ -298,13 +306,13 @@ def _write_output(task: _Task, request: Request, seed: int) -> None:
     write_costs(result.stats)
 
 
-def _write_weights(task: _Task, request: Request) -> None:
+def _write_weights(task: _GenerationTask, request: Request) -> None:
     """Draw outputs and write all of them with their weights."""
     import numpy as np
 
     from structgen.decode import Context
     from structgen.decode.sampling import SequenceSampler, run_sampler
-    from structgen.decode.sampling.auto_particles import whole_speculation
+    from structgen.decode.sampling.joint_source import whole_speculation
 
     if not isinstance(task.sampler, SequenceSampler):
         raise click.UsageError("--weights needs a sampler of whole outputs")
@@ -315,7 +323,7 @@ def _write_weights(task: _Task, request: Request) -> None:
             context,
             task.constraint,
             potentials=task.potentials,
-            max_tokens=_most_tokens(request),
+            max_tokens=_max_tokens(request),
             generator=np.random.Generator(np.random.PCG64(request.seed)),
             speculation=whole_speculation(task.drafter, task.sampler),
         )
@@ -335,5 +343,5 @@ def _follow(generation: Generation, progress: ProgressLine, *, stream: bool) -> 
             progress("generate tokens:", len(generation.tokens), None)
 
 
-def _most_tokens(request: Request) -> int:
+def _max_tokens(request: Request) -> int:
     return DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import click
 
-from structgen.cli.failure import DONE, Failure
-from structgen.cli.source import read_text
+from structgen.cli.grammar_source import read_text
+from structgen.cli.terminal import DONE, Failure
 
 __all__ = ["trace"]
 
 _VERSION: Final = 1
 _WIDTH: Final = 26
-_MOST_TEXT: Final = 400
+_MAX_TEXT: Final = 400
 _BAR: Final = 40
-_MOST_SPANS: Final = 4
+_MAX_SPANS: Final = 4
 
 
 @click.command()
@@ -55,7 +55,7 @@ def _page(held: Any) -> Iterator[str]:
         return
     yield f"program {held['program']} on {held['model']}, seed {held['seed']}"
     for name, value in held["arguments"].items():
-        yield f"  {name} = {_short(value)}"
+        yield f"  {name} = {_shortened(value)}"
     for number, answer in enumerate(held["answers"], 1):
         yield ""
         yield f"answer {number}: {answer['annotation']}, {answer['finish_reason']}"
@@ -64,11 +64,11 @@ def _page(held: Any) -> Iterator[str]:
             yield from _steps(answer["steps"])
         for field in answer["fields"]:
             known = "" if is_served else f", probability {_probability(field['logprob'])}"
-            yield f"  {_place(field['path'])} = {_short(field['value'])}{known}"
+            yield f"  {_field_name(field['path'])} = {_shortened(field['value'])}{known}"
         for each in answer.get("evidence", ()):
-            yield f"  {_place(each['path'])} is quoted: {_quotation(each)}"
+            yield f"  {_field_name(each['path'])} is quoted: {_quotation(each)}"
         for each in answer["violations"]:
-            yield f"  refused {_place(each['path'])} = {_short(each['text'])}: {each['problem']}"
+            yield f"  refused {_field_name(each['path'])} = {_shortened(each['text'])}: {each['problem']}"
         if is_served:
             yield f"  {answer['tokens'] or 'unknown'} tokens in {answer['requests']} requests; no probabilities"
             for loss in answer["losses"]:
@@ -77,13 +77,13 @@ def _page(held: Any) -> Iterator[str]:
         stats = answer["stats"]
         yield (
             f"  {stats['tokens']} tokens: {stats['forced']} forced, {stats['sampled']} chosen; "
-            f"{stats['forwards']} forward passes; the masks removed {_removed(answer['log_z'])} of the mass in all"
+            f"{stats['forwards']} forward passes; the masks removed {_removed_mass(answer['log_z'])} of the mass in all"
         )
         drafts = stats.get("drafts")
         if drafts is not None and drafts["passes"]:
             yield from _drafts(drafts, tokens=stats["tokens"], forwards=stats["forwards"])
     yield ""
-    yield f"value: {_short(held['value'])}"
+    yield f"value: {_shortened(held['value'])}"
 
 
 def _sampling(held: Any) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _sampling(held: Any) -> Iterator[str]:
         )
     yield ""
     for output in held["outputs"]:
-        yield f"  {output['weight']:.4f}  {_short(output['text'])}"
+        yield f"  {output['weight']:.4f}  {_shortened(output['text'])}"
     evidence = "unknown" if held["log_evidence"] is None else f"{held['log_evidence']:.4f}"
     error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
     yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['asked']} questions"
@@ -129,7 +129,7 @@ def _steps(steps: Any) -> Iterator[str]:
     for step in steps:
         text = "(stop)" if step["text"] is None else json.dumps(step["text"], ensure_ascii=False)
         chosen = "forced" if step["forced"] else _probability(step["logprob"])
-        removed = "" if step["log_z"] is None else _removed(step["log_z"])
+        removed = "" if step["log_z"] is None else _removed_mass(step["log_z"])
         others = ", ".join(_other(other) for other in step["alternatives"])
         yield f"  {text:{_WIDTH}} {chosen:>9} {removed:>9}  {others}".rstrip()
 
@@ -137,11 +137,11 @@ def _steps(steps: Any) -> Iterator[str]:
 def _quotation(each: Any) -> str:
     """Where a quotation stands in its document, by characters, and how probable it is where that is known."""
     (start, end), *others = each["spans"]
-    shown = ", ".join(f"{start}-{end}" for start, end in others[:_MOST_SPANS])
-    more = f" and {len(others) - _MOST_SPANS} times more" if len(others) > _MOST_SPANS else ""
+    shown = ", ".join(f"{start}-{end}" for start, end in others[:_MAX_SPANS])
+    more = f" and {len(others) - _MAX_SPANS} times more" if len(others) > _MAX_SPANS else ""
     also = f" (also {shown}{more})" if others else ""
     known = "" if each["logprob"] is None else f", the most probable one with {_probability(each['logprob'])}"
-    return f"{_short(each['text'])} at {start}-{end}{also}{known}"
+    return f"{_shortened(each['text'])} at {start}-{end}{also}{known}"
 
 
 def _other(other: Any) -> str:
@@ -153,16 +153,16 @@ def _probability(logprob: float | None) -> str:
     return "0" if logprob is None else f"{math.exp(logprob):.3g}"
 
 
-def _removed(log_z: float | None) -> str:
+def _removed_mass(log_z: float | None) -> str:
     return "1" if log_z is None else f"{-math.expm1(min(log_z, 0.0)):.3g}"
 
 
-def _place(path: Any) -> str:
-    from structgen.program.fields import path_text
+def _field_name(path: Any) -> str:
+    from structgen.program.json_cursor import path_text
 
     return path_text(tuple(path)) or "the answer"
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -1,15 +1,21 @@
 """The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
 
-from structgen.decode.autoregressive import AnyPotential, AnySampler, start_generation
-from structgen.decode.captures import find_captures
-from structgen.decode.context import Context
-from structgen.decode.generate import AnyCanvasSampler, AnyModel, generate
-from structgen.decode.generation import Chunk, Generation
-from structgen.decode.projection import Projection, project
-from structgen.decode.result import FinishReason, Result, Stats, Step
-from structgen.decode.sampler import Greedy, Multinomial, Sampler
-from structgen.decode.speculative.draft_stats import DraftStats
+from structgen.decode.autoregressive.loop import Chunk, Generation
+from structgen.decode.autoregressive.settings import AnyPotential, Autoregressive
+from structgen.decode.generate import (
+    AnyCanvasSampler,
+    AnyModel,
+    AnySampler,
+    Decoding,
+    generate,
+    start_generation,
+)
+from structgen.decode.parse.captures import find_captures
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
+from structgen.decode.step.context import Context
+from structgen.decode.step.distribution import Projection, project
+from structgen.decode.step.result import DraftStats, FinishReason, Result, Stats, Step
+from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
 
 __all__ = [
     "AnyCanvasSampler",
@@ -17,8 +23,10 @@ __all__ = [
     "AnyModel",
     "AnyPotential",
     "AnySampler",
+    "Autoregressive",
     "Chunk",
     "Context",
+    "Decoding",
     "DraftStats",
     "FinishReason",
     "Generation",

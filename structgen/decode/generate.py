@@ -1,188 +1,329 @@
-"""``generate``: one complete output of a model within a grammar."""
+"""``generate``: one complete output of a model within a grammar; ``start_generation`` for callers who iterate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
-from structgen.decode.autoregressive import AnyPotential, AnySampler, write_tokens
-from structgen.decode.context import Context
-from structgen.decode.diffusion.canvas_sampler import CanvasSampler, Dingo
-from structgen.decode.sampler import Greedy
-from structgen.decode.sampling import SMC
-from structgen.decode.start import constraint_of
-from structgen.models.diffusion.protocol import DiffusionModel
+from structgen.decode.autoregressive.loop import Chunk, Generation
+from structgen.decode.autoregressive.settings import AnyPotential, Autoregressive
+from structgen.decode.diffusion.unmasking import Unmasking
+from structgen.decode.potentials import as_potential
+from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
+from structgen.decode.step.budget import check_start, constraint_of
+from structgen.decode.step.context import Context
+from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
+from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
+    from structgen.decode.autoregressive.output import Writer
     from structgen.decode.diffusion.canvas_run import Snapshot
     from structgen.decode.diffusion.commit_policy import CommitPolicy
-    from structgen.decode.diffusion.posterior import Canvas
-    from structgen.decode.diffusion.reuse import Reuse
-    from structgen.decode.generation import Chunk
-    from structgen.decode.result import Result
-    from structgen.decode.speculative.speculation import AnyDrafter
+    from structgen.decode.diffusion.forward_pass import Reuse
+    from structgen.decode.diffusion.posterior import Canvas, CanvasSampler
+    from structgen.decode.sampling import SMC, Proposal, SequenceSampler
+    from structgen.decode.step.result import Result
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import LanguageModel, Prompt
 
-__all__ = ["AnyCanvasSampler", "AnyModel", "generate"]
+__all__ = [
+    "AnyCanvasSampler",
+    "AnyModel",
+    "AnySampler",
+    "Decoding",
+    "DecodingKeywords",
+    "generate",
+    "start_generation",
+]
 
-AnyCanvasSampler: TypeAlias = CanvasSampler | SMC
-"""What takes completions of canvases step by step, or draws whole trajectories."""
+AnySampler: TypeAlias = "Sampler | SequenceSampler | Proposal"
+"""A sampler of tokens, or of whole outputs."""
+
+AnyCanvasSampler: TypeAlias = "CanvasSampler | SMC"
+"""A sampler of completions of a canvas, step by step, or of whole trajectories."""
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel"
-"""What writes token by token, or fills canvases."""
+"""A model that writes token by token, or one that fills canvases."""
+
+Decoding: TypeAlias = Autoregressive | Unmasking
+"""The settings of decoding that belong to one kind of model."""
 
 _GREEDY: Final = Greedy()
-_DINGO: Final = Dingo()
 _MAX_TOKENS: Final = 256
+_D = TypeVar("_D", Autoregressive, Unmasking)
 
-_OF_CANVASES: Final = {
+
+class DecodingKeywords(TypedDict, total=False):
+    """Keywords of ``generate`` that stand for a field of ``decoding``."""
+
+    drafter: AnyDrafter
+    jump_forward: bool
+    score_ending: bool
+    potentials: Sequence[AnyPotential]
+    canvas: int | Canvas | None
+    policy: CommitPolicy | None
+    temperature: float | None
+    block: int | None
+    reuse: Reuse | None
+
+
+_REMEDIES: Final = {
     "canvas": "bound the output with max_tokens",
-    "policy": "which tokens are drafted and kept is a question of canvases",
+    "policy": "only diffusion models take a commit policy",
     "temperature": "write sampler=Multinomial(temperature=...)",
     "block": "tokens are written from left to right anyway",
     "reuse": "its key-value cache is exact",
-}
-_OF_TOKENS: Final = {
     "drafter": "drafts of canvases are policies: policy=FreeDave() and its like",
     "jump_forward": "slots that the grammar forces cost no forward pass",
     "score_ending": "every slot is scored in the pass that fills it",
     "potentials": "say it in the grammar (regular ones can be intersected with &), or take an autoregressive model",
 }
+"""What to do instead, by keyword, where the model is of the other kind."""
 
 
-def generate(  # noqa: PLR0913  the public contract; each of them is a keyword with a default
+def _write_tokens(
+    context: Context,
+    constraint: Constraint,
+    *,
+    max_tokens: int,
+    sampler: AnySampler,
+    seed: int,
+    stream: Callable[[Chunk], object] | None,
+    decoding: Autoregressive,
+) -> Result:
+    """Write one output after the tokens of ``context``: ``generate``, once the prompt is read.
+
+    Raises:
+        BudgetError, GenerationError, VocabularyError: as ``generate``.
+    """
+    generation = start_generation(
+        context,
+        constraint,
+        max_tokens=max_tokens,
+        sampler=sampler,
+        potentials=decoding.potentials,
+        seed=seed,
+        drafter=decoding.drafter,
+        jump_forward=decoding.jump_forward,
+        score_ending=decoding.score_ending,
+    )
+    try:
+        for chunk in generation:
+            if stream is not None:
+                stream(chunk)
+    except KeyboardInterrupt as interrupt:
+        text = generation.data.decode("utf-8", "replace")
+        interrupt.add_note(
+            f"generation: interrupted after {len(generation.tokens)} tokens; the output so far is {text!r}"
+        )
+        raise
+    return generation.result()
+
+
+def start_generation(  # noqa: PLR0913  as generate
+    context: Context,
+    constraint: Constraint,
+    *,
+    max_tokens: int,
+    sampler: AnySampler = _GREEDY,
+    potentials: Sequence[AnyPotential] = (),
+    seed: int = 0,
+    drafter: AnyDrafter = "auto",
+    jump_forward: bool = True,
+    score_ending: bool = False,
+    alternatives: int = 0,
+) -> Generation:
+    """Check that an output can be completed and start it: ``generate`` for callers who iterate themselves.
+
+    Args:
+        context: the prompt, at least one token, and the model; it is the caller's to close.
+        constraint: compiled for the model's vocabulary.
+        max_tokens: see ``generate``.
+        sampler: see ``generate``.
+        potentials: see ``generate``.
+        seed: see ``generate``.
+        drafter: see ``generate``.
+        jump_forward: see ``generate``.
+        score_ending: see ``generate``.
+        alternatives: how many other tokens ``Step.alternatives`` notes.
+
+    Raises:
+        BudgetError: the shortest string of the grammar takes more than ``max_tokens``.
+        GenerationError: prompt and ``max_tokens`` do not fit the model's context.
+        VocabularyError: the constraint belongs to another vocabulary.
+        TypeError: ``drafter`` is none.
+    """
+    chooser: Sampler
+    writer: Writer | None = None
+    if isinstance(sampler, Sampler):
+        chooser, speculation = sampler, as_speculation(drafter)
+    else:
+        # Imported here: most outputs are written token by token.
+        from structgen.decode.sampling.output_writer import output_writer
+
+        chooser, speculation = Multinomial(), None
+        writer = output_writer(sampler, context, constraint, max_tokens, drafter, has_drafts=jump_forward)
+    check_start(context.model, len(context), constraint, max_tokens)
+    return Generation(
+        context,
+        constraint,
+        max_tokens=max_tokens,
+        sampler=chooser,
+        writer=writer,
+        seed=seed,
+        jump_forward=jump_forward,
+        score_ending=score_ending,
+        alternatives=alternatives,
+        potentials=[as_potential(each) for each in potentials],
+        speculation=speculation,
+    )
+
+
+def generate(
     model: AnyModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,
     *,
     max_tokens: int | None = None,
     sampler: AnySampler | AnyCanvasSampler | None = None,
-    potentials: Sequence[AnyPotential] = (),
     seed: int = 0,
-    drafter: AnyDrafter = "auto",
     stream: Callable[[Chunk], object] | Callable[[Snapshot], object] | None = None,
-    jump_forward: bool = True,
-    score_ending: bool = False,
-    canvas: int | Canvas | None = None,
-    policy: CommitPolicy | None = None,
-    temperature: float | None = None,
-    block: int | None = None,
-    reuse: Reuse | None = None,
-    chat: bool = True,
     limits: Limits | None = None,
+    chat: bool = True,
+    decoding: Decoding | None = None,
+    **keywords: Unpack[DecodingKeywords],
 ) -> Result:
-    """Let ``model`` answer ``prompt`` with a member of ``grammar``.
+    """Let ``model`` answer ``prompt`` with a string of ``grammar``.
 
-    *A model that writes token by token* (``LanguageModel``).  With a sampler of tokens (``Greedy``, ``Multinomial``)
-    the target is locally constrained decoding: at each step the model's law is restricted to the tokens after which the
-    output can still be completed, renormalised, and handed to the sampler.  This is not the model's law given that its
-    output belongs to the grammar; ``Result.log_z`` tells how much probability was removed.  Samplers of whole outputs
-    (``SMC`` and its like) say themselves what their target is; ``sample`` returns all that they draw, with weights.
+    *Autoregressive models* (``LanguageModel``).  With a sampler of tokens (``Greedy``, ``Multinomial``) the target is
+    locally constrained decoding: at each step the model's distribution is restricted to the tokens after which the
+    output can still be completed, renormalised, and handed to the sampler.  This is not the model's distribution given
+    that the output belongs to the grammar; ``Result.log_z`` says how much probability was removed.  Samplers of whole
+    outputs (``SMC`` and others) state their own target; ``sample`` returns all their samples, with weights.
 
-    *A model that fills a canvas* (``DiffusionModel``).  Each forward pass gives every free slot a law.  The sampler
-    takes one completion that spells a member of the grammar: the most probable one (``Dingo``), or one drawn exactly
-    (``Posterior``); the policy says which of its slots are committed before the model is asked again.  ``SMC`` draws
-    whole trajectories instead, whose weights correct what conditioning step by step does to the law.
+    *Diffusion models* (``DiffusionModel``).  Each forward pass gives every free slot a distribution.  The sampler takes
+    one completion that spells a string of the grammar: the most probable one (``Dingo``), or an exact sample
+    (``Posterior``).  The commit policy says which of its slots are committed before the next pass.  ``SMC`` samples
+    whole trajectories instead; their weights correct the bias of conditioning step by step.
 
-    Arguments of the other kind of model are refused, not ignored.
+    A setting of the other kind of model is refused, not ignored.
 
     Args:
         model: the language model, of either kind.
         prompt: a text, or the messages of a chat.
-        grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
-        max_tokens: the most tokens that the output may have, EOS not counted.  The output is complete within them.  By
-            default 256; for a diffusion model it bounds the slots where ``canvas`` says nothing.
+        grammar: a grammar, compiled here, or a constraint compiled for the model's vocabulary.
+        max_tokens: the maximum number of tokens of the output, EOS not counted.  The output is complete within them.
+            By default 256; for a diffusion model it bounds the slots where ``canvas`` is not given.
         sampler: how tokens, whole outputs or canvases are chosen; ``Greedy()``, and ``Dingo()`` for a diffusion model.
-        potentials: what else the output has to fulfil: potentials, constraints, or functions of its text.  Samplers of
-            tokens withhold what they forbid, and go back where nothing is left; scores need a sampler of outputs.
-        seed: of the sampler's random numbers; the same seed gives the same output.
-        drafter: what guesses tokens, so that one forward pass tells several: a drafter, or a ``Speculation`` with all
-            that can be said about its use; None for nothing.  ``"auto"`` takes what costs nothing to ask, and only
-            where it pays.  The output is the same with all of them, seed for seed, but for drafters that draw their
-            tokens from a law of their own: with those it has the same law.
-        stream: called with each piece of the output, a ``Chunk``, as soon as it is certain; for a diffusion model with
+        seed: seed of the sampler's random numbers; the same seed gives the same output.
+        stream: called with each piece of the output, a ``Chunk``, as soon as it is final; for a diffusion model with
             a ``Snapshot`` of the canvas after each commit, and once before the first pass.
-        jump_forward: take forced tokens without forward passes of their own; the output is the same without.
-        score_ending: spend a forward pass on forced steps at the end of the output, so that ``log_z`` covers them.
-        canvas: how many slots there are, or the canvas itself with some of them fixed; None lets the grammar say.
-        policy: which slots of a completion are committed.
-        temperature: of the law of each slot, 1 by default.
-        block: slots that are filled before those right of them; None is the whole canvas.
-        reuse: which slots each pass runs; None runs all.
+        limits: limits for compiling a grammar; a constraint has its own.
         chat: whether a text becomes a message of the model's chat template.
-        limits: for compiling a grammar; a constraint has its own.
+        decoding: the settings of one kind of model: ``Autoregressive(drafter, jump_forward, score_ending, potentials)``
+            or ``Unmasking(canvas, policy, temperature, block, reuse)``.
+        **keywords: fields of ``decoding`` by name, in its place: ``drafter=None`` is
+            ``decoding=Autoregressive(drafter=None)``.
 
     Raises:
-        BudgetError: the shortest member of the grammar takes more than ``max_tokens``; before any forward pass.
+        BudgetError: the shortest string of the grammar takes more than ``max_tokens``; before any forward pass.
         GenerationError: prompt and output do not fit the model's context, before any forward pass; the canvas cannot be
             completed; or the model returned no usable logits.
-        ValueError: an argument belongs to the other kind of model, or is out of range.
-        TypeError: ``drafter`` is none.
+        ValueError: a setting belongs to the other kind of model, or is out of range.
+        TypeError: ``drafter`` is no drafter, or there is no such keyword.
         VocabularyError: the constraint belongs to another vocabulary, or the tokens cannot spell the grammar.
         GrammarError: the grammar does not compile, or no automaton of a canvas can be made of it.
         LimitExceeded: a bound of ``limits`` was reached.
         ModelError: the prompt cannot be encoded.
     """
-    of_canvases = {"canvas": canvas, "policy": policy, "temperature": temperature, "block": block, "reuse": reuse}
     if isinstance(model, DiffusionModel):
-        of_tokens = {
-            "drafter": None if drafter == "auto" else drafter,
-            "jump_forward": None if jump_forward else False,
-            "score_ending": score_ending or None,
-            "potentials": tuple(potentials) or None,
-        }
-        _refuse(of_tokens, _OF_TOKENS, model, "fills a canvas")
-        # Imported here, so that autoregressive decoding does not pay for canvases.
-        from structgen.decode.diffusion.writing import write_canvas
+        unmasking = _settings(Unmasking(), decoding, keywords, model)
+        # Imported here, so that autoregressive decoding does not load canvases.
+        from structgen.decode.diffusion.entry import write_canvas
 
         return write_canvas(
             model,
             prompt,
             grammar,
             max_tokens=max_tokens,
-            canvas=canvas,
-            policy=policy,
+            canvas=unmasking.canvas,
+            policy=unmasking.policy,
             sampler=_canvas_sampler(sampler, model),
-            temperature=1.0 if temperature is None else temperature,
-            block=block,
-            reuse=reuse,
+            temperature=unmasking.temperature,
+            block=unmasking.block,
+            reuse=unmasking.reuse,
             seed=seed,
-            stream=cast("Callable[[Snapshot], object] | None", stream),
+            stream=cast("Callable[[Snapshot], object] | None", stream or unmasking.stream),
             chat=chat,
             limits=limits,
         )
-    _refuse(of_canvases, _OF_CANVASES, model, "writes token by token")
+    settings = _settings(Autoregressive(), decoding, keywords, model)
+    if sampler is not None and not isinstance(sampler, Sampler):
+        _refuse_canvas_sampler(sampler, model)
+    constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
+    with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
+        return _write_tokens(
+            context,
+            constraint,
+            max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
+            sampler=_GREEDY if sampler is None else cast("AnySampler", sampler),
+            seed=seed,
+            stream=cast("Callable[[Chunk], object] | None", stream),
+            decoding=settings,
+        )
+
+
+def _settings(default: _D, decoding: Decoding | None, keywords: Mapping[str, Any], model: AnyModel) -> _D:
+    """Unite ``decoding`` and the keywords that stand for its fields.
+
+    Raises:
+        ValueError: one of them belongs to the other kind of model, or both are given.
+        TypeError: there is no such keyword.
+    """
+    kind = type(default).__name__
+    what = "fills a canvas" if isinstance(default, Unmasking) else "writes token by token"
+    if decoding is not None and not isinstance(decoding, type(default)):
+        raise ValueError(
+            f"decoding={decoding!r:.60} is not for model {model.name!r}, which {what}; pass decoding={kind}(...)"
+        )
+    names = {field.name for field in fields(default)} - {"stream"}
+    own: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name not in _REMEDIES:
+            raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
+        if name in names:
+            if value is not None or name == "drafter":
+                own[name] = value
+        elif not _is_default(name, value):
+            raise ValueError(
+                f"{name}={value!r:.60} is not for model {model.name!r}, which {what}; leave it out: {_REMEDIES[name]}"
+            )
+    if own and decoding is not None:
+        name, value = next(iter(own.items()))
+        raise ValueError(f"{name}={value!r:.60} and decoding= are both given; write decoding={kind}({name}=...)")
+    return replace(decoding or default, **own)
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether a keyword says what holds without it."""
+    if name == "drafter":
+        return value is None or value == "auto"
+    if name == "jump_forward":
+        return bool(value)
+    return value is None or value is False or (name == "potentials" and not value)
+
+
+def _refuse_canvas_sampler(sampler: object, model: LanguageModel) -> None:
+    from structgen.decode.diffusion.posterior import CanvasSampler
+
     if isinstance(sampler, CanvasSampler):
         raise ValueError(
             f"sampler={sampler!r:.60} is not for model {model.name!r}, which writes token by token; "
             "take Greedy(), Multinomial(), or a sampler of whole outputs such as SMC()"
         )
-    constraint = constraint_of(grammar, model, limits, heeds_temperatures=True)
-    with Context(model, model.encode_prompt(prompt, chat=chat)) as context:
-        return write_tokens(
-            context,
-            constraint,
-            max_tokens=_MAX_TOKENS if max_tokens is None else max_tokens,
-            sampler=_GREEDY if sampler is None else sampler,
-            potentials=potentials,
-            seed=seed,
-            drafter=drafter,
-            stream=cast("Callable[[Chunk], object] | None", stream),
-            jump_forward=jump_forward,
-            score_ending=score_ending,
-        )
-
-
-def _refuse(given: Mapping[str, Any], remedies: Mapping[str, str], model: AnyModel, what: str) -> None:
-    """Refuse the first argument that is given although it belongs to the other kind of model."""
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r:.60} is not for model {model.name!r}, which {what}; leave it out: {remedies[name]}"
-            )
 
 
 def _canvas_sampler(sampler: AnySampler | AnyCanvasSampler | None, model: DiffusionModel) -> AnyCanvasSampler:
@@ -191,11 +332,14 @@ def _canvas_sampler(sampler: AnySampler | AnyCanvasSampler | None, model: Diffus
     Raises:
         ValueError: it chooses tokens one by one.
     """
+    from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
+    from structgen.decode.sampling import SMC
+
     if sampler is None:
-        return _DINGO
+        return Dingo()
     if isinstance(sampler, (CanvasSampler, SMC)):
         return sampler
     raise ValueError(
         f"sampler={sampler!r:.60} is not for model {model.name!r}, which fills a canvas; "
-        "take Dingo(), the most probable completion, Posterior(), a draw, or SMC(), draws over whole trajectories"
+        "take Dingo(), the most probable completion, Posterior(), a sample, or SMC(), samples of whole trajectories"
     )

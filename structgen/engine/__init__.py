@@ -1,8 +1,7 @@
 """The engine: tokens, compilation, masks."""
 
 from structgen.engine.constraint import Constraint, compile
-from structgen.engine.explanation import Explanation
-from structgen.engine.matcher import Matcher, fill_mask_trees, fill_masks
+from structgen.engine.matcher import Explanation, Matcher, fill_mask_trees, fill_masks
 from structgen.engine.report import Report
 from structgen.engine.vocabulary import Vocabulary
 

@@ -1,4 +1,4 @@
-"""A grammar coupled with a vocabulary: compiled once, immutable, shared by any number of matchers."""
+"""A grammar compiled against a vocabulary: immutable, shared by any number of matchers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,100 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.engine.budgets import check_budgets
-from structgen.engine.lowering import couple
+from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
-from structgen.engine.shared_engine import SharedEngine, native_limits, shared_engine
-from structgen.errors import UnsatisfiableGrammar, VocabularyError
+from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
 from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Budget, Distinct, Label, postorder
+from structgen.grammar.notation.printer import to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from structgen.engine.vocabulary import Vocabulary
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["Constraint", "compile", "compile_together"]
+__all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse_budgets"]
+
+
+def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constraint]) -> None:
+    """Check that some tokens keep to all budgets.
+
+    Args:
+        constraint: the grammar with budgets.
+        compiled: compiles a part for the same vocabulary.
+
+    Raises:
+        UnsatisfiableGrammar: no tokens do; it names a part whose shortest member takes more than it may.
+        GrammarError: a budget lies within values that must differ or labels that must decode, or one of these within a
+            part with a budget.
+    """
+    if constraint.native.has_budgets_in_scopes:
+        raise GrammarError(
+            "grammar",
+            "a budget of tokens lies within an array or object without repetition or a label that must decode, or one "
+            "of these within a part with a budget",
+            evidence=_nested(constraint.grammar),
+            remedy="bound that part in characters, put the budget beside it, or leave out uniqueItems and formats of "
+            "host names",
+        )
+    if constraint.native.is_completable():
+        return
+    evidence = "every member breaks some budget"
+    for node in postorder(constraint.grammar):
+        if isinstance(node, Budget) and node.tokens is not None:
+            try:
+                needed = compiled(node.item).min_tokens()
+            except StructgenError:  # a part that is not closed, or that no budget of its own could be checked of
+                continue
+            if needed > node.tokens:
+                part = to_text(node.item, max_length=200)
+                evidence = (
+                    f"the shortest text of {part} takes {needed} tokens of this vocabulary, and may take {node.tokens}"
+                )
+                break
+    raise UnsatisfiableGrammar(
+        "grammar",
+        "no tokens keep to its budgets",
+        evidence=evidence,
+        remedy="allow the part more tokens, or bound it in characters",
+    )
+
+
+def _nested(grammar: Grammar) -> str:
+    """A part with a budget that lies so, where that shows without following references."""
+    inside: dict[int, tuple[bool, bool]] = {}  # whether there are budgets, and scopes
+    for node in postorder(grammar):
+        below = [inside[id(child)] for child in node.children]
+        has_budgets, has_scopes = any(one for one, _ in below), any(one for _, one in below)
+        is_budget, is_scope = isinstance(node, Budget) and node.tokens is not None, isinstance(node, Distinct | Label)
+        if (is_budget and has_scopes) or (is_scope and has_budgets):
+            return f"it is so in {to_text(node, max_length=200)}"
+        inside[id(node)] = has_budgets or is_budget, has_scopes or is_scope
+    return "rules lead from the one to the other"
+
+
+def refuse_budgets(constraint: Constraint, subject: str) -> None:
+    """Refuse budgets of tokens where tokens are not counted.
+
+    Args:
+        constraint: the constraint.
+        subject: what does not count them.
+
+    Raises:
+        GrammarError: the grammar has such budgets.
+    """
+    if constraint.native.has_budgets:
+        raise GrammarError(
+            subject,
+            "the grammar bounds the tokens of a part, and here tokens are not written one after the other",
+            remedy="bound that part in characters, or decode with an autoregressive model",
+        )
+
 
 _DEFAULT_LIMITS: Final = Limits()
-_MOST_SEARCHED: Final = 20_000
+_MAX_SEARCH_STEPS: Final = 20_000
 """Steps of the search for some member where nothing is promised of what must differ; it decides or gives up soon."""
 _BYTES_PER_BYTE: Final = 8
 """What a constraint with its grammar takes in memory, for a byte of the program that the grammar is flattened to."""
@@ -139,7 +215,7 @@ class Constraint:
 
     def alone(self) -> Constraint:
         """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""
-        return _couple(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
+        return _bind(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
 
     @property
     def engine_bytes(self) -> int:
@@ -169,7 +245,7 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
     constraint = vocabulary.constraints.get(key)
     if constraint is not None and constraint.is_of(engine):
         return constraint
-    constraint, size = _couple(grammar, vocabulary, limits, engine)
+    constraint, size = _bind(grammar, vocabulary, limits, engine)
     if constraint.native.has_budgets:
         check_budgets(constraint, lambda part: compile(part, vocabulary, limits=limits))
     if not engine.byte_complete:
@@ -187,12 +263,12 @@ def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits
         UnsatisfiableGrammar, VocabularyError, LimitExceeded, GrammarError: as ``compile``.
     """
     engine = SharedEngine(vocabulary)
-    return [_couple(grammar, vocabulary, limits, engine)[0] for grammar in grammars]
+    return [_bind(grammar, vocabulary, limits, engine)[0] for grammar in grammars]
 
 
-def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
+def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
     """Lower a grammar into an engine and take the constraint from there, with the size of its program."""
-    native, distance, missing, size = couple(grammar, engine, vocabulary, native_limits(limits), limits)
+    native, distance, missing, size = lower(grammar, engine, vocabulary, native_limits(limits), limits)
     if native is None or distance is None:
         if missing is None:
             raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
@@ -203,7 +279,7 @@ def _couple(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: Sh
             remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
         )
     if native.is_searched and distance > 0:
-        few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MOST_SEARCHED)))
+        few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS)))
         if not _native.Matcher(native.limited(few)).shortest_completion():
             raise _unsatisfiable(grammar, "more items or names that must differ than there are")
     return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MOST_STATES", "Network", "network_of", "recurs"]
+__all__ = ["MAX_STATES", "Network", "network_of", "recurs"]
 
-MOST_STATES: Final = 20_000
+MAX_STATES: Final = 20_000
 """States of a network, before and after rules are read in place of their calls."""
 
-_MOST_CHOICES: Final = 5_000_000
+_MAX_RULE_PAIRS: Final = 5_000_000
 """Pairs of rules that are looked at for all sets of rules among which the one is looked for whose calls remain."""
 
-Local: TypeAlias = "tuple[int, ...]"
+NestedState: TypeAlias = "tuple[int, ...]"
 """States of the rules that are read in place of their calls, from the outermost to the one that reads."""
 
 
@@ -62,7 +62,7 @@ class Network:
         return len(self.next)
 
 
-def network_of(constraint: Constraint, *, most_states: int = MOST_STATES) -> Network:
+def network_of(constraint: Constraint, *, most_states: int = MAX_STATES) -> Network:
     """Return the network of a constraint with few calls, minimised.
 
     Raises:
@@ -83,7 +83,7 @@ def network_of(constraint: Constraint, *, most_states: int = MOST_STATES) -> Net
     raise RuntimeError("no set of frames was tried")
 
 
-def recurs(constraint: Constraint, *, most_states: int = MOST_STATES) -> bool:
+def recurs(constraint: Constraint, *, most_states: int = MAX_STATES) -> bool:
     """Whether some rule of a constraint is called within itself; False, too, where that takes more than so many states.
 
     Without recursion a language is regular.  With it, it may be.
@@ -92,12 +92,12 @@ def recurs(constraint: Constraint, *, most_states: int = MOST_STATES) -> bool:
     return raw is not None and bool(_CallGraph(raw.callees()).recursive)
 
 
-def _rules_of(constraint: Constraint, most_states: int) -> _Rules | None:
+def _rules_of(constraint: Constraint, most_states: int) -> _NestedRules | None:
     made = _native.unfold_calls(constraint.native, most_states)
     if made is None:
         return None
     next_, final_, calls, specials = made
-    return _Rules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
+    return _NestedRules(next_, final_.astype(bool), calls.tolist(), specials.tolist())
 
 
 def _too_many(most_states: int) -> LimitExceeded:
@@ -109,7 +109,7 @@ def _too_many(most_states: int) -> LimitExceeded:
     )
 
 
-class _Rules:
+class _NestedRules:
     """The network as the engine has it: a rule for each that is called."""
 
     def __init__(
@@ -159,7 +159,7 @@ class _Rules:
         for count in range(4):
             for chosen in combinations(graph.recursive, count):
                 tried += 1
-                if tried * len(graph.recursive) ** 2 > _MOST_CHOICES and count > 1:
+                if tried * len(graph.recursive) ** 2 > _MAX_RULE_PAIRS and count > 1:
                     break
                 if not graph.recurs_without(chosen):
                     found.append(frozenset(chosen))
@@ -193,10 +193,10 @@ class _Rules:
     def with_frames(self, frames: frozenset[int], most_states: int) -> _Table:
         """Read all rules in place of their calls but ``frames``, and make each automaton deterministic."""
         table = _Table(self.kind_of_byte)
-        number: dict[frozenset[Local], int] = {}
-        agenda: list[tuple[frozenset[Local], bool, dict[int, frozenset[Local]]]] = []
+        number: dict[frozenset[NestedState], int] = {}
+        agenda: list[tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]] = []
 
-        def known(items: Iterable[Local]) -> int:
+        def known(items: Iterable[NestedState]) -> int:
             closed = self._closed(frozenset(items), frames)
             if closed[0] not in number:
                 number[closed[0]] = len(agenda)
@@ -210,8 +210,8 @@ class _Rules:
         state = 0
         while state < len(agenda):
             items, is_final, calls = agenda[state]
-            by_kind: dict[int, set[Local]] = defaultdict(set)
-            by_token: dict[int, set[Local]] = defaultdict(set)
+            by_kind: dict[int, set[NestedState]] = defaultdict(set)
+            by_token: dict[int, set[NestedState]] = defaultdict(set)
             for item in items:
                 below = item[:-1]
                 for kind, target in self.targets[item[-1]]:
@@ -229,12 +229,12 @@ class _Rules:
         return table
 
     def _closed(
-        self, items: frozenset[Local], frames: frozenset[int]
-    ) -> tuple[frozenset[Local], bool, dict[int, frozenset[Local]]]:
+        self, items: frozenset[NestedState], frames: frozenset[int]
+    ) -> tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]:
         """Add what is reached without reading: returns, rules that are read in place, and last calls of frames."""
         while True:
             seen, agenda = set(items), list(items)
-            calls: dict[int, set[Local]] = defaultdict(set)
+            calls: dict[int, set[NestedState]] = defaultdict(set)
             is_final = False
             while agenda:
                 item = agenda.pop()
@@ -264,7 +264,7 @@ class _Rules:
                 return frozenset(seen), is_final, kept
             items |= jumps
 
-    def _ends(self, after: set[Local]) -> bool:
+    def _ends(self, after: set[NestedState]) -> bool:
         return all(len(item) == 1 and self.only_final[item[0]] for item in after)
 
 

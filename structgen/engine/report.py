@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from structgen.engine.typical_length import typical_length
 from structgen.errors import LimitExceeded
 from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.nodes import postorder
-from structgen.grammar.report import Described, ReportEntry, Status
-from structgen.grammar.typical import typical_length
+from structgen.grammar.nodes.description import Described, ReportEntry, Status
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint

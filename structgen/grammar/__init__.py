@@ -1,1 +1,8 @@
-"""What may be written: the grammar IR and its front ends."""
+"""The grammar IR: immutable values, their algebra, their analysis and their text form; no tokens, no numpy."""
+
+from structgen.grammar.nodes.base import hooks
+from structgen.grammar.notation.printer import to_text
+from structgen.grammar.pydantic_string import validated
+
+hooks.text = to_text
+hooks.pydantic = validated

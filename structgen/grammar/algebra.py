@@ -1,19 +1,15 @@
-"""Small combinators: terms made from terms.
-
-Beside these, terms have operators of their own: ``a + b``, ``a | b``, ``a & b``, ``~a``, ``a * 3``, ``a.many(...)``,
-``a.named(...)`` and ``a.at_most(...)``.
-"""
+"""Combinators: terms made from terms, and the inverse of a character class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from structgen.grammar import nodes
-from structgen.grammar.nodes import EPSILON, Grammar, choice, literal, postorder, sequence
-from structgen.grammar.report import Described
+from structgen.grammar.nodes import EPSILON, MAX_CODE_POINT, CharClass, Grammar, choice, literal, postorder, sequence
+from structgen.grammar.nodes.description import Described
 
-__all__ = ["either", "joined", "optional", "select", "text", "token", "undescribed", "with_children"]
+__all__ = ["either", "inverse_of", "joined", "optional", "select", "text", "token", "undescribed", "with_children"]
 
 _SPLICE_UP_TO: Final = 32
 
@@ -175,3 +171,18 @@ def _size(part: Grammar) -> int:
 
 def _is_same(one: object, other: object) -> bool:
     return one is other
+
+
+def inverse_of(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The ranges of all other characters; ``ranges`` are sorted and disjoint."""
+    return CharClass(_between(ranges)).ranges
+
+
+def _between(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    following = 0
+    for low, high in ranges:
+        if following < low:
+            yield following, low - 1
+        following = high + 1
+    if following <= MAX_CODE_POINT:
+        yield following, MAX_CODE_POINT

@@ -33,11 +33,10 @@ from structgen.grammar.nodes import (
     Tempered,
     TokenSet,
 )
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from collections.abc import Sequence as Sequence_
+    from collections.abc import Callable, Mapping, Sequence as Sequence_
     from typing import Protocol
 
     class SpecialTokens(Protocol):

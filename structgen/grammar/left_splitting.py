@@ -40,10 +40,10 @@ from structgen.grammar.nodes import (
     Tempered,
     choice,
 )
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import nodes_with_names
 
-__all__ = ["LeftPositions", "Split", "Splitter", "is_empty"]
+__all__ = ["LeftPositions", "Split", "Splitter", "is_empty_choice"]
 
 
 class LeftPositions:
@@ -154,7 +154,7 @@ class Splitter:
                 return self._nonempty_permutation(node, inner)
             case Capture() | Budget() | Tempered() | Shared():
                 item = inner(node.item)
-                return item if is_empty(item) else with_children(node, [item])
+                return item if is_empty_choice(item) else with_children(node, [item])
             case Described():
                 return inner(node.item)
             case Intersection() if node.items:
@@ -337,21 +337,21 @@ class Splitter:
 
     def sequence(self, *items: Grammar) -> Grammar:
         """Return the items one after the other; nothing can follow or precede the empty language."""
-        if any(map(is_empty, items)):
+        if any(map(is_empty_choice, items)):
             return EMPTY
         self._charge(1 + len(items))
         return joined(items)
 
     def choice(self, items: Iterable[Grammar]) -> Grammar:
         """Return any one of the items."""
-        kept = [item for item in items if not is_empty(item)]
+        kept = [item for item in items if not is_empty_choice(item)]
         self._charge(1 + len(kept))
         return either(kept)
 
     def _repeat(self, item: Grammar, least: int, most: int | None) -> Grammar:
-        if most == 0 or (is_empty(item) and not least):
+        if most == 0 or (is_empty_choice(item) and not least):
             return EPSILON
-        if is_empty(item) or (least, most) == (1, 1):
+        if is_empty_choice(item) or (least, most) == (1, 1):
             return item
         return Repeat(item, least, most)
 
@@ -366,7 +366,7 @@ class Splitter:
     ) -> Grammar:
         made = Permutation(required, optional, rest, separator, least, most)
         self._charge(1 + len(made.children))
-        return EMPTY if any(map(is_empty, made.required)) else made
+        return EMPTY if any(map(is_empty_choice, made.required)) else made
 
     def _charge(self, count: int) -> None:
         self._count += count
@@ -379,7 +379,7 @@ class Splitter:
             )
 
 
-def is_empty(term: Grammar) -> bool:
+def is_empty_choice(term: Grammar) -> bool:
     """Whether ``term`` is the empty language as it is written here: a choice of nothing."""
     return isinstance(term, Choice) and not term.items
 

@@ -1,4 +1,4 @@
-"""How long the longest member of a grammar is: a number, unbounded, or between two bounds.
+"""The length of the longest string in a language: a number, unbounded, or between two bounds.
 
 Lengths are bytes, as in the distances of the engine: a special token counts as one.  Intersections and complements
 are not looked into beyond what their parts say, so that the answer may be a range; every bound that is given holds.
@@ -7,25 +7,11 @@ are not looked into beyond what their parts say, so that the answer may be a ran
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from structgen.grammar.analysis import productive_rules, strongly_connected
-from structgen.grammar.length_ranges import (
-    EMPTY,
-    ESCAPE_BYTES,
-    NOTHING,
-    UNBOUNDED,
-    UNKNOWN,
-    Range,
-    arranged,
-    either,
-    exactly,
-    is_text,
-    spelled,
-    times,
-    total,
-)
 from structgen.grammar.nodes import (
     Budget,
     ByteClass,
@@ -48,10 +34,106 @@ from structgen.grammar.nodes import (
     Tempered,
     postorder,
 )
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import resolve
 
-__all__ = ["Longest", "longest"]
+__all__ = [
+    "ESCAPE_BYTES",
+    "NOTHING",
+    "NO_LENGTH",
+    "UNBOUNDED",
+    "UNKNOWN",
+    "Longest",
+    "Range",
+    "exact_range",
+    "is_text",
+    "longest",
+    "longest_of",
+    "permuted_range",
+    "spelled_range",
+    "times_length",
+    "total_length",
+]
+
+UNBOUNDED: Final = math.inf
+NO_LENGTH: Final = -math.inf
+ESCAPE_BYTES: Final = 6  # \uXXXX for one UTF-16 unit
+_LAST_ASCII: Final = 0x7F
+
+Range: TypeAlias = tuple[float, float]
+"""Bounds of the length of the longest member; minus infinity where there may be no member."""
+UNKNOWN: Final[Range] = (NO_LENGTH, UNBOUNDED)
+NOTHING: Final[Range] = (NO_LENGTH, NO_LENGTH)
+
+
+def exact_range(length: float) -> Range:
+    """A length that is known."""
+    return length, length
+
+
+def longest_of(ranges: Iterable[Range]) -> Range:
+    """The longest of several; nothing, if there are none."""
+    found = list(ranges)
+    return max((low for low, _ in found), default=NO_LENGTH), max((high for _, high in found), default=NO_LENGTH)
+
+
+def total_length(ranges: Iterable[Range]) -> Range:
+    """The length of a sequence; nothing, if one of its items has no member."""
+    low = high = 0.0
+    for one, other in ranges:
+        low = NO_LENGTH if NO_LENGTH in (low, one) else low + one
+        high = NO_LENGTH if NO_LENGTH in (high, other) else high + other
+    return low, high
+
+
+def times_length(length: float, count: int | None) -> float:
+    """``count`` times a length; without a count as often as one likes."""
+    if count is None:
+        return UNBOUNDED if length > 0 else length
+    return length * count
+
+
+def permuted_range(
+    required: list[float], optional: list[float], rest: float, separator: float, spare: int | None, least: int
+) -> float:
+    """The length of all required members with the longest others, of which ``spare`` have a place."""
+    if NO_LENGTH in required:
+        return NO_LENGTH
+    chosen = sorted((length for length in optional if length != NO_LENGTH), reverse=True)
+    if spare is None and rest != NO_LENGTH and rest + separator > 0:
+        return UNBOUNDED
+    if rest != NO_LENGTH:
+        chosen = [length for length in chosen if length >= rest]
+        short = least - len(required) - len(chosen) if spare is None else spare - len(chosen)
+        chosen += [rest] * max(0, short)
+    chosen = chosen[:spare]
+    count = len(required) + len(chosen)
+    if count < least:
+        return NO_LENGTH
+    return sum(required) + sum(chosen) + (separator * (count - 1) if count > 1 else 0)
+
+
+def is_text(root: Grammar) -> bool:
+    """Whether every member is well-formed UTF-8, as far as can be told at once; complements hold nothing else."""
+    for node in postorder(root):
+        if isinstance(node, ByteClass) and node.ranges and node.ranges[-1][1] > _LAST_ASCII:
+            return False
+        if isinstance(node, Literal) and not _is_utf8(node.data):
+            return False
+    return True
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def spelled_range(data: bytes) -> int:
+    """The length of ``data`` inside a JSON string with every UTF-16 unit escaped."""
+    return ESCAPE_BYTES * len(data.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +183,14 @@ def longest(grammar: Grammar) -> Longest:
         GrammarError: a reference has no rule.
         LimitExceeded: the grammar has no small form with one flat set of rules.
 
-    >>> from structgen.grammar.regex import regex
+    >>> from structgen.frontends.regex import regex
     >>> print(longest(regex("[0-9]{1,3}(,[0-9]{3}){0,4}")), longest(regex("a*b")), sep="; ")
     19; unbounded
     """
     flat = resolve(grammar, through_shared=True)
     lengths = _Lengths(dict(flat.rules))
     low, high = lengths.of(flat.body)
-    return Longest(None if low == UNBOUNDED else max(0, int(low)) if low != EMPTY else 0, _whole(high))
+    return Longest(None if low == UNBOUNDED else max(0, int(low)) if low != NO_LENGTH else 0, _whole(high))
 
 
 def _whole(bound: float) -> int | None:
@@ -156,11 +238,11 @@ class _Lengths:
         """
         inside: dict[tuple[int, bool], _Measured] = {}
         measured = [self._measured(self._rules[name], inside) for name in component if name in self._productive]
-        base = either(one.base for one in measured)
+        base = longest_of(one.base for one in measured)
         cycles = [one.around for one in measured if one.around is not None]
         if cycles and base != NOTHING:
-            around = either(cycles)
-            low = UNBOUNDED if around[0] > 0 and base[0] != EMPTY else base[0]
+            around = longest_of(cycles)
+            low = UNBOUNDED if around[0] > 0 and base[0] != NO_LENGTH else base[0]
             base = low, UNBOUNDED if around[1] > 0 else base[1]
         for name in component:
             self._solved[name] = base if name in self._productive else NOTHING
@@ -197,26 +279,26 @@ class _Lengths:
                 solved = self._solved.get(node.name)
                 return _Measured(NOTHING, (0, 0)) if solved is None else _Measured(solved)
             case Sequence():
-                return _Measured(total(part.base for part in parts), _around_in_sequence(parts))
+                return _Measured(total_length(part.base for part in parts), _around_in_sequence(parts))
             case Choice():
                 cycles = [part.around for part in parts if part.around is not None]
-                return _Measured(either(part.base for part in parts), either(cycles) if cycles else None)
+                return _Measured(longest_of(part.base for part in parts), longest_of(cycles) if cycles else None)
             case Repeat():
                 return _repeated(node, parts[0])
             case Permutation():
                 return _permuted(node, parts)
             case JsonString() if parts[0].around is None:
-                return _Measured(total((parts[0].base, (2, 2))))
+                return _Measured(total_length((parts[0].base, (2, 2))))
             case Intersection() if all(part.around is None for part in parts):
                 return _Measured(_met(node, [part.base for part in parts], self._known, decoded=decoded))
             case Complement() if parts[0].base[1] < UNBOUNDED and parts[0].around is None:
-                return _Measured(exactly(UNBOUNDED))
+                return _Measured(exact_range(UNBOUNDED))
             case Budget():
                 return _bounded(node, parts[0])
             case Distinct():
                 return _without_repetition(node, parts[0])
             case Label() if parts[0].around is None:
-                return _Measured((EMPTY, parts[0].base[1]))
+                return _Measured((NO_LENGTH, parts[0].base[1]))
             case Capture() | Tempered() | Shared() | Described():
                 return parts[0]
         return _Measured(UNKNOWN)
@@ -225,12 +307,12 @@ class _Lengths:
 def _symbol(node: Literal | ByteClass | CharClass | SpecialToken, *, decoded: bool) -> Range:
     match node:
         case Literal():
-            return exactly(spelled(node.data) if decoded else len(node.data))
+            return exact_range(spelled_range(node.data) if decoded else len(node.data))
         case ByteClass():
-            return exactly(ESCAPE_BYTES if decoded else 1) if node.ranges else NOTHING
+            return exact_range(ESCAPE_BYTES if decoded else 1) if node.ranges else NOTHING
         case CharClass():
-            return exactly(_widest(node, decoded=decoded)) if node.ranges else NOTHING
-    return exactly(len(str(node.token).encode())) if node.or_text else exactly(1)
+            return exact_range(_widest(node, decoded=decoded)) if node.ranges else NOTHING
+    return exact_range(len(str(node.token).encode())) if node.or_text else exact_range(1)
 
 
 def _around_in_sequence(parts: list[_Measured]) -> Range | None:
@@ -238,9 +320,9 @@ def _around_in_sequence(parts: list[_Measured]) -> Range | None:
     for index, part in enumerate(parts):
         if part.around is not None:
             beside = (_beside(other) for other in parts[:index] + parts[index + 1 :])
-            found.append(total((part.around, *beside)))
-    kept = [one for one in found if one[1] != EMPTY]
-    return either(kept) if kept else None
+            found.append(total_length((part.around, *beside)))
+    kept = [one for one in found if one[1] != NO_LENGTH]
+    return longest_of(kept) if kept else None
 
 
 def _beside(part: _Measured) -> Range:
@@ -250,8 +332,8 @@ def _beside(part: _Measured) -> Range:
 
 def _repeated(node: Repeat, part: _Measured) -> _Measured:
     if node.max == 0:
-        return _Measured(exactly(0))
-    low, high = (times(bound, node.max) for bound in part.base)
+        return _Measured(exact_range(0))
+    low, high = (times_length(bound, node.max) for bound in part.base)
     base = (max(low, 0.0), max(high, 0.0)) if node.min == 0 else (low, high)
     if part.around is None or node.max == 1:
         return _Measured(base, part.around)
@@ -260,35 +342,37 @@ def _repeated(node: Repeat, part: _Measured) -> _Measured:
 
 def _permuted(node: Permutation, parts: list[_Measured]) -> _Measured:
     *members, rest, separator = parts
-    if separator.around is not None or separator.base[0] == EMPTY:
+    if separator.around is not None or separator.base[0] == NO_LENGTH:
         return _Measured(UNKNOWN, None if all(part.around is None for part in parts) else UNKNOWN)
     split = len(node.required)
     spare = None if node.max is None else node.max - split
     bounds = []
     for side in (0, 1):
         once = [part.base[side] for part in members]
-        bounds.append(arranged(once[:split], once[split:], rest.base[side], separator.base[side], spare, node.min))
+        bounds.append(
+            permuted_range(once[:split], once[split:], rest.base[side], separator.base[side], spare, node.min)
+        )
     usable = parts[:split] if spare == 0 else parts
     cycles = [
-        total((part.around, *(_beside(other) for other in members[:split] if other is not part)))
+        total_length((part.around, *(_beside(other) for other in members[:split] if other is not part)))
         for part in usable
         if part.around is not None
     ]
-    around = (either(cycles)[0], UNBOUNDED) if cycles else None
+    around = (longest_of(cycles)[0], UNBOUNDED) if cycles else None
     return _Measured((bounds[0], bounds[1]), around)
 
 
 def _without_repetition(node: Distinct, part: _Measured) -> _Measured:
     """At most what it is taken from; where closing is always possible, there is at least an empty container."""
-    low = 2.0 if node.is_spare and part.base[0] >= 2 else EMPTY
+    low = 2.0 if node.is_spare and part.base[0] >= 2 else NO_LENGTH
     return _Measured((low, part.base[1]), None if part.around is None else (0, UNBOUNDED))
 
 
 def _bounded(node: Budget, part: _Measured) -> _Measured:
     """At most so many characters of four bytes; tokens bound nothing, for a vocabulary may have any."""
     most = part.base[1] if node.characters is None else min(part.base[1], 4.0 * node.characters)
-    low = part.base[0] if node.characters is None else EMPTY
-    return _Measured((low if node.tokens is None else EMPTY, most), part.around)
+    low = part.base[0] if node.characters is None else NO_LENGTH
+    return _Measured((low if node.tokens is None else NO_LENGTH, most), part.around)
 
 
 def _met(
@@ -304,12 +388,12 @@ def _met(
     most = min((high for _, high in ranges), default=UNBOUNDED)
     if len(kept) == 1 and kept[0][0] > taken and all(map(is_text, node.items)):
         return kept[0]
-    return EMPTY, most
+    return NO_LENGTH, most
 
 
 def _widest(node: CharClass, *, decoded: bool) -> int:
     widest = chr(node.ranges[-1][1])
-    return spelled(widest.encode()) if decoded else len(widest.encode())
+    return spelled_range(widest.encode()) if decoded else len(widest.encode())
 
 
 def _names(root: Grammar) -> list[str]:

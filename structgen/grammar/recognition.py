@@ -25,7 +25,7 @@ def recognizes(grammar: Grammar, text: str) -> bool:
         GrammarError: the grammar is not closed, or not regular where it must be.
         LimitExceeded: a bound of the engine was reached.
 
-    >>> from structgen.grammar.lark import lark
+    >>> from structgen.frontends.lark import lark
     >>> nested = lark('start: "(" start ")" | "x"')
     >>> recognizes(nested, "((x))"), recognizes(nested, "((x)")
     (True, False)
@@ -48,7 +48,7 @@ def is_empty(grammar: Grammar) -> bool:
         GrammarError: the grammar is not closed, or not regular where it must be.
         LimitExceeded: a bound of the engine was reached.
 
-    >>> from structgen.grammar.regex import regex
+    >>> from structgen.frontends.regex import regex
     >>> is_empty(regex("a+") & regex("b+")), is_empty(regex("a+") & regex("a|b"))
     (True, False)
     """

@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from structgen.decode import AnyDrafter, Context, Greedy, Multinomial, Result, Sampler, start_generation
 from structgen.errors import GenerationError, VocabularyError
-from structgen.models.transformers_model import TransformersModel
+from structgen.models.transformers.model import TransformersModel
 
 if TYPE_CHECKING:
     from structgen.engine import Constraint

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from structgen.errors import ModelError
 from structgen.models.batching import Batch
 from structgen.models.diffusion.loading import load_diffusion_model
-from structgen.models.embedded import embedded_folder, load_embedded
-from structgen.models.hash_model import HashModel
+from structgen.models.llama.embedded import embedded_folder, load_embedded
 from structgen.models.placement import require
 from structgen.models.protocol import (
     LanguageModel,
@@ -25,9 +24,10 @@ from structgen.models.protocol import (
     SuperposableSession,
     silent,
 )
+from structgen.models.toy.hash import HashModel
 
 if TYPE_CHECKING:
-    from structgen.models.transformers_model import TransformersModel
+    from structgen.models.transformers.model import TransformersModel
 
 __all__ = [
     "Batch",
@@ -105,7 +105,7 @@ def from_transformers(
         VocabularyError: the bytes of the tokenizer's tokens are not well defined.
     """
     require("torch", "transformers")
-    from structgen.models.transformers_model import TransformersModel
+    from structgen.models.transformers.model import TransformersModel
 
     return TransformersModel(model, tokenizer, name=name, resident=resident)
 
@@ -115,14 +115,14 @@ def _load_named(
 ) -> LanguageModel:
     """Find out what ``source`` names before anything heavy is imported."""
     from structgen.models import hub
-    from structgen.models.location import find_local
+    from structgen.models.hub import find_local
 
     local = find_local(source)
     reach = None if local is not None else hub.reach(str(source))
     require("torch", "transformers")
     if reach is hub.Reach.ONLINE:
         hub.fetch_weights(str(source), progress)
-    from structgen.models.transformers_loader import load_transformers
+    from structgen.models.transformers.loader import load_transformers
 
     return load_transformers(
         local if local is not None else str(source),

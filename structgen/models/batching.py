@@ -12,14 +12,14 @@ from threading import Condition, Lock, get_ident
 from typing import TYPE_CHECKING, Self, final
 
 from structgen.errors import GenerationError
-from structgen.models.extension import can_branch, extend, treeless
 from structgen.models.protocol import Extension, PackedModel, TreeSession
+from structgen.models.session import can_branch, extend, treeless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from structgen.models.protocol import LanguageModel, Logits, Prompt, Session
-    from structgen.models.token_tree import TokenTree
+    from structgen.models.protocol.tree import TokenTree
 
 __all__ = ["Batch", "BatchSession", "Worker"]
 

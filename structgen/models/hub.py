@@ -1,7 +1,6 @@
-"""Questions to the Hugging Face hub, with answers in seconds and errors that say what to do.
+"""From the name of a model to its files.
 
-Left to themselves, the hub's libraries retry for 23 s without a network, once for each file.  One request
-without retries tells whether the hub can be reached and knows the model, before anything heavy is imported.
+On this machine, or on the Hugging Face hub, with errors that say what to do.
 """
 
 from __future__ import annotations
@@ -9,20 +8,19 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from structgen.errors import ModelError
 from structgen.models.placement import require
-from structgen.models.source import SourceUnavailable
-from structgen.models.store import FULL_DISK
+from structgen.models.store import FULL_DISK, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from structgen.models.protocol import Progress
 
-__all__ = ["Reach", "download", "fetch_weights", "reach"]
+__all__ = ["Reach", "download", "fetch_weights", "find_local", "reach"]
 
 _TIMEOUT_S = 5.0
 _WHOLE = "model.safetensors"
@@ -160,3 +158,65 @@ def _transfer(repository: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+_REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_LISTED = 8
+
+
+def find_local(source: str | Path) -> Path | None:
+    """Return the GGUF file or folder of Hugging Face files that ``source`` names; None for an id of the hub.
+
+    Raises:
+        ModelError: there is no such file, or what is there is no model.
+    """
+    try:
+        path = Path(source).expanduser()
+        found = path.exists() and source != ""  # which Path reads as the working folder
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, an unknown ~user
+        raise ModelError(f"model {str(source)[:80]!r}", "it is no path", evidence=_reason(error)) from error
+    if found:
+        return _model_in(path) if path.is_dir() else _gguf(path)
+    if isinstance(source, Path) or source.endswith(".gguf") or not _REPOSITORY_ID.fullmatch(source):
+        raise ModelError(
+            f"model {str(source)[:200]!r}",
+            "there is no such file or folder",
+            evidence=f"looked in {str(Path.cwd())!r}",
+            remedy="check the path; the id of a model on the Hugging Face hub is spelled owner/name",
+        )
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong without the name, which may be long."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _model_in(folder: Path) -> Path:
+    if (folder / "config.json").is_file():
+        return folder
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) == 1:
+        return files[0]
+    subject = f"folder {str(folder)!r}"
+    if files:
+        listed = ", ".join(path.name for path in files[:_LISTED]) + (", ..." if len(files) > _LISTED else "")
+        raise ModelError(subject, f"it holds {len(files)} models", evidence=listed, remedy="pass the path of one file")
+    raise ModelError(
+        subject,
+        "it holds no model",
+        remedy="pass a folder with config.json and weights, or with one *.gguf file",
+    )
+
+
+def _gguf(path: Path) -> Path:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise ModelError(
+            f"file {str(path)!r}",
+            "it is no GGUF file",
+            evidence=f"it begins with {magic!r}",
+            remedy="pass a GGUF file, or the folder that holds the files of a Hugging Face model",
+        )
+    return path

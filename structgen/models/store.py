@@ -1,10 +1,4 @@
-"""Folders of converted models in the user's cache: made once, whole or not there, checked before use.
-
-A folder is built beside its place and renamed into it, under a lock that other processes wait for, and
-carries a manifest with the size and SHA-256 of each file.  Loading checks all sizes and the hashes of small
-files; the weights, half a gigabyte, were hashed when they were written, and hashing them again would double
-the time to load.
-"""
+"""Folders of converted models in the user's cache: made once, whole or not there, checked before use."""
 
 from __future__ import annotations
 
@@ -25,7 +19,16 @@ if TYPE_CHECKING:
 
     from structgen.models.protocol import Progress
 
-__all__ = ["FULL_DISK", "disk_faults", "find_fault", "install", "model_folder", "sha256_of"]
+__all__ = ["FULL_DISK", "SourceUnavailable", "disk_faults", "find_fault", "install", "model_folder", "sha256_of"]
+
+
+class SourceUnavailable(ModelError):
+    """This source cannot give the model now (no network, no pip, not found); another one may.
+
+    A source that gives something wrong (another checksum, a damaged archive) raises a plain ``ModelError``
+    instead, which ends the search.
+    """
+
 
 MANIFEST = "manifest.json"
 FORMAT = 1

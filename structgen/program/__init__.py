@@ -7,18 +7,16 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from structgen.program.agents import AgentResult, Call, agent
-from structgen.program.answer import Answer, answer_of
-from structgen.program.commands import Ask, Branch, ask, assistant, fork, system, user
+from structgen.program.answer import Answer, Evidence, answer_of
+from structgen.program.backends.remote_answer import RemoteModel
+from structgen.program.batch_map import Mapped
+from structgen.program.command import Ask, Branch, ask, assistant, fork, system, user
 from structgen.program.definition import Program, program
-from structgen.program.events import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
-from structgen.program.evidence import Evidence, quoted
-from structgen.program.extraction import extract
-from structgen.program.fields import path_text
-from structgen.program.mapping import Mapped
-from structgen.program.remote import RemoteModel
-from structgen.program.run import FieldScore, Loss, Outcome, Run, Served, Violation
-from structgen.program.tools import Tool, tool
+from structgen.program.extraction import extract, quoted
+from structgen.program.json_cursor import path_text
+from structgen.program.outcome import FieldScore, Loss, Outcome, Run, Served, Violation
+from structgen.program.stream.event import Done, Event, FieldFinal, FieldStarted, ObjectFinal, Retracted, Text
+from structgen.program.tool_use import AgentResult, Call, Tool, agent, tool
 
 __all__ = [
     "AgentResult",

@@ -1,25 +1,29 @@
-"""What an annotation asks a model for: a grammar, the form of its texts, and how they become values."""
+"""What an annotation asks a model for.
+
+A grammar, the form of its strings, how they become values, and the document that they are quoted from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, final, get_args, get_origin
 
 from structgen.errors import GrammarError
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema.normal.closed_objects import closed_schema
+from structgen.frontends.python_types.conversion import schema_of_type
+from structgen.frontends.quotation import occurrences
 from structgen.grammar.algebra import select
-from structgen.grammar.json_schema import JsonPolicy, json_schema
-from structgen.grammar.json_schema.closing import closed
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat
-from structgen.grammar.types import schema_of_type
+from structgen.program.json_cursor import Path, path_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from structgen.program.evidence import Source
-
-__all__ = ["POLICY", "Answer", "Form", "answer_of", "schema_of_answer"]
+__all__ = ["POLICY", "Answer", "Evidence", "Form", "QuotationSource", "answer_of", "schema_of_answer"]
 
 Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
@@ -50,7 +54,7 @@ class Answer:
     form: Form
     adapter: TypeAdapter[Any] | None = None
     choices: tuple[str, ...] = ()
-    source: Source | None = None
+    source: QuotationSource | None = None
     schema: Any = None
     formats: Mapping[str, Grammar] = field(default_factory=dict)
 
@@ -118,7 +122,7 @@ def schema_of_answer(annotation: Any) -> tuple[Any, Mapping[str, Grammar]]:
         GrammarError: it is a type without a JSON form.
     """
     described, formats = schema_of_type(annotation)
-    return closed(described, tagged=True), formats
+    return closed_schema(described, tagged=True), formats
 
 
 def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> Answer:
@@ -159,3 +163,131 @@ def _intersection(grammars: list[Grammar]) -> Grammar:
     for other in grammars[1:]:
         made = made & other
     return made
+
+
+# Stand for the quotations in the schema, and are exchanged in its grammar.  They are noncharacters, which no text has.
+QUOTED_PATTERN: Final = "^\ufdd0"
+QUOTED_OR_EMPTY_PATTERN: Final = "^\ufdd1"
+_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_NO_LOGPROBS: Final[Mapping[Path, float]] = {}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A field that is quoted from the document.
+
+    Attributes:
+        path: keys and indices from the root of the answer.
+        text: the field's value.
+        start: character of the document where it first occurs.
+        end: character after that occurrence.
+        spans: start and end of all occurrences, the first included, in order; they may overlap.
+        logprob: of the most probable quotation, where that was asked for: the model's log-probability of writing it
+            as its tokens spell it and ending it there, given the text before; else None.
+    """
+
+    path: Path
+    text: str
+    start: int
+    end: int
+    spans: tuple[tuple[int, int], ...] = field(repr=False)
+    logprob: float | None = None
+
+    @property
+    def probability(self) -> float | None:
+        """What ``logprob`` is the logarithm of."""
+        return None if self.logprob is None else math.exp(self.logprob)
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QuotationSource:
+    """What an answer is quoted from.
+
+    Attributes:
+        document: the text.
+        whole_words: whether quotations neither begin nor end within a word.
+        schema: of the answer, with the patterns of the quoted strings.
+        search_limit: of the search for the most probable quotations, see
+            ``structgen.decode.autoregressive.search``; 0 where they are drawn token by token.
+    """
+
+    document: str = field(repr=False)
+    whole_words: bool
+    schema: Any = field(repr=False)
+    search_limit: int = 0
+
+    def evidence(self, value: Any, logprobs: Mapping[Path, float] = _NO_LOGPROBS) -> tuple[Evidence, ...]:
+        """The quotations in a value, in the order in which they stand in it.
+
+        Args:
+            value: as ``json.loads`` reads it.
+            logprobs: of the quotations that are known to be the most probable ones.
+        """
+        return tuple(self._found(value, logprobs))
+
+    def is_quoted(self, path: Path) -> bool:
+        """Whether a string at ``path`` may be quoted."""
+        return any(map(_is_quoted, self._schemas_at(path)))
+
+    def _found(self, value: Any, logprobs: Mapping[Path, float]) -> Iterator[Evidence]:
+        for path, text in _strings_of(value):
+            if not self.is_quoted(path):
+                continue
+            spans = tuple(occurrences(self.document, text, whole_words=self.whole_words))
+            if spans:  # none where the field may be empty, or is of another type of a union
+                yield Evidence(path, text, *spans[0], spans, logprobs.get(path))
+
+    def _schemas_at(self, path: Path) -> list[Any]:
+        """The schemas that the value at ``path`` may belong to."""
+        found = self._alternatives([self.schema])
+        for part in path:
+            found = self._alternatives([below for schema in found for below in _part_schemas(schema, part)])
+        return found
+
+    def _alternatives(self, schemas: list[Any]) -> list[Any]:
+        """The schemas without references and unions around them."""
+        found, work, seen = [], schemas[::-1], set()
+        while work:
+            schema = work.pop()
+            if not isinstance(schema, dict) or id(schema) in seen:
+                continue
+            seen.add(id(schema))
+            found.append(schema)
+            work += [part for name in _ALTERNATIVES for part in schema.get(name, ())]
+            if "$ref" in schema:
+                work.append(self.schema.get("$defs", {}).get(schema["$ref"].rsplit("/", 1)[-1]))
+        return found
+
+
+def _is_quoted(schema: Any) -> bool:
+    return schema.get("pattern") in (QUOTED_PATTERN, QUOTED_OR_EMPTY_PATTERN)
+
+
+def _strings_of(value: Any) -> Iterator[tuple[Path, str]]:
+    """The strings of a JSON value with their paths, in order."""
+    work: list[tuple[Path, Any]] = [((), value)]
+    while work:
+        path, held = work.pop()
+        if isinstance(held, str):
+            yield path, held
+        elif isinstance(held, dict):
+            work += [((*path, key), part) for key, part in reversed(held.items())]
+        elif isinstance(held, list):
+            work += [((*path, at), part) for at, part in reversed(list(enumerate(held)))]
+
+
+def _part_schemas(schema: Any, part: str | int) -> list[Any]:
+    """The schemas of a member or item, as far as this schema names them."""
+    if isinstance(part, str):
+        found = schema.get("properties", {}).get(part, schema.get("additionalProperties"))
+    else:
+        first = schema.get("prefixItems", ())
+        found = first[part] if part < len(first) else schema.get("items")
+    return [] if found is None else [found]

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final
 
 from structgen.errors import GrammarError, ProgramError
 from structgen.program.answer import Answer, answer_of
-from structgen.program.describe import description_of
-from structgen.program.events import Done, Event
-from structgen.program.execution import AnyModel, Execution, Settings, current_model, settings_with
-from structgen.program.mapping import Mapped, map_items
-from structgen.program.run import Run
-from structgen.program.template import Template
+from structgen.program.batch_map import Mapped, map_items
+from structgen.program.execution import AnyModel, Execution, ProgramSettings, current_model, settings_with
+from structgen.program.outcome import Run
+from structgen.program.prompt import Template, description_of
+from structgen.program.stream.event import Done, Event
 
 if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler
@@ -63,7 +62,9 @@ class Program(Generic[Parameters, Value]):
         settings: what holds unless a call says otherwise.
     """
 
-    def __init__(self, function: Callable[Parameters, Any], settings: Settings, *, system: str | None = None) -> None:
+    def __init__(
+        self, function: Callable[Parameters, Any], settings: ProgramSettings, *, system: str | None = None
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name: str = getattr(function, "__qualname__", type(function).__name__)
@@ -230,7 +231,7 @@ class Program(Generic[Parameters, Value]):
         return map_items(self, items, model=model, batch_size=batch_size, progress=progress, settings=settings)
 
     def _events(
-        self, model: AnyModel | None, bound: inspect.BoundArguments, settings: Settings
+        self, model: AnyModel | None, bound: inspect.BoundArguments, settings: ProgramSettings
     ) -> Generator[Event, None, None]:
         if model is None:
             model = current_model.get() or _default_model()
@@ -352,10 +353,10 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
         GrammarError: the annotation can't be written; it is named.
     """
     system = settings.pop("system", None)
-    unknown = set(settings) - set(Settings.__dataclass_fields__)
+    unknown = set(settings) - set(ProgramSettings.__dataclass_fields__)
     if unknown:
         raise TypeError(f"program: unknown settings {', '.join(sorted(unknown))}")
-    held = settings_with(Settings(), settings)
+    held = settings_with(ProgramSettings(), settings)
 
     def decorate(function: Callable[..., Any]) -> Program[..., Any]:
         if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 import numpy as np
 
 from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler, Greedy
-from structgen.decode.diffusion.canvas_sampler import CanvasSampler
+from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.diffusion.unmasking import Unmasking
 from structgen.engine import compile
 from structgen.errors import ProgramError
 from structgen.grammar.nodes import Grammar
-from structgen.models.diffusion.protocol import DiffusionModel
+from structgen.models.protocol.diffusion import DiffusionModel
 from structgen.program.answer import Answer, answer_of
-from structgen.program.canvas import CanvasConversation, CanvasWriting, canvas_sampler
-from structgen.program.commands import AnyConversation, Ask, Branch, Fork, InBranch, Turn
+from structgen.program.backends.canvas_answer import CanvasAnswerStream, CanvasConversation, canvas_sampler
+from structgen.program.backends.remote_answer import RemoteAnswerStream, RemoteConversation, RemoteModel
+from structgen.program.backends.token_answer import TokenAnswerStream
+from structgen.program.command import AnyConversation, Ask, Branch, BranchCommand, ForkCommand, TurnCommand
 from structgen.program.conversation import Conversation
-from structgen.program.events import Event, Text
-from structgen.program.remote import Dialogue, RemoteModel, RemoteWriting
-from structgen.program.run import Outcome, Served
-from structgen.program.writing import Writing
+from structgen.program.outcome import Outcome, Served
+from structgen.program.stream.event import Event, Text
 
 if TYPE_CHECKING:
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["AnyModel", "Execution", "Settings", "current_model", "settings_with"]
+__all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "settings_with"]
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
 """What answers a program: it writes token by token, fills canvases, or is behind a server."""
@@ -43,7 +43,7 @@ _UNMASKING: Final = Unmasking()
 
 @final
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProgramSettings:
     """What holds for all answers of a program unless one says otherwise.
 
     Attributes:
@@ -86,7 +86,7 @@ class Execution:
         subject: what messages call the program.
     """
 
-    def __init__(self, model: AnyModel, settings: Settings, subject: str) -> None:
+    def __init__(self, model: AnyModel, settings: ProgramSettings, subject: str) -> None:
         self._model = model
         self._settings = settings
         self._subject = subject
@@ -136,12 +136,12 @@ class Execution:
 
     def _take(self, step: Any) -> Generator[Event, None, Any]:
         """Do one step; the value is what the program is sent."""
-        if isinstance(step, Fork):
+        if isinstance(step, ForkCommand):
             return self._fork(step.count)
         if isinstance(step, Branch):
             self._conversation = step.conversation
             return None
-        if isinstance(step, InBranch):
+        if isinstance(step, BranchCommand):
             return (yield from self._act(step.branch.conversation, step.what, told=False))
         return (yield from self._act(self._conversation, step, told=True))
 
@@ -151,7 +151,7 @@ class Execution:
             if told and step:
                 yield Text(step, written=False)
             return None
-        if isinstance(step, Turn):
+        if isinstance(step, TurnCommand):
             conversation.turn(step.role, step.text)
             if told and step.text:
                 yield Text(step.text, written=False)
@@ -160,7 +160,7 @@ class Execution:
         if not _is_annotation(request.annotation):
             raise ProgramError(
                 self._subject,
-                f"it yields {_shown(request.annotation)}",
+                f"it yields {_describe_value(request.annotation)}",
                 evidence="a step is text, a turn, a type, a grammar, ask(...), fork(...) or a branch",
                 remedy="yield one of these; a value of your own goes into text: yield str(value)",
             )
@@ -177,8 +177,8 @@ class Execution:
         return made
 
     def _write(self, conversation: AnyConversation, answer: Answer, request: Ask) -> Iterator[Event]:
-        writing: Writing | RemoteWriting | CanvasWriting
-        if isinstance(conversation, Dialogue):
+        writing: TokenAnswerStream | RemoteAnswerStream | CanvasAnswerStream
+        if isinstance(conversation, RemoteConversation):
             writing = self._remote_writing(conversation, answer, request)
         elif isinstance(conversation, CanvasConversation):
             writing = self._canvas_writing(conversation, answer, request)
@@ -192,9 +192,9 @@ class Execution:
             conversation.written(outcome.text)
         self.outcomes.append(outcome)
 
-    def _token_writing(self, conversation: Conversation, answer: Answer, request: Ask) -> Writing:
+    def _token_writing(self, conversation: Conversation, answer: Answer, request: Ask) -> TokenAnswerStream:
         settings = self._settings
-        return Writing(
+        return TokenAnswerStream(
             conversation.ready(),
             answer,
             compile(answer.grammar, conversation.model.vocabulary, limits=settings.limits),
@@ -208,11 +208,11 @@ class Execution:
             marginals=settings.marginals,
         )
 
-    def _canvas_writing(self, conversation: CanvasConversation, answer: Answer, request: Ask) -> CanvasWriting:
+    def _canvas_writing(self, conversation: CanvasConversation, answer: Answer, request: Ask) -> CanvasAnswerStream:
         settings = self._settings
         self._refuse_on_canvases(conversation.model, answer, (*settings.potentials, *request.potentials))
         sampler = settings.sampler if request.sampler is None else request.sampler
-        return CanvasWriting(
+        return CanvasAnswerStream(
             conversation.model,
             conversation.prompt_ids(),
             answer,
@@ -225,7 +225,7 @@ class Execution:
             limits=settings.limits,
         )
 
-    def _remote_writing(self, conversation: Dialogue, answer: Answer, request: Ask) -> RemoteWriting:
+    def _remote_writing(self, conversation: RemoteConversation, answer: Answer, request: Ask) -> RemoteAnswerStream:
         settings = self._settings
         if answer.source is not None and answer.source.search_limit:
             raise ProgramError(
@@ -242,7 +242,7 @@ class Execution:
                 evidence=f"there are {len(potentials)}",
                 remedy="check the value by its type's validators, or take a local model",
             )
-        return RemoteWriting(
+        return RemoteAnswerStream(
             conversation.model,
             conversation.prompt(),
             answer,
@@ -305,7 +305,7 @@ class Execution:
 
 def _conversation_with(model: AnyModel, *, chat: bool) -> AnyConversation:
     if isinstance(model, RemoteModel):
-        return Dialogue(model, chat=chat)
+        return RemoteConversation(model, chat=chat)
     if isinstance(model, DiffusionModel):
         return CanvasConversation(model, chat=chat)
     return Conversation(model, chat=chat)
@@ -322,12 +322,12 @@ def _is_annotation(value: Any) -> bool:
     return type(value).__module__ in ("typing", "typing_extensions")  # Any, aliases, new types
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
 
-def settings_with(settings: Settings, changes: dict[str, Any]) -> Settings:
+def settings_with(settings: ProgramSettings, changes: dict[str, Any]) -> ProgramSettings:
     """The settings with those of ``changes`` that are not None; a drafter may be."""
     given = {name: value for name, value in changes.items() if value is not None or name == "drafter"}
     return replace(settings, **given)

@@ -1,24 +1,190 @@
-"""``structgen.extract``: values of a type out of a document."""
+"""``structgen.extract`` and ``structgen.quoted``: values of a type out of a document, with strings that occur in it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 
 from structgen.errors import ProgramError
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.quotation import substrings
+from structgen.frontends.regex import regex, search_language
+from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits
-from structgen.program.answer import answer_of
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Grammar,
+    Intersection,
+    JsonString,
+    Repeat,
+    Shared,
+    choice,
+    postorder,
+    sequence,
+)
+from structgen.program.answer import (
+    POLICY,
+    QUOTED_OR_EMPTY_PATTERN,
+    QUOTED_PATTERN,
+    Answer,
+    QuotationSource,
+    answer_of,
+    schema_of_answer,
+)
 from structgen.program.definition import Program
-from structgen.program.describe import description_of
-from structgen.program.evidence import SEARCH_LIMIT, quoted
-from structgen.program.execution import Settings
+from structgen.program.execution import ProgramSettings
+from structgen.program.prompt import description_of
 
 if TYPE_CHECKING:
-    from structgen.program.events import Event
-    from structgen.program.mapping import Mapped
-    from structgen.program.run import Run
+    from structgen.program.batch_map import Mapped
+    from structgen.program.outcome import Run
+    from structgen.program.stream.event import Event
 
-__all__ = ["Extract", "extract"]
+__all__ = ["SEARCH_LIMIT", "Extract", "extract", "quoted"]
+
+_PATTERN_LANGUAGES: Final = {
+    search_language(each, dialect="ecma"): each for each in (QUOTED_PATTERN, QUOTED_OR_EMPTY_PATTERN)
+}
+# A character of a string with escapes only where they must be.  Other spellings of a quotation would only divide its
+# probability, and each would be drawn anew where a check refuses the value.  (Hence no format of its own for what can
+# be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
+_CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
+# A string with further keywords says itself what it may be.
+_FREE_STRING: Final = frozenset(
+    ("type", "minLength", "maxLength", "title", "description", "default", "examples", "deprecated")
+)
+_MAPS: Final = ("properties", "patternProperties", "$defs")
+_SINGLE: Final = ("items", "additionalProperties")
+_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+SEARCH_LIMIT: Final = 1_000
+
+
+def quoted(
+    annotation: Any,
+    document: str,
+    *,
+    whole_words: bool = True,
+    exact: bool = False,
+    search_limit: int = SEARCH_LIMIT,
+) -> Answer:
+    """Ask for values of a type whose free texts occur in ``document``.
+
+    Free are the strings (``str``) without an enumeration, pattern or format of their own; names of members, which are
+    no values, are not quoted.  A quotation is not empty, unless the type says ``min_length=0``.
+
+    Args:
+        annotation: a type.
+        document: what is quoted.
+        whole_words: only quotations that neither begin nor end with white space or within a word.
+        exact: whether the most probable quotation is searched for wherever one begins, in place of the sampler's.
+        search_limit: the most beginnings of a quotation that one search runs through the model.
+
+    Raises:
+        GrammarError: it is no type that can be written.
+        ProgramError: the document cannot be written in UTF-8.
+        ValueError: ``search_limit`` is less than 1.
+
+    Complexity: linear in the document.
+    """
+    if search_limit < 1:
+        raise ValueError(f"search_limit must be at least 1; found {search_limit}")
+    limit = search_limit if exact else 0
+    answer = answer_of(annotation)
+    try:
+        document.encode()
+    except UnicodeEncodeError as error:
+        raise ProgramError(
+            "document", "it holds a lone surrogate", evidence=str(error), remedy="decode it with errors='replace'"
+        ) from error
+    if answer.annotation is str:
+        quotations = substrings(document, whole_words=whole_words)
+        return replace(
+            answer,
+            grammar=quotations,
+            source=QuotationSource(document, whole_words, {"pattern": QUOTED_PATTERN}, limit),
+        )
+    if answer.form == "text":
+        return answer
+    described, formats = schema_of_answer(answer.annotation)
+    schema = _with_quotations(described)
+    spelled = substrings(document, whole_words=whole_words, spell=_json_spelling)
+    grammar = _with_quoted_strings(undescribed(json_schema(schema, policy=POLICY, formats=formats)), spelled)
+    return replace(answer, grammar=grammar, source=QuotationSource(document, whole_words, schema, limit))
+
+
+def _with_quotations(schema: Any) -> Any:
+    """A copy in which the free strings have a pattern that stands for the quotations.  Linear."""
+    made: list[Any] = [None]
+    work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # where the copy goes
+    while work:
+        home, key, held = work.pop()
+        if not isinstance(held, dict):
+            home[key] = held
+            continue
+        copy = home[key] = dict(held)
+        if held.get("type") == "string" and _FREE_STRING.issuperset(held):
+            copy["pattern"] = QUOTED_OR_EMPTY_PATTERN if held.get("minLength") == 0 else QUOTED_PATTERN
+        for name in _MAPS:
+            if isinstance(held.get(name), dict):
+                copy[name] = dict(held[name])
+                work += [(copy[name], part, value) for part, value in held[name].items()]
+        for name in _SINGLE:
+            if name in held:
+                work.append((copy, name, held[name]))
+        for name in _LISTS:
+            if name in held:
+                copy[name] = list(held[name])
+                work += [(copy[name], at, value) for at, value in enumerate(held[name])]
+    return made[0]
+
+
+def _with_quoted_strings(term: Grammar, quotations: Grammar) -> Grammar:
+    """The term with quotations in the strings that stand for them; what holds these is not shared with other grammars.
+
+    Args:
+        term: of the schema with the patterns.
+        quotations: as they are spelled in JSON.
+    """
+    made: dict[int, Grammar] = {}
+    for node in postorder(term):
+        changed = _quoted_string(node.value, quotations) if isinstance(node, JsonString) else None
+        if changed is None:
+            changed = with_children(node, [made[id(child)] for child in node.children])
+            if isinstance(changed, Shared) and changed is not node:
+                changed = changed.item
+        made[id(node)] = changed
+    return made[id(term)]
+
+
+def _quoted_string(value: Grammar, quotations: Grammar) -> Grammar | None:
+    """The quotations of the lengths that the value of a string may have; None where it stands for none."""
+    parts = value.items if isinstance(value, Intersection) else (value,)
+    if not any(part in _PATTERN_LANGUAGES for part in parts):
+        return None
+    made: list[Grammar] = []
+    for part in parts:
+        if part in _PATTERN_LANGUAGES:
+            made.append(
+                choice(EPSILON, quotations) if _PATTERN_LANGUAGES[part] == QUOTED_OR_EMPTY_PATTERN else quotations
+            )
+        elif isinstance(part, Repeat) and part.item == ANY_CHAR:
+            made.append(Repeat(_CHARACTER, part.min, part.max))
+        else:
+            raise ProgramError(
+                "evidence",
+                "a free text is restricted in another place of its schema",
+                evidence=str(part)[:80],
+                remedy="state the restriction in the type of the text itself; it is then not quoted",
+            )
+    return sequence('"', made[0] if len(made) == 1 else Intersection(made), '"')
+
+
+def _json_spelling(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
 
 Value = TypeVar("Value")
 
@@ -104,4 +270,4 @@ def _extract(
 
 
 _extract.__name__ = _extract.__qualname__ = "extract"
-extract: Final = cast("Extract", Program(_extract, Settings(max_tokens=_MAX_TOKENS, limits=_LIMITS)))
+extract: Final = cast("Extract", Program(_extract, ProgramSettings(max_tokens=_MAX_TOKENS, limits=_LIMITS)))

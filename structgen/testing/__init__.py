@@ -3,11 +3,10 @@
 For users too: run :func:`check_laws` on your own grammar and vocabulary.
 """
 
-from structgen.testing.enumeration import byte_vocabulary, recursive, small_terms
-from structgen.testing.languages import language
-from structgen.testing.laws import LAWS, Effort, LawViolation, check_laws
+from structgen.testing.matcher_laws import LAWS, Effort, LawViolation, check_laws
 from structgen.testing.potential_laws import check_potential
 from structgen.testing.reference import ReferenceMatcher
+from structgen.testing.small_scope import byte_vocabulary, language, recursive, small_terms
 
 __all__ = [
     "LAWS",

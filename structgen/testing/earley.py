@@ -19,23 +19,21 @@ from structgen.errors import GrammarError
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar
 from structgen.testing.derivatives import Algebra, Regex, Special, Symbol
-from structgen.testing.label_texts import is_refused
-from structgen.testing.repetition import repeats
-from structgen.testing.scoping import Node, postorder_of, resolve
+from structgen.testing.node_semantics import ResolvedNode, is_refused_label, postorder_of, repeats, resolve
 
-__all__ = ["Position", "Recogniser"]
+__all__ = ["ItemSet", "Recogniser"]
 
-State: TypeAlias = "int | Regex | Members"
+ItemState: TypeAlias = "int | Regex | PermutationState"
 """How far an item has come: items of a sequence done, repetitions done, members of a permutation, or what is left of a
 regular node."""
 
-Members: TypeAlias = "tuple[frozenset[int], int, bool]"
+PermutationState: TypeAlias = "tuple[frozenset[int], int, bool]"
 """The items of a permutation that were used, the number of members, and whether a separator is due."""
 
-Item: TypeAlias = "tuple[int, State, Position]"
+Item: TypeAlias = "tuple[int, ItemState, ItemSet]"
 """A node, its state, and the position where it was entered."""
 
-_FUEL = 20_000
+_MAX_VISITED = 20_000
 """Positions that one search for a completion may visit."""
 _CLOSING = b',:}]"'
 """Bytes that the search tries first, the last one first."""
@@ -56,7 +54,7 @@ _ANY = ((0, ir.MAX_CODE_POINT),)
 
 
 @dataclass(eq=False, slots=True)
-class Position:
+class ItemSet:
     """What is known between two symbols (Earley's item set); it never changes once it is made.
 
     Attributes:
@@ -72,7 +70,7 @@ class Position:
     callers: dict[int, list[Item]] = field(default_factory=dict)
     is_accepting: bool = False
     text: bytes = b""
-    following: dict[Symbol, Position | None] = field(default_factory=dict)
+    following: dict[Symbol, ItemSet | None] = field(default_factory=dict)
     is_live: bool | None = None
 
 
@@ -100,28 +98,28 @@ class Recogniser:
         self._judged = {node for node in self._entered if isinstance(self._nodes[node].term, (ir.Distinct, ir.Label))}
         self._nullable = self._least_fixpoint(lambda regex: regex.nullable)
         self._productive = self._least_fixpoint(lambda regex: not self._algebra.is_empty(regex))
-        self.start = Position()
+        self.start = ItemSet()
         if 0 in self._productive:
             self.start.is_accepting = 0 in self._nullable
             self._close(self.start, [(0, self._entry(0), self.start)])
             if not self._is_live(self.start):
-                self.start = Position()
+                self.start = ItemSet()
 
     def special(self, token: int | str) -> Special:
         """The symbol of a special token, given by id or text."""
         return Special(self._special_texts.get(token, token) if isinstance(token, int) else token)
 
-    def step(self, position: Position, symbol: Symbol) -> Position | None:
+    def step(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
         """Return the position after ``symbol``, or ``None`` if no member goes on with it."""
         following = self._step(position, symbol)
         return following if following is not None and self._is_live(following) else None
 
-    def _step(self, position: Position, symbol: Symbol) -> Position | None:
+    def _step(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
         if symbol not in position.following:
             position.following[symbol] = self._read(position, symbol)
         return position.following[symbol]
 
-    def _read(self, position: Position, symbol: Symbol) -> Position | None:
+    def _read(self, position: ItemSet, symbol: Symbol) -> ItemSet | None:
         read: list[Item] = []
         for node, state, origin in position.items:
             if isinstance(state, Regex):
@@ -130,11 +128,11 @@ class Recogniser:
                     read.append((node, rest, origin))
         if not read:
             return None
-        following = Position(text=position.text + (bytes([symbol]) if isinstance(symbol, int) else b"\0"))
+        following = ItemSet(text=position.text + (bytes([symbol]) if isinstance(symbol, int) else b"\0"))
         self._close(following, read)
         return following
 
-    def next_bytes(self, position: Position) -> set[int]:
+    def next_bytes(self, position: ItemSet) -> set[int]:
         """Return the bytes after which :meth:`step` has a position; one byte of each kind is tried."""
         allowed: set[int] = set()
         cuts = 0
@@ -150,7 +148,7 @@ class Recogniser:
                 allowed.add(byte)
         return allowed
 
-    def _close(self, here: Position, agenda: list[Item]) -> None:
+    def _close(self, here: ItemSet, agenda: list[Item]) -> None:
         """Add to ``here`` the items of ``agenda`` and all that they lead to without reading anything."""
         while agenda:
             item = agenda.pop()
@@ -170,17 +168,17 @@ class Recogniser:
 
     # Texts that repeat nothing, and valid labels
 
-    def _is_refused(self, node: int, origin: Position, here: Position) -> bool:
+    def _is_refused(self, node: int, origin: ItemSet, here: ItemSet) -> bool:
         if node not in self._judged:
             return False
         text, term = here.text[len(origin.text) :], self._nodes[node].term
-        return is_refused(text, term.kind) if isinstance(term, ir.Label) else repeats(text)
+        return is_refused_label(text, term.kind) if isinstance(term, ir.Label) else repeats(text)
 
-    def _is_live(self, position: Position) -> bool:
+    def _is_live(self, position: ItemSet) -> bool:
         """Search a completion, deeper and deeper; closing marks come first."""
         if not self._judged:
             return True
-        depth, fuel = 4, _FUEL
+        depth, fuel = 4, _MAX_VISITED
         while position.is_live is None:
             depth *= 4
             is_cut = False
@@ -194,14 +192,16 @@ class Recogniser:
                 elif here.is_live is None and self._has_way_out(here):
                     fuel -= 1
                     if fuel == 0:
-                        raise RuntimeError(f"no completion of {position.text!r} was found within {_FUEL} positions")
+                        raise RuntimeError(
+                            f"no completion of {position.text!r} was found within {_MAX_VISITED} positions"
+                        )
                     found = ((self._step(here, symbol), length + 1) for symbol in self._symbols)
                     stack.extend((after, count) for after, count in found if after is not None)
             if position.is_live is None and not is_cut:
                 position.is_live = False
         return position.is_live
 
-    def _has_way_out(self, here: Position) -> bool:
+    def _has_way_out(self, here: ItemSet) -> bool:
         """Whether some item has callers up to the whole grammar of which none is refused."""
         agenda = [(node, origin) for node, _, origin in here.items]
         seen = set(agenda)
@@ -218,12 +218,12 @@ class Recogniser:
 
     # The nodes as machines
 
-    def _entry(self, node: int) -> State:
+    def _entry(self, node: int) -> ItemState:
         if isinstance(self._nodes[node].term, ir.Permutation):
             return frozenset(), 0, False
         return self._regular.get(node, 0)
 
-    def _ends(self, node: int, state: State) -> bool:
+    def _ends(self, node: int, state: ItemState) -> bool:
         if isinstance(state, Regex):
             return state.nullable
         if isinstance(state, tuple):
@@ -236,7 +236,7 @@ class Recogniser:
             case _:
                 return state == 1
 
-    def _calls(self, node: int, state: State) -> list[tuple[int, State]]:
+    def _calls(self, node: int, state: ItemState) -> list[tuple[int, ItemState]]:
         """The nodes with members that may be called, each with the state to go on in."""
         if isinstance(state, Regex):
             return []
@@ -256,12 +256,12 @@ class Recogniser:
 
     # Permutations
 
-    def _members_may_end(self, node: int, state: Members) -> bool:
+    def _members_may_end(self, node: int, state: PermutationState) -> bool:
         term = self._permutation(node)
         used, count, is_after = state
         return (is_after or count == 0) and count >= term.min and used >= set(range(len(term.required)))
 
-    def _calls_of_members(self, node: int, state: Members) -> list[tuple[int, State]]:
+    def _calls_of_members(self, node: int, state: PermutationState) -> list[tuple[int, ItemState]]:
         term, children = self._permutation(node), self._nodes[node].children
         *items, rest, separator = children
         used, count, is_after = state
@@ -270,7 +270,7 @@ class Recogniser:
         if count == term.max:
             return []
         free = [(place, item) for place, item in enumerate(items) if place not in used]
-        calls: list[tuple[int, State]] = []
+        calls: list[tuple[int, ItemState]] = []
         for place, child in [*free, (None, rest)]:
             taken = used if place is None else used | {place}
             # Without an upper bound, members beyond the lower one need not be counted.
@@ -330,7 +330,7 @@ class Recogniser:
                 known[node] = self._expression(self._nodes[node], known)
         return known[root]
 
-    def _expression(self, node: Node, known: Mapping[int, Regex]) -> Regex:
+    def _expression(self, node: ResolvedNode, known: Mapping[int, Regex]) -> Regex:
         algebra = self._algebra
         parts = [known[child] for child in node.children]
         match node.term:

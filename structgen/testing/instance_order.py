@@ -13,7 +13,7 @@ import referencing.exceptions
 
 __all__ = ["declared_order", "declared_orders", "shuffled"]
 
-_DEEPEST: Final = 50
+_MAX_DEPTH: Final = 50
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 """A dynamic reference is taken for a plain one; the order of names seldom depends on which schema it leads to."""
 _CONDITIONS: Final = ("not", "if", "dependentSchemas", "dependencies")
@@ -75,7 +75,7 @@ class _Ordering:
 
     def applied(self, schema: Any, data: Any, depth: int) -> Iterator[dict[str, Any]]:
         """The schema objects that apply to ``data`` in place, in the order of the keywords, conditions last."""
-        if not isinstance(schema, dict) or depth > _DEEPEST:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return
         if "properties" not in schema:
             yield schema

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.engine import Constraint
 from structgen.errors import VocabularyError
-from structgen.testing.walks import LawViolation
+from structgen.testing.state_walk import LawViolation
 
 __all__ = ["check_potential"]
 
@@ -53,8 +53,8 @@ def check_potential(
     violations = []
     for _ in range(walks):
         try:
-            _walk(potential, constraint, rng, length)
-        except _Broken as broken:
+            _check_walk(potential, constraint, rng, length)
+        except _BrokenLaw as broken:
             violations.append(broken)
     if violations:
         shortest = min(violations, key=lambda broken: len(broken.hypothesis.tokens))
@@ -66,14 +66,14 @@ def check_potential(
         )
 
 
-class _Broken(Exception):
+class _BrokenLaw(Exception):
     def __init__(self, problem: str, hypothesis: Hypothesis) -> None:
         self.problem = problem
         self.hypothesis = hypothesis
         super().__init__(problem)
 
 
-def _walk(potential: Potential, constraint: Constraint, rng: random.Random, length: int) -> None:
+def _check_walk(potential: Potential, constraint: Constraint, rng: random.Random, length: int) -> None:
     vocabulary = constraint.vocabulary
     matcher = constraint.matcher()
     row = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
@@ -101,13 +101,13 @@ def _walk(potential: Potential, constraint: Constraint, rng: random.Random, leng
 def _check_end(potential: Potential, hypothesis: Hypothesis, score: float) -> None:
     complete = _score(potential.complete, "complete", hypothesis)
     if score == -math.inf and complete > -math.inf:
-        raise _Broken(f"prefix forbids what complete allows with {complete!r}", hypothesis)
+        raise _BrokenLaw(f"prefix forbids what complete allows with {complete!r}", hypothesis)
     if not _close(potential.complete_many([hypothesis, hypothesis]), [complete, complete]):
-        raise _Broken("complete_many disagrees with complete", hypothesis)
+        raise _BrokenLaw("complete_many disagrees with complete", hypothesis)
     weights = None if score == -math.inf else potential.logw_next(hypothesis)
     for token in hypothesis.vocabulary.eos if weights is not None else ():
         if weights is not None and not _close(weights[[token]], [complete - score]):
-            raise _Broken(f"logw_next of EOS is {weights[token]!r}, not complete - prefix", hypothesis)
+            raise _BrokenLaw(f"logw_next of EOS is {weights[token]!r}, not complete - prefix", hypothesis)
 
 
 def _check_extensions(
@@ -115,25 +115,27 @@ def _check_extensions(
 ) -> None:
     for each, found in zip(longer, scores.values(), strict=True):
         if score == -math.inf and found > -math.inf:
-            raise _Broken(f"a forbidden beginning goes on with score {found!r}", each)
+            raise _BrokenLaw(f"a forbidden beginning goes on with score {found!r}", each)
     if longer and not _close(potential.prefix_many(longer), list(scores.values())):
-        raise _Broken("prefix_many disagrees with prefix", hypothesis)
+        raise _BrokenLaw("prefix_many disagrees with prefix", hypothesis)
     if score == -math.inf:
         return
     weights, row = potential.logw_next(hypothesis), potential.allowed(hypothesis)
     for token, found in scores.items():
         if weights is not None and not _close(weights[[token]], [found - score]):
-            raise _Broken(f"logw_next of token {token} is {weights[token]!r}, not the difference of prefix", hypothesis)
+            raise _BrokenLaw(
+                f"logw_next of token {token} is {weights[token]!r}, not the difference of prefix", hypothesis
+            )
         if row is not None and found > -math.inf and not (int(row[token >> 5]) >> (token & 31)) & 1:
-            raise _Broken(f"allowed leaves out token {token}, whose score is {found!r}", hypothesis)
+            raise _BrokenLaw(f"allowed leaves out token {token}, whose score is {found!r}", hypothesis)
 
 
 def _score(function: Callable[[Hypothesis], float], name: str, hypothesis: Hypothesis) -> float:
     score = function(hypothesis)
     if math.isnan(score) or score == math.inf:
-        raise _Broken(f"{name} gives {score}", hypothesis)
+        raise _BrokenLaw(f"{name} gives {score}", hypothesis)
     if function(hypothesis) != score:
-        raise _Broken(f"{name} gives another score when it is asked again", hypothesis)
+        raise _BrokenLaw(f"{name} gives another score when it is asked again", hypothesis)
     return score
 
 

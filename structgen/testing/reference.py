@@ -7,7 +7,7 @@ and JSON strings by derivatives (``derivatives.py``).
 
 Two facts give the promise about prefixes. Earley's items are all reachable: each belongs to a derivation
 that agrees with what was read. And terms without members are never entered, so every item can be completed.
-``structgen.testing.languages`` states the meaning a third time, by set algebra alone.
+``structgen.testing.small_scope`` states the meaning a third time, by set algebra alone.
 """
 
 from __future__ import annotations

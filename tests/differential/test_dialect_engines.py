@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_engines import Engine, LarkEarley, Llguidance, Xgrammar
+from peer_engines import Engine, LarkEarley, Llguidance, Xgrammar
 
 from structgen.errors import UnsatisfiableGrammar
+from structgen.frontends.convert import Dialect, write
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.lark import load
+from structgen.frontends.regex import regex
 from structgen.grammar import nodes as ir
-from structgen.grammar.dialects import Dialect, write
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.lark import load
 from structgen.grammar.nodes import Grammar, Reference, Rules, literal
-from structgen.grammar.regex import regex
-from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR, recursive, small_terms
-from structgen.testing.languages import language
+from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR, language, recursive, small_terms
 
 ENGINES: dict[Dialect, type[Engine]] = {
     "gbnf": Xgrammar,

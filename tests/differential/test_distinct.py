@@ -29,8 +29,8 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.testing.repetition import repeats
-from structgen.testing.walks import allowed_tokens
+from structgen.testing.node_semantics import repeats
+from structgen.testing.state_walk import allowed_tokens
 
 EVERY_BYTE = [bytes([byte]) for byte in range(256)]
 SCALARS = (

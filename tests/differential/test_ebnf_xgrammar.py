@@ -11,13 +11,13 @@ import random
 from itertools import product
 
 import pytest
-from dialect_engines import Xgrammar
+from peer_engines import Xgrammar
 
-from structgen.grammar.ebnf import ebnf
-from structgen.grammar.gbnf import gbnf
+from structgen.frontends.bnf.ebnf import ebnf
+from structgen.frontends.bnf.gbnf import gbnf
 from structgen.grammar.nodes import CharClass, postorder
-from structgen.testing.languages import language
 from structgen.testing.reference import ReferenceMatcher
+from structgen.testing.small_scope import language
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.testing import ReferenceMatcher, byte_vocabulary, recursive, small_terms
-from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR, STAR
-from structgen.testing.walks import allowed_tokens
+from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR, STAR
+from structgen.testing.state_walk import allowed_tokens
 
 PREFIX = 4
 """Length up to which prefixes are tried."""

@@ -22,7 +22,7 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.testing import Effort, ReferenceMatcher, check_laws
-from structgen.testing.walks import allowed_tokens
+from structgen.testing.state_walk import allowed_tokens
 
 STATES, SAMPLE = 20, 4_000
 """Sampled states of a grammar; tokens of a state that the reference is asked about."""

@@ -16,13 +16,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from byte_members import BYTES, is_member, random_member
+from byte_membership import BYTES, is_member, random_member
 from json_validators import Disagreement, Judge, python_pattern
 from schema_universe import Universe
 
 from structgen.engine import Constraint, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 
 FORBIDDEN = JsonPolicy(additional="forbidden", whitespace="single", order="any")
 ALLOWED = replace(FORBIDDEN, additional="allowed")

@@ -16,7 +16,7 @@ import pytest
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.testing.instance_order import shuffled
 
 SAMPLE_STEP = 11

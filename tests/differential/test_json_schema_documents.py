@@ -17,7 +17,7 @@ from json_validators import Disagreement, Judge
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.testing.instance_order import declared_orders
 
 pytest.importorskip("hypothesis_jsonschema", reason="hypothesis-jsonschema is not installed")

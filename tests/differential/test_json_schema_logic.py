@@ -21,7 +21,7 @@ from structgen.engine.constraint import Constraint
 from structgen.engine.constraint import compile as couple
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 
 SCALARS: tuple[Any, ...] = (None, True, False, 0, 1, 2, 3, -1, 1.5, "", "a", "ab", "b")
 DOCUMENTS: tuple[Any, ...] = (

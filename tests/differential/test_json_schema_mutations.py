@@ -16,7 +16,7 @@ from json_validators import Judge
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 
 EVERY_SPELLING = JsonPolicy(order="any", numbers="all", escapes="all")
 SAMPLE_STEP = 9

@@ -10,12 +10,24 @@ from pathlib import Path
 
 import pytest
 from outcome_record import FILES, Record, read_keywords, record_of
-from outcomes import ANYHOW, PASS, REAL, SUITE, Judged, Kind, Outcome, data_file, judge_all, judge_real, keywords_of
+from schema_outcomes import (
+    ANYHOW,
+    PASS,
+    REAL,
+    SUITE,
+    Judged,
+    Kind,
+    Outcome,
+    data_file,
+    judge_all,
+    judge_real,
+    keywords_of,
+)
 
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.json_schema.coverage import KEYWORDS
-from structgen.grammar.report import Described
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema.report import KEYWORDS
+from structgen.grammar.nodes.description import Described
 
 SAMPLE_STEP = 11
 """Every eleventh schema is a sample of about 620."""

@@ -16,7 +16,7 @@ from schema_universe import Universe
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 
 SAMPLE_STEP = 29
 """Every 29th schema is rewritten in all ways in an ordinary run: about 230."""

@@ -16,7 +16,7 @@ from mask_walks import walk
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded
-from structgen.grammar.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.testing.instance_order import declared_order
 
 SCHEMAS = 300

@@ -12,15 +12,15 @@ from structgen_kernels import _native
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import GrammarError
-from structgen.grammar.json_schema import idna, json_schema
-from structgen.grammar.json_schema.formats import format_admits
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema.formats import idna
+from structgen.frontends.json_schema.formats.standard import format_admits
 from structgen.grammar.nodes import CharClass, Grammar, Label, LabelKind, choice, repeat, sequence
-from structgen.grammar.printer import to_text
-from structgen.grammar.reader import parse
-from structgen.testing.label_texts import is_refused
-from structgen.testing.languages import _members
-from structgen.testing.scoping import resolve
-from structgen.testing.walks import allowed_tokens, empty_bitmask, ids_of
+from structgen.grammar.notation.printer import to_text
+from structgen.grammar.notation.reader import parse
+from structgen.testing.node_semantics import is_refused_label, resolve
+from structgen.testing.small_scope import _valid_strings
+from structgen.testing.state_walk import allowed_tokens, empty_bitmask, ids_of
 
 LDH = "abcdefghijklmnopqrstuvwxyz0123456789-"
 FREE, LONGEST, REST = 52, 59, 7
@@ -351,7 +351,7 @@ def test_the_reference_judges_as_the_engine_does(labels_vocabulary: Vocabulary) 
         matcher, data = constraint.matcher(), text.encode()
         is_member = matcher.accept_bytes(data) == len(data) and matcher.is_accepting
         refused = [
-            is_refused(data, kind)
+            is_refused_label(data, kind)
             for kind, fits in (
                 ("a-label", text.startswith("xn--") and text.endswith(".")),
                 ("bidi", text.endswith(".!")),
@@ -366,7 +366,7 @@ def test_the_reference_judges_as_the_engine_does(labels_vocabulary: Vocabulary) 
 def language_of(grammar: Grammar, data: bytes) -> set[bytes]:
     """The members among the texts that ``data`` is made of."""
     parts = {data[begin:end] for begin in range(len(data) + 1) for end in range(begin, len(data) + 1)}
-    return _members(resolve(grammar), 0, parts)
+    return _valid_strings(resolve(grammar), 0, parts)
 
 
 def letters() -> Grammar:

@@ -10,15 +10,15 @@ from pathlib import Path
 import lark as peer
 import pytest
 from lark.load_grammar import find_grammar_errors
-from lark_peer import LEFT_RECURSIVE, lark_accepts
+from lark_reference import LEFT_RECURSIVE, lark_accepts
 
 from structgen.errors import GrammarSyntaxError
-from structgen.grammar.lark import lark
-from structgen.grammar.lark.source import Source
-from structgen.grammar.lark.syntax import parse
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.lark import lark
+from structgen.frontends.lark.syntax import parse
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits
-from structgen.testing.languages import language
+from structgen.testing.small_scope import language
 
 GRAMMARS = Path(__file__).resolve().parents[2] / "grammars"
 FOLDERS = [GRAMMARS / name for name in ("arithmetic", "cpp", "csv", "json", "smiles", "sql_select")]
@@ -214,7 +214,7 @@ def test_syntax_is_read_as_lark_reads_it() -> None:
         except (peer.exceptions.LarkError, IndexError, AttributeError, TypeError, AssertionError):
             is_read = False
         try:
-            parse(Source(text), Limits())
+            parse(GrammarSource(text), Limits())
             reads = True
         except GrammarSyntaxError:
             reads = False

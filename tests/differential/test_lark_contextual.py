@@ -14,13 +14,12 @@ import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded, StructgenError, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.lark import lark, load
-from structgen.grammar.lark.contextual.alphabet import Alphabet
-from structgen.grammar.lark.contextual.machine import DEAD, Machine, Scanner
-from structgen.grammar.lark.contextual.patterns import Refusal, classes_of, read
+from structgen.frontends.lark import lark, load
+from structgen.frontends.lark.contextual.lexer_automaton import DEAD, LexerAutomaton, Scanner
+from structgen.frontends.lark.contextual.pattern import LetterAlphabet, PatternRefusal, classes_of, read_pattern
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
-from structgen.testing.languages import language
+from structgen.testing.small_scope import language
 
 GRAMMARS = Path(__file__).resolve().parents[2] / "grammars"
 FOLDERS = sorted(path.parent for path in GRAMMARS.glob("*/grammar.lark") if (path.parent / "cases.toml").is_file())
@@ -226,7 +225,7 @@ def random_regexp(rng: random.Random, depth: int = 2) -> str:
     return "(" + random_regexp(rng, depth - 1) + ")" + rng.choice(counts)
 
 
-def longest_by_machine(machine: Machine, start: int, text: str) -> int | None:
+def longest_by_machine(machine: LexerAutomaton, start: int, text: str) -> int | None:
     """How far the machine's match goes, by its own tables."""
     alphabet = machine.alphabet
     letters = [alphabet.mask(((ord(one), ord(one)),)) for one in text]
@@ -253,11 +252,11 @@ def test_machine_finds_the_match_of_re(seed: int) -> None:
         pattern = random_regexp(rng, 3)
         compiled = re.compile(pattern)
         try:
-            tree = read(pattern)
-            alphabet = Alphabet([*classes_of(tree), *(((ord(one), ord(one)),) for one in "xyz")])
-            machine = Machine({"A": tree}, alphabet, Limits(), "test")
+            tree = read_pattern(pattern)
+            alphabet = LetterAlphabet([*classes_of(tree), *(((ord(one), ord(one)),) for one in "xyz")])
+            machine = LexerAutomaton({"A": tree}, alphabet, Limits(), "test")
             start = machine.start(Scanner(("A",), ()))
-        except Refusal:
+        except PatternRefusal:
             continue
         compared += 1
         for text in texts("xyz", 4):

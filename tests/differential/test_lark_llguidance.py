@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.lark import lark
+from structgen.frontends.lark import lark
 
 EOS = 0
 TOKENS = [

@@ -8,8 +8,8 @@ import re
 import numpy as np
 
 from structgen.engine import Vocabulary, compile
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import CharClass, Reference, Repeat, Rules, sequence
-from structgen.grammar.regex import regex
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 

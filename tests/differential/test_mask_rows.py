@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import (
     ANY_CHAR,
     CharClass,
@@ -28,8 +29,7 @@ from structgen.grammar.nodes import (
     Sequence,
     Shared,
 )
-from structgen.grammar.regex import regex
-from structgen.testing.walks import allowed_tokens
+from structgen.testing.state_walk import allowed_tokens
 
 OPEN = {"properties": {name: {"type": "integer"} for name in ("name", "names", "né", "id", 'a"b', "\n")}}
 WORDS = {"type": "string", "minLength": 1, "pattern": r"^(?:\S+\s+){0,9}\S+$"}

@@ -6,7 +6,7 @@ import random
 from itertools import combinations, permutations, product
 
 import pytest
-from machine_pace import at_most
+from machine_load import at_most
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar

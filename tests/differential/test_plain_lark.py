@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from lark_peer import LEFT_RECURSIVE
+from lark_reference import LEFT_RECURSIVE
 from structgen_kernels import _native
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.lark import _built, lark
+from structgen.frontends.lark import native as plain
+from structgen.frontends.lark.library import builtin_texts
 from structgen.grammar.flattening import flatten
-from structgen.grammar.lark import _built, lark, plain
-from structgen.grammar.lark.library import builtin_texts
-from structgen.grammar.lark.source import Source
 from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 
 GRAMMARS: Final = sorted((Path(__file__).resolve().parents[2] / "grammars").glob("*/grammar.lark"))
 _LITERAL, _BYTES, _CHARS, _CALL, _SET_RULE = 0, 1, 2, 12, 13  # kinds of instructions, as program.h has them
@@ -55,7 +56,7 @@ _ALONE: Final = _native.LarkReader(builtin_texts, lambda _: None)
 
 def term_of(text: str) -> Grammar:
     """The grammar as the reader in Python gives it."""
-    made = _built(Source(text), "start", "any", None, None, _LIMITS)
+    made = _built(GrammarSource(text), "start", "any", None, None, _LIMITS)
     assert isinstance(made, Described)
     return made.item
 

@@ -16,12 +16,12 @@ import pytest
 
 from structgen.engine import Vocabulary
 from structgen.errors import StructgenError
+from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
+from structgen.frontends.json_schema.policy import Whitespace
 from structgen.grammar.flattening import flatten
-from structgen.grammar.json_schema import JsonPolicy, forget_known, json_schema
-from structgen.grammar.json_schema.policy import Whitespace
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar, Shared
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 
 _LITERAL, _BYTES, _CHARS, _CHOICE, _CALL, _SET_RULE = 0, 1, 2, 6, 12, 13  # kinds of instructions, as program.h has them
 _LIMITS: Final = Limits()

@@ -10,8 +10,8 @@ import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Complement, Grammar, Intersection, JsonString
-from structgen.grammar.regex import regex
 
 ALPHABET = "ab1-:"
 LONGEST = 5

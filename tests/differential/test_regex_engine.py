@@ -11,7 +11,7 @@ import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarSyntaxError, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.grammar.regex import regex, search_language
+from structgen.frontends.regex import regex, search_language
 
 ALPHABET = "ab\n1é"
 TEXTS = ["".join(letters) for size in range(5) for letters in itertools.product(ALPHABET, repeat=size)]

@@ -10,10 +10,10 @@ from itertools import product
 from string import ascii_lowercase, digits
 
 import pytest
-from regex_universe import Universe, texts_up_to
+from regex_reference import Universe, texts_up_to
 
 from structgen.errors import UnsupportedFeature
-from structgen.grammar.regex import regex, search_language
+from structgen.frontends.regex import regex, search_language
 
 SMALL = Universe(texts_up_to(4, "ab\n"))
 WIDE = Universe(texts_up_to(4, "ab\n1é"))

@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from machine_pace import at_most, slowness
+from machine_load import at_most, slowness
 
 from structgen.cli import run as run_module
 from structgen.cli.main import main
@@ -297,7 +297,7 @@ def test_check_tells_lengths_and_sizes(structgen: Command) -> None:
 
 def test_check_counts_the_tokens_of_a_model(structgen: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model the lengths in tokens are told too; a vocabulary without some byte has only an upper bound."""
-    from structgen.cli import check as check_module
+    from structgen.cli import language_commands as check_module
 
     complete = Vocabulary([b"", b"abbb", *(bytes([byte]) for byte in range(256))], eos=[0])
     monkeypatch.setattr(check_module, "vocabulary_of", lambda name: complete)
@@ -316,8 +316,8 @@ def test_check_strict_fails_on_what_is_only_checked(
     structgen: Command, person: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A keyword that is left to a check at the end of a value is noted; ``--strict`` makes it a failure."""
-    from structgen.cli import check as check_module
-    from structgen.grammar.report import Described, Description, Status
+    from structgen.cli import language_commands as check_module
+    from structgen.grammar.nodes.description import Described, Description, Status
 
     real = check_module.read_source
 

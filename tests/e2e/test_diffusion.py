@@ -17,7 +17,8 @@ from structgen.cli.main import main
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from structgen.models.diffusion.embedded import TASKS, examples
+from training.embedded_diffusion.examples import examples
+from training.embedded_diffusion.tasks import TASKS
 
 SCHEMA = Path(__file__).resolve().parents[2] / "examples" / "pet.schema.json"
 PROMPT = "pet: Rex the dog, 4 years, has its shots"

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from alike import assert_alike
-from drafted_outputs import GRAMMARS, PROMPTS, together
 from drafter_catalogue import CASES, LAYERED
+from drafting_prompts import GRAMMARS, PROMPTS, together
+from result_equality import assert_alike
 
 from structgen.decode import Greedy, Multinomial, generate
 from structgen.engine import Constraint, compile

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_members import BYTES, random_member
+from byte_membership import BYTES, random_member
 
 from structgen.engine import compile
-from structgen.grammar.lark import lark
+from structgen.frontends.lark import lark
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
 

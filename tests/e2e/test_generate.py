@@ -9,12 +9,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from machine_pace import slowness
+from machine_load import slowness
 
 from structgen.decode import Greedy, Multinomial, Sampler, generate
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.json_schema import JsonPolicy, json_schema
-from structgen.grammar.json_schema.policy import Whitespace
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.json_schema.policy import Whitespace
 from structgen.models import HashModel, LanguageModel, load_model
 
 SCHEMAS: dict[str, dict[str, Any]] = {

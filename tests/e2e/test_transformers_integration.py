@@ -19,10 +19,7 @@ from structgen.engine import Constraint, Vocabulary, compile  # noqa: E402
 from structgen.errors import BudgetError, GenerationError, VocabularyError  # noqa: E402
 from structgen.grammar.nodes import ByteClass, Repeat, choice, literal, sequence  # noqa: E402
 from structgen.integrations import transformers as module  # noqa: E402
-from structgen.integrations.transformers import (  # noqa: E402
-    ConstraintLogitsProcessor,
-    constrained_generate,
-)
+from structgen.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
 from structgen.models import from_transformers  # noqa: E402
 
 EOS, PAD, WIDTH = 0, 310, 320

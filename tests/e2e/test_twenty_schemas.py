@@ -10,7 +10,7 @@ import pytest
 
 from structgen.decode import Greedy, Multinomial, Sampler, generate
 from structgen.engine import compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.models import LanguageModel, load_model
 
 pytestmark = pytest.mark.model

@@ -24,7 +24,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["torch", "triton", pytest.param("rough", marks=pytest.mark.nightly)])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test by each backend; every night also with arithmetic that is as rough as a GPU's may be."""
-    from kernel_hardware import rough_interpreter
+    from rough_interpreter import rough_interpreter
     from structgen_kernels.dispatch import use_backend
 
     if request.param == "rough":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_masks import WIDTHS, bitmask_of, mask_case
+from kernel_mask_cases import WIDTHS, bitmask_of, mask_case
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.masks.mask_rows import MaskRows, MaskTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
 from structgen_kernels.charts import boolean_products as module
 from structgen_kernels.charts.boolean_products import Pairs, boolean_products, packed_bits, unpacked_bits
 from structgen_kernels.errors import KernelArgumentError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from canvas_enumeration import a_case
-from chain_cases import a_chain_case, canvas_tables
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_chain_cases import a_chain_case, canvas_tables
 from structgen_kernels.canvases.chain_messages import chain_backward, chain_forward, chain_label_masses
 from structgen_kernels.canvases.chain_tree import log_matmul, max_matmul
 from structgen_kernels.canvases.dingo import DingoWorkspace, dingo

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from kernel_masks import mask_case
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_mask_cases import mask_case
 from structgen_kernels.choices.gumbel_order import gumbel_order
 from structgen_kernels.choices.token_order import Order, OrderWorkspace
 from structgen_kernels.philox import Noise

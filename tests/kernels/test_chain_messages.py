@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chain_cases import ChainCase, a_chain_case, canvas_tables, runs_of
+from kernel_chain_cases import ChainCase, a_chain_case, canvas_tables, runs_of
 from structgen_kernels.canvases.chain_edges import ChainEdges
 from structgen_kernels.canvases.chain_messages import chain_backward, chain_forward, chain_label_masses
 from structgen_kernels.canvases.chain_runs import chain_best, chain_draw
@@ -18,10 +18,8 @@ from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.philox import Noise
 
 from structgen import JsonPolicy, compile, json_schema
-from structgen.decode.diffusion.byte_automaton import byte_automaton
-from structgen.decode.diffusion.chain import Chain, Edges
-from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.decode.diffusion.token_automaton import lift
+from structgen.decode.diffusion.regular import Chain, Edges, RegularLanguage
+from structgen.decode.diffusion.token_automaton import byte_automaton, lift
 from structgen.engine import Vocabulary
 
 SUM_TOLERANCE = 1e-6

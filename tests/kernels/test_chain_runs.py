@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from canvas_enumeration import chi_square, chi_square_bound
-from chain_cases import ChainCase, a_chain_case, runs_of
+from kernel_chain_cases import ChainCase, a_chain_case, runs_of
 from structgen_kernels.canvases.chain_edges import ChainEdges
 from structgen_kernels.canvases.chain_messages import chain_backward
 from structgen_kernels.canvases.chain_runs import ChainRuns, chain_best, chain_draw
@@ -18,7 +18,7 @@ from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import EmptyRowError, KernelArgumentError
 from structgen_kernels.philox import STREAMS, Noise, random_words
 
-from structgen.decode.diffusion.chain import Chain, Edges
+from structgen.decode.diffusion.regular import Chain, Edges
 
 NEAR = 1e-4
 """Scores that differ by less are a tie, as far as float32 tells."""

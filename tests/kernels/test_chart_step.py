@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from kernel_steps import recorded_step
-from network_enumeration import GRAMMARS, an_instance
+from context_free_enumeration import GRAMMARS, an_instance
+from graph_capture import recorded_step
 from structgen_kernels.charts import boolean_products, chart_step
 from structgen_kernels.charts.chart_step import CanvasChart, chart_closure
 from structgen_kernels.charts.chart_tables import ChartTables

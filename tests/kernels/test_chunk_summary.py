@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from kernel_masks import mask_case
+from kernel_mask_cases import mask_case
 from structgen_kernels.choices.chunk_summary import chunk_summary
 from structgen_kernels.choices.step_workspace import Workspace
 from structgen_kernels.dispatch import use_backend

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from canvas_enumeration import chi_square_bound
-from kernel_classes import Law, fast_scans, hard_logits, partition
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_token_classes import Law, fast_scans, hard_logits, partition
 from structgen_kernels import _native
 from structgen_kernels.canvases.class_choice import class_best, class_draw, uniform
 from structgen_kernels.canvases.class_layout import ClassLayout

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import structgen_kernels.canvases.class_scores as scoring
 import torch
-from kernel_classes import LOWEST, PARTITIONS, Law, fast_scans, hard_logits, partition
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_token_classes import LOWEST, PARTITIONS, Law, fast_scans, hard_logits, partition
 from structgen_kernels import _native
 from structgen_kernels.canvases.class_layout import GROUP, ClassLayout
 from structgen_kernels.canvases.class_scores import ClassScores, class_scores
@@ -262,8 +262,7 @@ def test_scores_agree_with_the_pass_of_the_host() -> None:
 @pytest.mark.usefixtures("backend")
 def test_a_real_schema_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     from structgen import JsonPolicy, compile, json_schema
-    from structgen.decode.diffusion.byte_automaton import byte_automaton
-    from structgen.decode.diffusion.token_automaton import lift
+    from structgen.decode.diffusion.token_automaton import byte_automaton, lift
 
     monkeypatch.setattr(scoring, "_CLASSES", 512)
     grammar = json_schema(SCHEMA, policy=JsonPolicy(whitespace="compact"))

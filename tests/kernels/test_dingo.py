@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from canvas_enumeration import Case, Runs, a_case, chi_square, chi_square_bound
-from chain_cases import canvas_tables
+from kernel_chain_cases import canvas_tables
 from structgen_kernels.canvases.canvas_tables import CanvasTables
 from structgen_kernels.canvases.chain_edges import ChainEdges
 from structgen_kernels.canvases.dingo import DingoWorkspace, Filled, dingo

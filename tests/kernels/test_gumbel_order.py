@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from kernel_masks import mask_case
+from kernel_mask_cases import mask_case
 from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.choices.gumbel_order import gumbel_order
 from structgen_kernels.choices.token_order import Order, OrderWorkspace

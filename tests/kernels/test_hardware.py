@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structgen_kernels
 import torch
-from kernel_hardware import maxima_with_nan, rough_interpreter
-from kernel_masks import mask_case
+from kernel_mask_cases import mask_case
+from rough_interpreter import maxima_with_nan, rough_interpreter
 from structgen_kernels.canvases.chain_edges import ChainEdges
 from structgen_kernels.canvases.chain_messages import chain_backward
 from structgen_kernels.canvases.class_layout import ClassLayout

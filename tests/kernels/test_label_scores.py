@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
 from structgen_kernels.canvases.label_scores import ClassLabels, label_scores
 from structgen_kernels.errors import KernelArgumentError
 

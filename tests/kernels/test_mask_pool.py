@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kernel_masks import bitmask_of
+from kernel_mask_cases import bitmask_of
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.masks.apply_mask import apply_mask
 from structgen_kernels.masks.mask_pool import MaskPool, MaskPoolFull

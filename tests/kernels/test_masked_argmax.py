@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from kernel_masks import bitmask_of, mask_case
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_mask_cases import bitmask_of, mask_case
 from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
 from structgen_kernels.choices.masked_argmax import masked_argmax
 from structgen_kernels.choices.step_workspace import Workspace

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from kernel_masks import bitmask_of, mask_case
-from kernel_steps import recorded_step
+from graph_capture import recorded_step
+from kernel_mask_cases import bitmask_of, mask_case
 from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE, Choice
 from structgen_kernels.choices.masked_argmax import masked_argmax
 from structgen_kernels.choices.masked_sample import Shape, Uniforms, masked_sample
@@ -19,7 +19,7 @@ from structgen_kernels.errors import KernelArgumentError, NonFiniteLogitsError
 from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import STREAMS, Noise, exponential, random_words
 
-from structgen.decode.sampler import Multinomial
+from structgen.decode.step.sampler import Multinomial
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEAR = 1e-5

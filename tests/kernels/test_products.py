@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from chain_cases import a_chain_case
+from kernel_chain_cases import a_chain_case
 from structgen_kernels.canvases.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices
 from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from resident_canvases import ResidentToy
+from device_diffusion import ResidentToy
 from toy_canvases import VOCABULARY
 
 import structgen as sg

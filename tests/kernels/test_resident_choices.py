@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from alike import assert_alike
-from guessers import Noisy
-from resident_hash import ResidentHashModel
+from device_hash_model import ResidentHashModel
+from result_equality import assert_alike
+from scripted_drafters import Noisy
 
 from structgen.decode import Greedy, Multinomial, generate
 from structgen.engine import Vocabulary
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.frontends.regex import regex
+from structgen.models.toy.hash import HashModel
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(32, 127)), b"ab", b"true", b'"n": '], eos=[0])
 GRAMMAR = regex('\\{"n": (true|[a-z]{1,2})\\}')

@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from kernel_masks import bitmask_of
+from kernel_mask_cases import bitmask_of
 from structgen_kernels.choices.gumbel_order import gumbel_order
 from structgen_kernels.errors import NonFiniteLogitsError
 from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
+from tests.support.ordered_without_replacement import OrderedWithoutReplacement
+from tests.support.token_orders import TokenOrders
 
-from structgen.decode.awrs import geometric, recursive
-from structgen.decode.ordered_urn import OrderedUrn
-from structgen.models.token_orders import TokenOrders
+from structgen.decode.step.without_replacement import sample_geometric, sample_recursive
 
 
 @pytest.mark.usefixtures("backend")
@@ -44,7 +44,7 @@ def test_what_is_no_law_is_refused() -> None:
         TokenOrders(torch.tensor([[0.0, torch.nan]]), Noise.of(0, 1))
 
 
-@pytest.mark.parametrize("estimator", [recursive, geometric], ids=["recursive", "geometric"])
+@pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric], ids=["recursive", "geometric"])
 def test_weights_are_right_on_average_for_every_token(estimator: object) -> None:
     law = np.array([0.55, 0.25, 0.12, 0.06, 0.02])
     admitted = [False, True, False, True, True]
@@ -54,7 +54,7 @@ def test_weights_are_right_on_average_for_every_token(estimator: object) -> None
     generator = np.random.default_rng(6)
     total, square = np.zeros(5), np.zeros(5)
     for row in range(rows):
-        drawn = estimator(OrderedUrn(orders.row(row), generator), admitted.__getitem__)  # type: ignore[operator]
+        drawn = estimator(OrderedWithoutReplacement(orders.row(row), generator), admitted.__getitem__)  # type: ignore[operator]
         if drawn.token is not None:
             total[drawn.token] += drawn.weight
             square[drawn.token] += drawn.weight**2
@@ -70,6 +70,6 @@ def test_little_mass_is_not_lost() -> None:
     admitted = [False, False, True]
     logits = torch.tensor([[0.0, 0.0, -50.0]])
     orders = TokenOrders(logits, Noise.of(3, 1), count=2)
-    drawn = recursive(OrderedUrn(orders.row(0), np.random.default_rng(0)), admitted.__getitem__)
+    drawn = sample_recursive(OrderedWithoutReplacement(orders.row(0), np.random.default_rng(0)), admitted.__getitem__)
     assert drawn.token == 2
     assert drawn.weight == pytest.approx(math.exp(-50) / 2, rel=1e-5)

@@ -13,7 +13,7 @@ from structgen_kernels.trees.draft_paths import DraftPaths
 from structgen_kernels.trees.tree_following import follow_tree
 
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.decode.speculative.verification.sample_and_match import sample_and_match
+from structgen.methods.verifiers.tree_verification import sample_and_match
 
 
 def random_tree(rng: random.Random, most: int, tokens: int) -> DraftTree:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from kernel_masks import bitmask_of, mask_case
-from kernel_trees import BLOCK, Case, Language, check_case, random_case
+from kernel_mask_cases import bitmask_of, mask_case
+from kernel_tree_cases import BLOCK, Case, Language, check_case, random_case
 from structgen_kernels.choices.choice import CHOSEN, EMPTY, MASSLESS, NON_FINITE
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.masks.mask_rows import MaskRows

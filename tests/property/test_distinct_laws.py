@@ -7,10 +7,10 @@ import random
 import pytest
 
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import EPSILON, Distinct, Grammar, JsonString, choice, repeat, sequence
 from structgen.testing import LAWS, Effort
-from structgen.testing.laws import Law
+from structgen.testing.matcher_laws import MatcherLaw
 
 PIECES = [
     *(b"1,", b",1", b"1,1", b"[1", b"],[", b"1]", b"]]", b".0", b".0,", b"00"),
@@ -57,7 +57,7 @@ GRAMMARS = {
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_each_law_holds_where_few_bytes_are_tokens(name: str, law: Law) -> None:
+def test_each_law_holds_where_few_bytes_are_tokens(name: str, law: MatcherLaw) -> None:
     """A vocabulary of the letters that the grammars need, and pieces that end one item and begin the next."""
     vocabulary = Vocabulary([b"", *PIECES, *LETTERS], eos=[0])
     law(compile(GRAMMARS[name], vocabulary), random.Random(5), SMALL)
@@ -65,7 +65,7 @@ def test_each_law_holds_where_few_bytes_are_tokens(name: str, law: Law) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_each_law_holds_where_every_byte_is_a_token(name: str, law: Law) -> None:
+def test_each_law_holds_where_every_byte_is_a_token(name: str, law: MatcherLaw) -> None:
     """The same with all bytes, where masks come from shared rows and are corrected."""
     vocabulary = Vocabulary([b"", *PIECES, *EVERY_BYTE], eos=[0])
     law(compile(GRAMMARS[name], vocabulary), random.Random(8), SMALL)

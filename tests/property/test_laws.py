@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from grammar_strategies import json_terms, regular_terms, rule_terms, text_terms, vocabularies
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import json_terms, regular_terms, rule_terms, text_terms, vocabularies
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, VocabularyError
@@ -25,8 +25,8 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.testing import LAWS, Effort, ReferenceMatcher, check_laws
-from structgen.testing.laws import Law
-from structgen.testing.observations import finds_member
+from structgen.testing.matcher_laws import MatcherLaw
+from structgen.testing.state_walk import finds_valid_string
 
 SMALL = Effort(walks=2, length=6)
 TEXT_LETTERS = "aé€😀"
@@ -44,7 +44,7 @@ def check(grammar: Grammar, tokens: list[bytes], seed: int) -> None:
         raise
     except VocabularyError:
         vocabulary = Vocabulary(tokens, eos=[0])
-        assert not finds_member(ReferenceMatcher(grammar), vocabulary, fuel=2_000)
+        assert not finds_valid_string(ReferenceMatcher(grammar), vocabulary, fuel=2_000)
         return
     check_laws(constraint, random.Random(seed), SMALL)
 
@@ -120,13 +120,13 @@ def json_value() -> Grammar:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_each_law_holds_for_json(law: Law, json_vocabulary: Vocabulary) -> None:
+def test_each_law_holds_for_json(law: MatcherLaw, json_vocabulary: Vocabulary) -> None:
     """JSON values, with tokens that straddle the joints of the syntax."""
     law(compile(json_value(), json_vocabulary), random.Random(11), Effort(walks=4, length=20))
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_each_law_holds_with_special_tokens_and_several_ends(law: Law) -> None:
+def test_each_law_holds_with_special_tokens_and_several_ends(law: MatcherLaw) -> None:
     """Two EOS ids, padding without bytes, tokens with equal bytes, and special tokens in the grammar."""
     tokens = [b"", b"a", b"b", b"ab", b"<x>", b"", b"ab", b"<", b"x", b">", b"", *([b""] * 30)]
     vocabulary = Vocabulary(tokens, eos=[0, 10], special={4: "<x>", 5: "<y>"})
@@ -139,7 +139,7 @@ def test_each_law_holds_with_special_tokens_and_several_ends(law: Law) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_each_law_holds_without_eos(law: Law) -> None:
+def test_each_law_holds_without_eos(law: MatcherLaw) -> None:
     """A vocabulary without EOS: the matcher accepts, and nothing says so in the mask."""
     vocabulary = Vocabulary([b"a", b"b", b"ab", b"ba", b"aab"])
     law(compile(repeat(choice("ab", sequence(repeat("a"), "b")), 1, 3), vocabulary), random.Random(2), SMALL)

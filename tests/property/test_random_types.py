@@ -8,12 +8,12 @@ import unicodedata
 from typing import Any
 
 import pytest
-from byte_members import BYTES, is_member, random_member
+from byte_membership import BYTES, is_member, random_member
 from pydantic import TypeAdapter
 from type_universe import Universe, spaced, written
 
 from structgen.engine import compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 
 VALUES = 4
 EDITS = 8

@@ -9,8 +9,8 @@ import pytest
 from coverage_page import PAGE, page_with
 from outcome_record import read_keywords
 
-from structgen.grammar.json_schema.coverage import KEYWORDS
-from structgen.grammar.json_schema.reading import CONSTRAINTS
+from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS
+from structgen.frontends.json_schema.report import KEYWORDS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md"), *CHECKOUT.glob("examples/*.md")])

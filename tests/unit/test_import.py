@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from machine_pace import slowness
+from machine_load import slowness
 
 import structgen
 

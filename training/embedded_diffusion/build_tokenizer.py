@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from structgen.models.diffusion import embedded
-from structgen.models.diffusion.embedded.tasks import TASKS, examples
 from structgen.models.diffusion.embedded.tokenizer import Tokenizer
+from training.embedded_diffusion.examples import examples
+from training.embedded_diffusion.tasks import TASKS
 
 FOLDER = Path(embedded.__file__).parent
 

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
-from structgen.models.diffusion.embedded.tasks import TASKS, Example, examples
 from structgen.models.diffusion.embedded.tokenizer import EOS
+from training.embedded_diffusion.examples import Example, examples
+from training.embedded_diffusion.tasks import TASKS
 
 _SPLITS = ("new_combinations", "new_values")
 

@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from structgen.models.diffusion import embedded
-from structgen.models.diffusion.embedded.network import DiffusionNetwork, NetworkShape
-from structgen.models.diffusion.embedded.tasks import examples
+from structgen.models.diffusion.embedded.network import DiffusionNetwork, NetworkShape, save_network
 from structgen.models.diffusion.embedded.tokenizer import EOS, JSON, MASK, TEXT, Tokenizer
-from structgen.models.diffusion.embedded.weights import save_network
+from training.embedded_diffusion.examples import examples
 
 FOLDER = Path(embedded.__file__).parent
 _CHUNK = 40  # batches that are drawn at once and sorted by length

@@ -22,17 +22,13 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 import structgen as sg
-from structgen.decode.diffusion import CommitPolicy, Learned, Static, Threshold, fill_canvas
+from structgen.decode.diffusion import CommitPolicy, Static, Threshold, fill_canvas
+from structgen.methods.policies import Learned
+from structgen.methods.policies.slot_filter import FEATURES, HISTORY, SlotFilter, load_slot_filter, slot_features
 from structgen.models.diffusion import embedded
 from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
-from structgen.models.diffusion.embedded.slot_filter import (
-    FEATURES,
-    HISTORY,
-    SlotFilter,
-    load_slot_filter,
-    slot_features,
-)
-from structgen.models.diffusion.embedded.tasks import TASKS, Example, Split, examples
+from training.embedded_diffusion.examples import Example, Split, examples
+from training.embedded_diffusion.tasks import TASKS
 
 _FILE = Path(embedded.__file__).parent / "slot_filter.json"
 _Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from structgen.cli.failure import DONE
+from structgen.cli.terminal import DONE
 
 __all__ = ["bench"]
 
@@ -59,12 +59,12 @@ def masks(as_json: bool, record: Path | None, details: Path | None, **options: A
     A peer that is not installed is left out, and that is said. Times are wall-clock times: look at the ratios, and
     at the share of samples above 3 ms, which on a busy machine is the scheduler.
     """
-    from structgen.cli.bench.comparison import Comparison, Settings
-    from structgen.cli.bench.tables import markdown
-    from structgen.cli.progress import ProgressLine
+    from structgen.cli.bench.comparison import Comparison, ComparisonSettings
+    from structgen.cli.bench.report import markdown
+    from structgen.cli.terminal import ProgressLine
 
     options["engines"] = tuple(name.strip() for name in options["engines"].split(","))
-    comparison = Comparison(Settings(**options), ProgressLine())
+    comparison = Comparison(ComparisonSettings(**options), ProgressLine())
     summary = comparison.run()
     text = markdown(summary)
     if record is not None:

@@ -1,29 +1,172 @@
-"""The whole comparison: engines take turns over the schemas, then the batch, then memory, each alone."""
+"""The whole comparison.
+
+Engines take turns over the schemas, then over a batch of 256 sequences, then each alone for its memory.
+"""
 
 from __future__ import annotations
 
 import gc
 import platform
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import click
+import numpy as np
 
-from structgen.cli.bench.batch import SEQUENCES, choose, run_batch
-from structgen.cli.bench.cases import Case, can_order, find_data, read_cases
-from structgen.cli.bench.engines import ENGINES, Engine, missing
-from structgen.cli.bench.measure import Tally, run_case
+from structgen.cli.bench.engines import ENGINES, Bits, Engine, Sequence, allows, missing
+from structgen.cli.bench.measurement import (
+    Case,
+    InstanceResult,
+    Tally,
+    Tokenize,
+    can_order,
+    check_instance,
+    find_data,
+    find_tokenizer,
+    read_cases,
+    run_case,
+    tokenizer_of,
+)
 from structgen.cli.bench.memory import measure_memory
-from structgen.cli.bench.statistics import ratios_of, spread_of, times_of
-from structgen.cli.bench.tokens import find_tokenizer, tokenizer_of
-from structgen.cli.failure import Failure
-from structgen.cli.progress import ProgressLine
+from structgen.cli.bench.report import ratios_of, spread_of, times_of
+from structgen.cli.terminal import Failure, ProgressLine
 
-__all__ = ["Comparison", "Settings"]
+__all__ = [
+    "SCHEMAS",
+    "SEQUENCES",
+    "STEPS_PER_TURN",
+    "BatchSchema",
+    "Comparison",
+    "ComparisonSettings",
+    "choose_batch_schemas",
+    "run_batch",
+]
+
+SEQUENCES: Final = 256
+SCHEMAS: Final = 32
+_MIN_TOKENS: Final = 16
+_MAX_TOKENS: Final = 300
+_TIMED_STEPS: Final = 300
+STEPS_PER_TURN: Final = (1, 50)
+"""So many steps an engine takes before the next one takes as many."""
+
+
+class BatchSchema:
+    """A schema with the tokens of a valid instance that every engine accepts, and the compiled schema by engine."""
+
+    __slots__ = ("compiled", "tokens")
+
+    def __init__(self, tokens: list[int], compiled: dict[str, Any]) -> None:
+        self.tokens = tokens
+        self.compiled = compiled
+
+
+def choose_batch_schemas(engines: list[Engine], cases: Iterable[Case], tokenize: Tokenize) -> list[BatchSchema]:
+    """Return a course for the first schemas of ``cases`` on which all engines agree; at most ``SCHEMAS``."""
+    courses: list[BatchSchema] = []
+    for case in cases:
+        if len(courses) == SCHEMAS:
+            break
+        texts = [instance.ordered or instance.text for instance in case.instances if instance.is_valid]
+        sizes = ((tokens, len(tokens)) for tokens in map(tokenize, texts))
+        tokens = next((tokens for tokens, size in sizes if _MIN_TOKENS <= size <= _MAX_TOKENS), None)
+        course = None if tokens is None else _batch_schema(engines, case, tokens)
+        if course is not None:
+            courses.append(course)
+    return courses
+
+
+def _batch_schema(engines: list[Engine], case: Case, tokens: list[int]) -> BatchSchema | None:
+    compiled = {}
+    for engine in engines:
+        try:
+            compiled[engine.name] = engine.compile(case.schema)
+            verdict = check_instance(engine.start(compiled[engine.name]), tokens, len(tokens), [])
+        except Exception:  # any refusal counts, whatever its class in the engine
+            return None
+        if verdict is not InstanceResult.ACCEPTED:
+            return None
+    return BatchSchema(tokens, compiled)
+
+
+@final
+class _Rows:
+    """The sequences of one engine; a sequence at its end begins again."""
+
+    def __init__(self, engine: Engine, courses: list[BatchSchema]) -> None:
+        self._engine, self._courses = engine, courses
+        self._places: list[int] = []
+        self._sequences: list[Sequence] = []
+        copies = -(-SEQUENCES // len(courses))
+        for row in range(SEQUENCES):
+            course = courses[row % len(courses)]
+            place = len(course.tokens) * (row // len(courses)) // copies
+            sequence = self._start(course)
+            for token in course.tokens[:place]:
+                sequence.accept(token)
+            self._sequences.append(sequence)
+            self._places.append(place)
+        self._words: Bits = np.zeros((SEQUENCES, self._sequences[0].words.shape[1]), dtype=np.int32)
+        self._fill = engine.batch(self._sequences, self._words)
+
+    def steps(self, count: int, *, check: bool) -> list[float]:
+        """Fill all rows and accept a token in each, ``count`` times; return the microseconds of each fill.
+
+        Raises:
+            AssertionError: a mask does not allow the token, where masks are checked.
+        """
+        times = []
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            self._fill()
+            times.append((time.perf_counter_ns() - start) / 1000)
+            if self._accept(check=check):
+                self._fill = self._engine.batch(self._sequences, self._words)
+        return times
+
+    def _accept(self, *, check: bool) -> bool:
+        """Accept the next token of every sequence; return whether a sequence began again."""
+        is_changed = False
+        for row, sequence in enumerate(self._sequences):
+            course, place = self._courses[row % len(self._courses)], self._places[row]
+            token = course.tokens[place]
+            if check and not allows(self._words, token, row):
+                raise AssertionError(f"{self._engine.name}: row {row} of a batch does not allow token {token}")
+            sequence.accept(token)
+            self._places[row] = place + 1
+            if place + 1 == len(course.tokens):
+                self._sequences[row], self._places[row] = self._start(course), 0
+                is_changed = True
+        return is_changed
+
+    def _start(self, course: BatchSchema) -> Sequence:
+        return self._engine.start(course.compiled[self._engine.name])
+
+
+def run_batch(engines: list[Engine], courses: list[BatchSchema]) -> dict[int, dict[str, list[float]]]:
+    """Return the microseconds that each timed fill of all rows took, by the number of calls in a row and by engine.
+
+    Raises:
+        AssertionError: a mask of the batch does not allow the token that comes next.
+    """
+    rows = [_Rows(engine, courses) for engine in engines]
+    for one in rows:
+        one.steps(max(len(course.tokens) for course in courses), check=True)
+    answer: dict[int, dict[str, list[float]]] = {}
+    for calls in STEPS_PER_TURN:
+        samples: dict[str, list[float]] = {engine.name: [] for engine in engines}
+        for block in range(_TIMED_STEPS // calls):
+            for turn in range(len(rows)):
+                index = (block + turn) % len(rows)
+                samples[engines[index].name] += rows[index].steps(calls, check=False)
+        answer[calls] = samples
+    return answer
+
 
 OURS: Final = "structgen"
 _BATCH_CANDIDATES: Final = 200
@@ -31,7 +174,7 @@ _SLOWEST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ComparisonSettings:
     """The options of ``structgen bench masks``; ``schemas`` is None for all."""
 
     data: Path | None
@@ -52,7 +195,7 @@ class Comparison:
         Failure: an engine is unknown, or there is no data, no tokenizer or no engine.
     """
 
-    def __init__(self, settings: Settings, progress: ProgressLine) -> None:
+    def __init__(self, settings: ComparisonSettings, progress: ProgressLine) -> None:
         self._settings = settings
         self._progress = progress
         self._data = find_data(settings.data)
@@ -124,7 +267,7 @@ class Comparison:
     def _batch(self, engines: list[Engine]) -> dict[str, Any]:
         self._progress("batch", 0, None)
         cases = read_cases(self._data, _BATCH_CANDIDATES, self._settings.seed, order=self._order)
-        courses = choose(engines, cases, self._tokenize)
+        courses = choose_batch_schemas(engines, cases, self._tokenize)
         if not courses:
             return {"schemas": 0}
         with _without_collection():

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from structgen.engine import Vocabulary, compile, fill_masks
-from structgen.grammar.json_schema import forget_known, json_schema
+from structgen.frontends.json_schema import forget_known, json_schema
 
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
 

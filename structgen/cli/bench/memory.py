@@ -53,29 +53,27 @@ def measure_memory(engine: str, work: dict[str, Any]) -> Memory | None:
     return Memory(**json.loads(answer.splitlines()[-1]))
 
 
-def _alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> Memory:
-    from structgen.cli.bench.cases import read_cases
+def _measure_alone(engine: str, data: str, count: int | None, seed: int, tokenizer: str, most: int) -> Memory:
     from structgen.cli.bench.engines import ENGINES
-    from structgen.cli.bench.measure import Tally, run_case
-    from structgen.cli.bench.tokens import tokenizer_of
+    from structgen.cli.bench.measurement import Tally, read_cases, run_case, tokenizer_of
 
     tokenize = tokenizer_of(Path(tokenizer))
     gc.collect()
-    before = _resident("VmRSS")
+    before = _resident_mib("VmRSS")
     made = ENGINES[engine](Path(tokenizer))
     gc.collect()
-    loaded = _resident("VmRSS")
+    loaded = _resident_mib("VmRSS")
     _RESET.write_text("5", encoding="ascii")  # the high-water mark falls to what is resident now
     for case in read_cases(Path(data), count, seed, order=False):
         run_case(made, Tally(), case, tokenize, most)
-    return Memory(loaded - before, _resident("VmHWM") - loaded)
+    return Memory(loaded - before, _resident_mib("VmHWM") - loaded)
 
 
-def _resident(field: str) -> float:
+def _resident_mib(field: str) -> float:
     """A field of this process's status, in MiB."""
     lines = _STATUS.read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(_alone(**json.loads(sys.argv[1])))))
+    sys.stdout.write(json.dumps(asdict(_measure_alone(**json.loads(sys.argv[1])))))

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.diffusion.denoising import denoise, denoise_live
+from structgen.decode.diffusion.forward_pass import denoise, denoise_live
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.errors import GenerationError
-from structgen.models.diffusion.protocol import CachingDenoiser
+from structgen.models.protocol.diffusion import CachingDenoiser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from structgen.decode.diffusion.canvas_sampler import CanvasSampler
-    from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior, Completion
-    from structgen.decode.diffusion.reuse import Reuse
-    from structgen.models.diffusion.protocol import Denoiser
+    from structgen.decode.diffusion.forward_pass import Reuse
+    from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior, CanvasSampler, Completion
+    from structgen.models.protocol.diffusion import Denoiser
 
 __all__ = ["CanvasRun", "Denoised", "Snapshot"]
 
@@ -249,7 +248,7 @@ class CanvasRun:
 
 @final
 class _ReusingPasses:
-    """Passes over the live slots of one canvas; see ``structgen.decode.diffusion.reuse``."""
+    """Passes over the live slots of one canvas; see ``structgen.decode.diffusion.forward_pass``."""
 
     def __init__(self, reuse: Reuse, denoiser: CachingDenoiser) -> None:
         self.denoiser = denoiser

@@ -1,16 +1,21 @@
-"""Which slots of a completion are committed: the contract of commit policies.
+"""Commit policies: which slots of a completion are committed in a step.  The contract, and the three of the core.
 
 Every policy takes what it commits from ONE completion of the canvas, so that whatever it picks can be completed: a
 policy decides about quality and about forward passes, never about validity.
 
-The slot in which the member ends is committed after all slots of the member itself, and the slots behind it never: once
+The slot in which the output ends is committed after all slots of the output itself, and the slots after it never: once
 the end is there they are forced.  Confidence alone would fix the end first, since a model is surest of padding, and
-with it the length of a text of which nothing is written yet.
+with it the length of an output of which nothing is written yet.
+
+``Static`` commits a fixed number of slots, ``Threshold`` all that are sure enough, ``Factor`` as many as are sure
+enough together.  More are in ``structgen.methods.policies``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +24,18 @@ if TYPE_CHECKING:
 
     from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised
 
-__all__ = ["Chooser", "CommitPolicy", "Committer", "SlotChoice", "SlotRanking", "advance_by", "rank_slots"]
+__all__ = [
+    "Chooser",
+    "CommitPolicy",
+    "Committer",
+    "Factor",
+    "SlotChoice",
+    "SlotRanking",
+    "Static",
+    "Threshold",
+    "advance_by",
+    "rank_slots",
+]
 
 
 class Committer(Protocol):
@@ -124,3 +140,138 @@ def rank_slots(
     content, ending = among[~is_end], among[is_end][:1]
     order = np.argsort(-scores[content], kind="stable")
     return SlotRanking(np.concatenate([content[order], ending]), bool(len(ending)))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Commits a number of slots that is known in advance.
+
+    With ``steps``, the ``m`` slots that the first completion of a block has to fill are spread over so many steps,
+    ``m // steps`` in each and one more in the first ``m % steps``.  What lies behind the end of the member is not
+    counted, and what a grammar forces in the meantime costs no step, so that a block may take fewer.
+
+    Attributes:
+        steps: for each block, or for the whole canvas where there are no blocks; None to count slots instead.
+        per_step: slots in every step.
+        remasking: ``"low_confidence"`` commits the slots whose tokens are surest given the language, ``"random"`` any.
+
+    Source: S. Nie et al., "Large Language Diffusion Models" (2025, arXiv 2502.09992); there confidence is that of the
+    model alone, and the end of the text is a slot like all others.
+    """
+
+    steps: int | None = None
+    per_step: int = 1
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"Static: steps must be at least 1, or None to commit per_step slots; found {self.steps}")
+        if self.per_step < 1:
+            raise ValueError(f"Static: per_step must be at least 1; found {self.per_step}")
+        if self.steps is not None and self.per_step != 1:
+            raise ValueError(
+                f"Static: steps and per_step exclude each other; found steps={self.steps}, per_step={self.per_step}"
+            )
+        if self.remasking not in ("low_confidence", "random"):
+            raise ValueError(f"Static: remasking must be 'low_confidence' or 'random'; found {self.remasking!r}")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether slots are committed one by one."""
+        return self.steps is None and self.per_step == 1
+
+    def start(self) -> _StaticCommitter:
+        """See ``CommitPolicy.start``."""
+        return _StaticCommitter(self)
+
+
+@final
+class _StaticCommitter:
+    def __init__(self, policy: Static) -> None:
+        self._policy = policy
+        self._block: tuple[int, int] | None = None
+        self._slots = 0
+        self._step = 0
+
+    def advance(self, run: CanvasRun, /) -> None:
+        """See ``Committer.advance``."""
+        denoised = run.denoise()
+        is_random = self._policy.remasking == "random"
+        ranking = rank_slots(run, denoised, run.generator.random(len(run.canvas)) if is_random else None)
+        if run.block != self._block:
+            self._block, self._slots, self._step = run.block, len(ranking.slots), 0
+        run.commit(ranking.front(self._count()), denoised.completion)
+        self._step += 1
+
+    def _count(self) -> int:
+        if self._policy.steps is None:
+            return self._policy.per_step
+        each, more = divmod(self._slots, self._policy.steps)
+        return each + (self._step < more)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Commits every slot whose token is at least so probable given the language, and always the surest one.
+
+    Theorem 1 of the source: where each of ``n`` tokens has a marginal probability above ``1 - e`` and
+    ``(n + 1) e <= 1``, together they are the most probable joint choice of their slots, whatever joint law has these
+    marginals.  Here the marginals are those of the law restricted to the language, so the joint law is that, too; how
+    near the law of one pass is to the model's own the theorem does not say.
+
+    Attributes:
+        confidence: above 0, at most 1.
+
+    Source: C. Wu et al., "Fast-dLLM" (2025, arXiv 2505.22618).
+    """
+
+    confidence: float = 0.9
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence <= 1:
+            raise ValueError(f"Threshold: confidence must be above 0 and at most 1; found {self.confidence!r}")
+
+    def start(self) -> Chooser:
+        """See ``CommitPolicy.start``."""
+        return Chooser(self._choose)
+
+    def _choose(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
+        ranking = rank_slots(run, denoised)
+        return ranking.passing(denoised.confidence[ranking.slots] >= self.confidence)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Commits the ``n`` surest slots, for the largest ``n`` with ``(n + 1) (1 - c) < factor``.
+
+    ``c`` is the least confidence among the ``n``, given the language.  With a factor of 1 this is the condition of the
+    theorem (see ``Threshold``) read as a rule: the more slots, the surer each has to be.
+
+    Attributes:
+        factor: above 0; larger ones commit more.
+
+    Source: C. Wu et al., "Fast-dLLM" (2025, arXiv 2505.22618).
+    """
+
+    factor: float = 1.0
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise ValueError(f"Factor: factor must be above 0 and finite; found {self.factor!r}")
+
+    def start(self) -> Chooser:
+        """See ``CommitPolicy.start``."""
+        return Chooser(self._choose)
+
+    def _choose(self, run: CanvasRun, denoised: Denoised, /) -> NDArray[np.intp]:
+        ranking = rank_slots(run, denoised)
+        least = np.minimum.accumulate(denoised.confidence[ranking.slots])
+        fitting = (np.arange(len(least)) + 2) * (1 - least) < self.factor
+        return ranking.front(int(np.argmin(fitting)) if not fitting.all() else len(fitting))

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from structgen.decode.diffusion.canvas_end import finish_reason, member_tokens
+from structgen.decode.diffusion.canvas import canvas_constraint, finish_reason, first_canvas, mask_of, output_tokens
 from structgen.decode.diffusion.canvas_run import CanvasRun
-from structgen.decode.diffusion.canvas_sampler import CanvasSampler, Dingo
-from structgen.decode.diffusion.canvas_start import canvas_constraint, first_canvas, mask_of
-from structgen.decode.diffusion.commit_policy import CommitPolicy
-from structgen.decode.diffusion.filling import Filling
+from structgen.decode.diffusion.commit_policy import CommitPolicy, Static
 from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.diffusion.policies.static import Static
-from structgen.decode.result import Result, Stats, Step
+from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
+from structgen.decode.diffusion.unmasking import Filling
+from structgen.decode.step.result import Result, Stats, Step
 from structgen.errors import GenerationError
-from structgen.models.diffusion.protocol import DiffusionModel
+from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from structgen.decode.diffusion.canvas_run import Snapshot
+    from structgen.decode.diffusion.forward_pass import Reuse
     from structgen.decode.diffusion.posterior import Canvas
-    from structgen.decode.diffusion.reuse import Reuse
     from structgen.engine import Constraint, Vocabulary
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
@@ -74,7 +72,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
         prompt: a text, or the messages of a chat.
         grammar: a grammar, compiled here, or a constraint that was compiled for the model's vocabulary.
         canvas: how many slots; or the token ids of the slots, with ``FREE`` or the model's MASK in those that are to be
-            filled; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas_length``).
+            filled; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas``).
         policy: which slots of a completion are committed; None for ``Static()``, one in each step.
         sampler: how a completion is taken.
         temperature: of the laws of the slots.
@@ -106,7 +104,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
     language = canvas_language(constraint, ambiguity="counted")
     ids = model.encode_prompt(prompt, chat=chat)
     first = first_canvas(canvas, language, model, len(ids), mask_token, block)
-    told = _Told(first, stream)
+    told = _CommitLog(first, stream)
     denoiser = model.start(ids)
     try:
         run = CanvasRun(
@@ -158,7 +156,7 @@ def _fill(run: CanvasRun, policy: CommitPolicy) -> None:
 
 
 @final
-class _Told:
+class _CommitLog:
     """Keeps what is committed, and passes it on."""
 
     def __init__(self, canvas: Canvas, stream: Callable[[Snapshot], object] | None) -> None:
@@ -175,10 +173,10 @@ class _Told:
 
 
 def _result(
-    run: CanvasRun, told: _Told, constraint: Constraint, policy: CommitPolicy, *, prompt_tokens: int, began: float
+    run: CanvasRun, told: _CommitLog, constraint: Constraint, policy: CommitPolicy, *, prompt_tokens: int, began: float
 ) -> Result:
     vocabulary = constraint.vocabulary
-    tokens = member_tokens(run.canvas, vocabulary)
+    tokens = output_tokens(run.canvas, vocabulary)
     has_stop = len(tokens) < len(run.canvas)
     reason = finish_reason(constraint, tokens, has_stop=has_stop)
     steps = []

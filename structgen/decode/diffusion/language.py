@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from structgen.decode.diffusion.byte_automaton import MOST_STATES, byte_automaton, check_finite_checks
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.decode.diffusion.token_automaton import lift
+from structgen.decode.diffusion.token_automaton import MAX_STATES, byte_automaton, check_finite_checks, lift
 from structgen.engine.network import recurs
 from structgen.errors import LimitExceeded
 
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.posterior import CanvasLanguage
     from structgen.engine.constraint import Constraint
 
-__all__ = ["MOST_EDGES", "MOST_RECURRING_STATES", "canvas_language", "regular_language"]
+__all__ = ["MAX_EDGES", "MAX_RECURSIVE_STATES", "canvas_language", "regular_language"]
 
-MOST_EDGES: Final = 250_000
+MAX_EDGES: Final = 250_000
 """Edges of an automaton over tokens, beyond which a constraint that recurs is treated as context-free."""
 
-MOST_RECURRING_STATES: Final = 2_000
+MAX_RECURSIVE_STATES: Final = 2_000
 """States of the automaton over bytes, before it is minimised, beyond which a constraint that recurs is context-free.
 
 Most of these have infinitely many, each of which may take longer to make than the one before.
@@ -75,7 +74,7 @@ def _finite(constraint: Constraint) -> RegularLanguage:
         raise LimitExceeded(
             "diffusion decoding",
             limit="MOST_STATES",
-            maximum=MOST_STATES,
+            maximum=MAX_STATES,
             evidence="what the grammar counts (lengths of an address, say) makes an automaton of more states",
             remedy="leave out a bound, or a format: JsonPolicy(formats='annotation')",
         )
@@ -84,10 +83,10 @@ def _finite(constraint: Constraint) -> RegularLanguage:
 
 def _small(constraint: Constraint) -> RegularLanguage | None:
     try:
-        automaton = byte_automaton(constraint, most_states=MOST_RECURRING_STATES)
+        automaton = byte_automaton(constraint, most_states=MAX_RECURSIVE_STATES)
         lifted = None if automaton is None else lift(automaton, constraint.vocabulary)
     except LimitExceeded:
         return None  # a chart may do with less
-    if lifted is None or len(lifted.source) > MOST_EDGES:
+    if lifted is None or len(lifted.source) > MAX_EDGES:
         return None
     return RegularLanguage(lifted, constraint.vocabulary)

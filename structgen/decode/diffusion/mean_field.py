@@ -1,27 +1,28 @@
-"""What one forward pass says of a canvas: an independent law over tokens for each free slot.
+"""Mean-field distribution of a canvas: what one forward pass says of each free slot, independently of the others.
 
-The law of a slot is the softmax of its logits over the temperature.  Logits count as at least ``LOWEST`` below the
-slot's largest, so that every token has a chance: half precision turns small probabilities into zeros, and a language
-all of whose members contain one of these would have no mass at all, though the model never said so.
+``HostLogits`` are the logits of those slots in an array, with their sums, maxima and sums by token class.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
+from structgen_kernels import _native
 
-from structgen.decode.diffusion.host_logits import HostLogits, scaled
 from structgen.errors import GenerationError
-from structgen.models.diffusion.protocol import LOWEST
+from structgen.models.protocol.diffusion import LOWEST, TokenClasses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from structgen.models.diffusion.protocol import SlotLogits
+    from structgen.models.protocol.diffusion import ClassLogits, SlotLogits
 
-__all__ = ["FREE", "LOWEST", "MeanField"]
+__all__ = ["FREE", "LOWEST", "HostLogits", "MeanField", "scaled"]
 
 FREE: Final = -1
 """What a free slot holds on the decoding side, whatever id the model's MASK has."""
@@ -120,3 +121,235 @@ class MeanField:
         logits = self.slot_logits.at(tokens[self.free])
         found[self.free] = self.scaled(logits, self.largest) - self.log_norms()
         return found
+
+
+_SMALL: Final = 1 << 16
+"""Logits in all, below which numpy is as fast as a native pass."""
+
+
+def scaled(
+    logits: NDArray[np.floating], largest: NDArray[np.floating] | np.floating, scale: float
+) -> NDArray[np.float64]:
+    """Logits of slots whose largest one is given, over the temperature, from ``LOWEST`` to 0."""
+    return np.maximum((logits.astype(np.float64) - largest) * scale, LOWEST)
+
+
+@final
+class HostLogits:
+    """See ``SlotLogits``.
+
+    Args:
+        values: float32 or float64 ``[rows, size]``.
+
+    Attributes:
+        is_native: whether passes over all logits are native ones, which read float32.
+    """
+
+    __slots__ = ("_largest", "is_native", "values")
+
+    def __init__(self, values: NDArray[np.floating]) -> None:
+        self.values: NDArray[np.floating] = np.ascontiguousarray(values)
+        self.is_native = self.values.dtype == np.float32 and self.values.size >= _SMALL
+        self._largest: NDArray[np.floating] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See ``SlotLogits.shape``."""
+        return self.values.shape
+
+    def largest(self) -> NDArray[np.floating]:
+        """See ``SlotLogits.largest``."""
+        if self._largest is None:
+            if self.is_native:
+                self._largest = _native.row_maxima(self.values.view(np.float32))
+            elif self.values.size:
+                self._largest = np.asarray(self.values.max(axis=1))
+            else:
+                self._largest = np.full(len(self.values), -np.inf, dtype=self.values.dtype)
+        return self._largest
+
+    def at(self, tokens: NDArray[np.int32], /) -> NDArray[np.floating]:
+        """See ``SlotLogits.at``."""
+        found: NDArray[np.floating] = self.values[np.arange(len(tokens)), tokens]
+        return found
+
+    def log_norms(self, scale: float, /) -> NDArray[np.float64]:
+        """See ``SlotLogits.log_norms``."""
+        everything = TokenClasses(np.zeros(self.shape[1], dtype=np.int32), 1)
+        return self.by_class(everything, scale).log_norms()
+
+    def by_class(self, classes: TokenClasses, scale: float, /) -> ClassLogits:
+        """See ``SlotLogits.by_class``."""
+        if self.is_native:
+            return _NativeClasses(self.values.view(np.float32), self.largest().view(np.float32), classes, scale)
+        return _ReferenceClasses(self.values, self.largest(), classes, scale)
+
+    def leading(
+        self, classes: TokenClasses, log_factors: NDArray[np.float64], scale: float, count: int, /
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """See ``SlotLogits.leading``."""
+        tokens = np.empty((len(self.values), count), dtype=np.int32)
+        found = np.empty((len(self.values), count))
+        for row, logits in enumerate(self.values):
+            values = scaled(logits, self.largest()[row], scale) + log_factors[row][classes.of]
+            for place in range(count):
+                tokens[row, place] = values.argmax()
+                found[row, place] = values[tokens[row, place]]
+                values[tokens[row, place]] = -np.inf
+        return tokens, found
+
+    def take(self, rows: NDArray[np.intp], /) -> HostLogits:
+        """See ``SlotLogits.take``."""
+        return HostLogits(self.values[rows])
+
+    def raised(self, rows: NDArray[np.intp], tokens: NDArray[np.int32], by: NDArray[np.float32], /) -> HostLogits:
+        """See ``SlotLogits.raised``."""
+        values = self.values.copy()
+        values[rows, tokens] += by
+        return HostLogits(values)
+
+    def host(self, row: int, /) -> NDArray[np.floating]:
+        """See ``SlotLogits.host``."""
+        found: NDArray[np.floating] = self.values[row]
+        return found
+
+    def host_all(self) -> NDArray[np.floating]:
+        """See ``SlotLogits.host_all``."""
+        return self.values
+
+
+class _HostClasses(ABC):
+    """See ``ClassLogits``: what follows from sums."""
+
+    def __init__(self) -> None:
+        self._log_norms: NDArray[np.float64] | None = None
+
+    @abstractmethod
+    def _sums(self) -> NDArray[np.float64]:
+        """Sums of ``exp(x)`` by class, float64 ``[rows, classes]``."""
+
+    @abstractmethod
+    def _moments(self) -> NDArray[np.float64]:
+        """Sums of ``x exp(x)`` by class, float64 ``[rows, classes]``."""
+
+    def log_norms(self) -> NDArray[np.float64]:
+        if self._log_norms is None:
+            self._log_norms = np.log(self._sums().sum(axis=1))
+        return self._log_norms
+
+    def log_sums(self) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore"):
+            logs: NDArray[np.float64] = np.log(self._sums())
+        return logs - self.log_norms()[:, None]
+
+    def mean_logs(self) -> NDArray[np.float64]:
+        norms = self.log_norms()[:, None]
+        made: NDArray[np.float64] = (self._moments() - self._sums() * norms) / np.exp(norms)
+        return made
+
+
+@final
+class _NativeClasses(_HostClasses):
+    def __init__(
+        self, values: NDArray[np.float32], largest: NDArray[np.float32], classes: TokenClasses, scale: float
+    ) -> None:
+        super().__init__()
+        self._values, self._largest, self._scale = values, largest, scale
+        self._layout = classes.layout("native", _native.ClassLayout)
+        self._maxima: NDArray[np.float32] | None = None
+        self._found: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # sums, and those of chunks
+
+    def maxima(self) -> NDArray[np.floating]:
+        if self._maxima is None and self._found is None:  # sums are wanted next, and found in the same pass
+            sums, by_chunk, _, self._maxima = self._pass(with_maxima=True)
+            self._found = sums, by_chunk
+        if self._maxima is None:
+            self._maxima = self._layout.maxima(self._values)
+        return self._maxima
+
+    def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
+        wanted = np.asarray(self.maxima()[rows, classes], dtype=np.float32)
+        return self._layout.find(self._values, rows, classes, wanted)
+
+    def draw(
+        self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
+    ) -> NDArray[np.int32]:
+        return self._layout.draw(self._values, self._scale, self._largest, *self._by_chunk(), rows, classes, uniform)
+
+    def _sums(self) -> NDArray[np.float64]:
+        return self._by_chunk()[0]
+
+    def _moments(self) -> NDArray[np.float64]:
+        moments = self._pass(with_moments=True)[2]
+        if moments is None:
+            raise RuntimeError("moments were asked for")
+        return moments
+
+    def _by_chunk(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if self._found is None:
+            sums, by_chunk, _, _ = self._pass()
+            self._found = sums, by_chunk
+        return self._found
+
+    def _pass(
+        self, *, with_moments: bool = False, with_maxima: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.float32] | None]:
+        return self._layout.sums(
+            self._values, self._scale, self._largest, with_moments=with_moments, with_maxima=with_maxima
+        )
+
+
+@final
+class _ReferenceClasses(_HostClasses):
+    def __init__(
+        self, values: NDArray[np.floating], largest: NDArray[np.floating], classes: TokenClasses, scale: float
+    ) -> None:
+        super().__init__()
+        self._values, self._largest, self._classes, self._scale = values, largest, classes, scale
+        self._maxima: NDArray[np.floating] | None = None
+        self._found: NDArray[np.float64] | None = None
+
+    def maxima(self) -> NDArray[np.floating]:
+        if self._maxima is None:
+            values, sizes = self._values, self._classes.sizes
+            order = np.argsort(self._classes.of, kind="stable")
+            present = np.flatnonzero(sizes)
+            starts = (np.cumsum(sizes) - sizes)[present]
+            self._maxima = np.full((len(values), self._classes.count), -np.inf, dtype=values.dtype)
+            self._maxima[:, present] = np.maximum.reduceat(values[:, order], starts, axis=1)
+        return self._maxima
+
+    def best(self, rows: NDArray[np.int64], classes: NDArray[np.int32], /) -> NDArray[np.int32]:
+        maxima = self.maxima()
+        found = np.empty(len(rows), dtype=np.int32)
+        for index, (row, of) in enumerate(zip(rows.tolist(), classes.tolist(), strict=True)):
+            found[index] = np.flatnonzero((self._classes.of == of) & (self._values[row] == maxima[row, of]))[0]
+        return found
+
+    def draw(
+        self, rows: NDArray[np.int64], classes: NDArray[np.int32], uniform: NDArray[np.float64], /
+    ) -> NDArray[np.int32]:
+        drawn = np.empty(len(rows), dtype=np.int32)
+        for index, (row, of) in enumerate(zip(rows.tolist(), classes.tolist(), strict=True)):
+            members = np.flatnonzero(self._classes.of == of)
+            exponents = scaled(self._values[row, members], self._largest[row], self._scale)
+            running = np.cumsum(np.exp(exponents))
+            at = int(np.searchsorted(running, uniform[index] * running[-1], side="right"))
+            drawn[index] = members[min(at, len(members) - 1)]
+        return drawn
+
+    def _sums(self) -> NDArray[np.float64]:
+        if self._found is None:
+            self._found = self._by_class(np.exp)
+        return self._found
+
+    def _moments(self) -> NDArray[np.float64]:
+        return self._by_class(lambda exponents: np.exp(exponents) * exponents)
+
+    def _by_class(self, of_scaled: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Sums over the tokens of each class of a function of their scaled logits."""
+        made = np.empty((len(self._values), self._classes.count))
+        for row, values in enumerate(self._values):
+            exponents = scaled(values, self._largest[row], self._scale)
+            made[row] = np.bincount(self._classes.of, of_scaled(exponents), self._classes.count)
+        return made

@@ -1,22 +1,13 @@
-"""The contract between languages, samplers and commit policies of diffusion models.
+"""The contract between languages, samplers and commit policies of diffusion models, and the canvas samplers.
 
-One forward pass of a diffusion model gives every free slot of a canvas a law of its own: the *mean-field law* is their
-product.  Almost all of its mass spells nothing that the grammar allows.  A ``CanvasLanguage`` restricts it to the
-canvases that spell a member of the language, and the result, a ``CanvasPosterior``, answers everything that a decoder
-asks: the most probable completion, an exact draw, what every slot is then likely to hold, and how much mass there was.
-
-Whatever is committed is taken from ONE completion: any subset of a valid canvas can be completed, however many slots
-are committed at once, so that no trial and no repair is needed.
-
-A member may be shorter than the canvas.  The slots after it hold EOS, and what the model says about them is either
-left out of account (``tail="free"``) or counted as any other slot (``tail="scored"``).  The first is for finding one
-good member: a model that is not sure of every padding slot would pay for each, and prefer long members.  The second is
-for samplers that promise a law over canvases.
+A ``CanvasLanguage`` restricts the mean-field distribution of a step to valid canvases: a ``CanvasPosterior``.  A
+``CanvasSampler`` takes one completion of it: the most probable one (``Dingo``) or an exact sample (``Posterior``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +16,17 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.mean_field import MeanField
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["Canvas", "CanvasLanguage", "CanvasPosterior", "Completion", "Leaders", "Tail"]
+__all__ = [
+    "Canvas",
+    "CanvasLanguage",
+    "CanvasPosterior",
+    "CanvasSampler",
+    "Completion",
+    "Dingo",
+    "Leaders",
+    "Posterior",
+    "Tail",
+]
 
 Canvas: TypeAlias = "NDArray[np.int32]"
 """Token ids, ``[slots]``, and ``FREE`` (see ``structgen.decode.diffusion.mean_field``) where a slot is free."""
@@ -130,3 +131,86 @@ class CanvasLanguage(Protocol):
         Grammar-forced slots cost no forward pass.  A slot that only a tail can hold counts as forced to the first EOS.
         The canvas is returned as it is where it is not completable.
         """
+
+
+@runtime_checkable
+class CanvasSampler(Protocol):
+    """Takes one completion at each step, of which a commit policy then commits some slots; a value.
+
+    Attributes:
+        target: in words, what a step takes.
+        lossless: whether ONE step that commits everything samples the model's law given the language.
+        tail: how slots after the member count; see ``structgen.decode.diffusion.posterior``.
+    """
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def lossless(self) -> bool: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether it draws no random numbers."""
+
+    def complete(self, posterior: CanvasPosterior, generator: np.random.Generator, /) -> Completion:
+        """Take a completion.
+
+        Raises:
+            GenerationError: there is none.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Dingo:
+    """The most probable completion of each step.
+
+    Source: T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs" (2025, arXiv 2505.23061); here in
+    logarithms, on the model's marginals in every free slot, over all slots that are left, and ending in acceptance.
+    """
+
+    target: ClassVar[str] = "the most probable completion of each step under the mean-field law"
+    lossless: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = True
+    tail: ClassVar[Tail] = "free"
+
+    def complete(self, posterior: CanvasPosterior, generator: np.random.Generator, /) -> Completion:
+        """See ``CanvasSampler.complete``."""
+        del generator
+        return posterior.best()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """An exact draw from the mean-field law of each step, given that the canvas spells a member.
+
+    Over several steps this is not the model's law given the language: each step conditions anew.  ``SMC`` corrects it.
+
+    Attributes:
+        tail: ``"scored"`` counts what the model says about padding, as its own law does.
+
+    Source: M. Dang and S. Ermon (2026, arXiv 2607.07026).
+    """
+
+    tail: Tail = "free"
+
+    target: ClassVar[str] = "the mean-field law of each step, given the language"
+    deterministic: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.tail not in ("free", "scored"):
+            raise ValueError(f"Posterior: tail must be 'free' or 'scored'; found {self.tail!r}")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether one step that commits everything samples the model's own law given the language."""
+        return self.tail == "scored"
+
+    def complete(self, posterior: CanvasPosterior, generator: np.random.Generator, /) -> Completion:
+        """See ``CanvasSampler.complete``."""
+        return posterior.draw(generator)

@@ -2,6 +2,8 @@
 
 The page is one file without network, libraries or data in its script: every slot is an element that says when it was
 filled and how sure the model was, and a script shows and hides them.  Without scripts it shows the finished canvas.
+
+``slot_text`` shows slots as people read them: every character is visible, and none acts on a terminal or a page.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Self, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.diffusion.slot_text import slot_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +25,49 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.decode.diffusion.canvas_run import Snapshot
-    from structgen.decode.result import Result
+    from structgen.decode.step.result import Result
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["Recorder", "Replay", "replay_page"]
+__all__ = ["END", "Recorder", "Replay", "replay_page", "slot_text", "visible"]
 
-_PLACE: Final = re.compile(r"\{\{(title|sections)\}\}")
+END: Final = "∎"
+"""What EOS is shown as."""
+
+_CONTROL_PICTURES: Final = 0x2400
+_DELETE: Final = 0x7F
+
+
+def slot_text(vocabulary: Vocabulary, token: int) -> str:
+    r"""Return what a fixed slot is shown as; never empty.
+
+    Special tokens stand in angle brackets, EOS is ``END``, and bytes that are no whole character are ``\xNN``.
+    """
+    if token in vocabulary.eos:
+        return END
+    data = vocabulary.tokens[token]
+    if not data:
+        return f"⟨{visible(vocabulary.special.get(token) or str(token))}⟩"
+    return visible(data.decode("utf-8", "backslashreplace"))
+
+
+def visible(text: str) -> str:
+    r"""Return a text with everything spelled out that is not shown as a character of its own.
+
+    Control characters become their pictures (``␊``), other invisible ones their numbers (``\u{202e}``).
+    """
+    return "".join(_character(each) for each in text)
+
+
+def _character(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < ord(" "):
+        return chr(_CONTROL_PICTURES + code)
+    return "␡" if code == _DELETE else f"\\u{{{code:x}}}"
+
+
+_PLACEHOLDER: Final = re.compile(r"\{\{(title|sections)\}\}")
 _SHADES: Final = 10
 """Colours of confidences, the last for the surest."""
 
@@ -152,7 +190,7 @@ def replay_page(replays: Sequence[Replay], *, title: str = "structgen: how the c
     sections = "\n".join(_section(number, replay) for number, replay in enumerate(replays, 1))
     page = (files(__package__) / "replay.html").read_text(encoding="utf-8")
     parts = {"title": escape(visible(title)), "sections": sections}
-    return _PLACE.sub(lambda place: parts[place[1]], page)  # in one go: what is put in is not searched for places
+    return _PLACEHOLDER.sub(lambda place: parts[place[1]], page)  # in one go: what is put in is not searched for places
 
 
 def _section(number: int, replay: Replay) -> str:
@@ -176,11 +214,11 @@ def _section(number: int, replay: Replay) -> str:
         f'<p class="canvas" role="group" aria-label="slots">{slots}</p>\n'
         f'<div class="controls">{buttons}'
         f'<input type="range" min="0" max="{last}" value="{last}" step="1" aria-label="step"></div>\n'
-        f'<p class="where" role="status" aria-live="polite">{_where(replay)}</p>\n</section>'
+        f'<p class="where" role="status" aria-live="polite">{_step_summary(replay)}</p>\n</section>'
     )
 
 
-def _where(replay: Replay) -> str:
+def _step_summary(replay: Replay) -> str:
     """What the page says of the finished canvas before its script does."""
     last, step = replay.snapshots[-1], len(replay.snapshots) - 1
     filled = int((last.canvas != FREE).sum())

@@ -1,11 +1,4 @@
-"""An automaton whose edges are tokens: a byte automaton lifted to a vocabulary.
-
-Tokens that lead from every state to the same state form a *class*.  There are few (a schema of eight properties has
-about 160 on a vocabulary of 49,152), so everything that a decoder computes for all tokens it computes for classes:
-the one pass over all logits of a slot collapses them to classes, and no later step knows the size of the vocabulary.
-
-Class 0 holds the tokens that no member has anywhere, special tokens among them; the last class holds EOS.
-"""
+"""The finite automaton over bytes that a constraint is, where it is one, and its lift to the tokens of a vocabulary."""
 
 from __future__ import annotations
 
@@ -15,23 +8,109 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.errors import LimitExceeded
+from structgen.engine.constraint import refuse_budgets
+from structgen.errors import GrammarError, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from structgen.decode.diffusion.byte_automaton import ByteAutomaton
+    from structgen.engine.constraint import Constraint
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["DEAD_CLASS", "FAR", "TokenAutomaton", "lift", "token_automaton"]
+__all__ = [
+    "DEAD_CLASS",
+    "FAR",
+    "ByteAutomaton",
+    "TokenAutomaton",
+    "byte_automaton",
+    "check_finite_checks",
+    "lift",
+    "token_automaton",
+]
+
+MAX_STATES: Final = 300_000
+"""States before minimising, beyond which there is no automaton.
+
+What a grammar counts makes them many: the leap second in a date-time with an offset alone takes 66,000.
+"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteAutomaton:
+    """A minimal deterministic automaton; state 0 is the start, and every state can reach acceptance.
+
+    Attributes:
+        next: int32 ``[states, 256]``; -1 where the byte may not come.
+        accepting: bool ``[states]``.
+        specials: int32 ``[edges, 3]``: state, id of a special token, state after it.
+    """
+
+    next: NDArray[np.int32]
+    accepting: NDArray[np.bool_]
+    specials: NDArray[np.int32]
+
+    @property
+    def states(self) -> int:
+        """How many states there are."""
+        return len(self.next)
+
+
+def check_finite_checks(constraint: Constraint) -> None:
+    """Refuse what no automaton decides: values that must differ from each other, and budgets of tokens.
+
+    Raises:
+        GrammarError: the grammar has such values or budgets.
+    """
+    refuse_budgets(constraint, "diffusion decoding")
+    if constraint.native.has_scope:
+        raise GrammarError(
+            "diffusion decoding",
+            "the grammar asks for values or names that differ from each other, or for labels that decode, which no "
+            "automaton can tell of all slots at once",
+            evidence=f"the term is {constraint.grammar!r}",
+            remedy="leave out uniqueItems and the like, or decode with an autoregressive model",
+        )
+
+
+def byte_automaton(constraint: Constraint, *, most_states: int = MAX_STATES) -> ByteAutomaton | None:
+    """Return the minimal automaton of a constraint, or None where it has more than ``most_states`` states.
+
+    A language that is not regular has infinitely many, so it gives None, too.
+
+    Complexity: O(n log n) for n = states x bytes that some state tells apart.
+    """
+    made = _native.unfold(constraint.native, most_states)
+    if made is None:
+        return None
+    next_, accepting, specials = made
+    return _minimal(next_, accepting.astype(bool), specials)
+
+
+def _minimal(next_: NDArray[np.int32], accepting: NDArray[np.bool_], specials: NDArray[np.int32]) -> ByteAutomaton:
+    """Merge states of equal futures."""
+    futures = _native.equal_futures(next_, accepting.astype(np.uint8), specials)
+    _, first, block = np.unique(futures, return_index=True, return_inverse=True)
+    count = len(first)
+    # The start comes first, the others in the order of their first member.
+    rank = np.empty(count, dtype=np.int64)
+    order = np.argsort(first, kind="stable")
+    rank[order] = np.arange(count)
+    members = first[order]
+    kept = next_[members]
+    renamed = np.where(kept >= 0, rank[block[np.maximum(kept, 0)]], -1).astype(np.int32)
+    mine = specials[np.isin(specials[:, 0], members)]
+    edges = np.stack([rank[block[mine[:, 0]]], mine[:, 1], rank[block[mine[:, 2]]]], axis=1).astype(np.int32)
+    return ByteAutomaton(np.ascontiguousarray(renamed), accepting[members], edges)
+
 
 DEAD_CLASS: Final = 0
 FAR: Final = np.iinfo(np.int32).max // 2
 """The distance of a state from which no tokens spell the rest of a member."""
 
-_MOST_MOVES: Final = 5_000_000
+_MAX_MOVES: Final = 5_000_000
 
 
 @final
@@ -91,12 +170,12 @@ def lift(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
     Source: METHODS 5.6 of the design, after T. Suresh et al., "DINGO: Constrained Inference for Diffusion LLMs"
         (2025, arXiv 2505.23061), section 4.
     """
-    made = _native.token_classes(vocabulary.trie, vocabulary.size, automaton.next, _MOST_MOVES)
+    made = _native.token_classes(vocabulary.trie, vocabulary.size, automaton.next, _MAX_MOVES)
     if made is None:
         raise LimitExceeded(
             "diffusion decoding",
             limit="moves of token classes",
-            maximum=_MOST_MOVES,
+            maximum=_MAX_MOVES,
             evidence=f"the automaton has {automaton.states} states over bytes",
             remedy="simplify the grammar: bound what repeats, or fix the white space between parts",
         )

@@ -10,7 +10,7 @@ from structgen.decode.potentials.potential import ConstraintPotential, Potential
 from structgen.engine import Constraint
 
 if TYPE_CHECKING:
-    from structgen.decode.potentials.hypothesis import Hypothesis
+    from structgen.decode.potentials.potential import Hypothesis
 
 __all__ = ["Lifted", "NoValue", "Over", "as_potential", "potential"]
 

@@ -1,8 +1,4 @@
-"""What an output is worth beside what the model and the grammar say: scores of beginnings and of complete outputs.
-
-Sampling targets ``p(x) exp(complete(x))`` over the members ``x`` of the grammar, ``p`` the model's law.  ``prefix``
-says early what will become of a beginning: minus infinity where nothing that begins so can have a score, and else the
-best guess that there is, which guides the search and is taken back in the end.
+"""What an output is worth beside what the model and the grammar say: scores of prefixes and of complete outputs.
 
 Source: A. Lew et al., "Sequential Monte Carlo Steering of Large Language Models using Probabilistic Programs" (2023,
 arXiv 2306.03081); J. Loula et al., "Syntactic and Semantic Control of Large Language Models via Sequential Monte Carlo"
@@ -11,6 +7,7 @@ arXiv 2306.03081); J. Loula et al., "Syntactic and Semantic Control of Large Lan
 
 from __future__ import annotations
 
+import codecs
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -20,17 +17,62 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.decode.parse.value import value_of
 from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:
-    from structgen.decode.potentials.hypothesis import Hypothesis
-    from structgen.engine import Constraint, Matcher
+    from structgen.engine import Constraint, Matcher, Vocabulary
+    from structgen.grammar.nodes import Grammar
 
-__all__ = ["ConstraintPotential", "Potential", "Product", "Sees"]
+__all__ = ["ConstraintPotential", "Hypothesis", "Potential", "Product", "Sees"]
+
+
+@final
+class Hypothesis:
+    """The tokens of an output, or of its beginning; immutable.
+
+    Attributes:
+        tokens: their ids, EOS left out.
+        data: their bytes, special tokens left out.
+        grammar: what the output will be a member of.
+        vocabulary: what the tokens belong to.
+    """
+
+    __slots__ = ("_text", "data", "grammar", "tokens", "vocabulary")
+
+    def __init__(
+        self, grammar: Grammar, vocabulary: Vocabulary, tokens: tuple[int, ...] = (), data: bytes | None = None
+    ) -> None:
+        self.grammar = grammar
+        self.vocabulary = vocabulary
+        self.tokens = tokens
+        self.data = vocabulary.decode(tokens) if data is None else data
+        self._text: str | None = None
+
+    def extended(self, token: int) -> Hypothesis:
+        """Return the hypothesis with one more token; O(length)."""
+        return Hypothesis(
+            self.grammar, self.vocabulary, (*self.tokens, token), self.data + self.vocabulary.decode([token])
+        )
+
+    @property
+    def text(self) -> str:
+        """The characters that are complete; bytes that are not UTF-8 become U+FFFD."""
+        if self._text is None:
+            self._text = codecs.getincrementaldecoder("utf-8")("replace").decode(self.data)
+        return self._text
+
+    def value(self) -> Any:
+        """Return the value of a complete output: see ``structgen.decode.parse.value.value_of``."""
+        return value_of(self.grammar, self.data)
+
+    def __repr__(self) -> str:
+        return f"Hypothesis({self.text!r}, {len(self.tokens)} tokens)"
+
 
 Sees: TypeAlias = Literal["tokens", "bytes"]
 
-_KEPT_MATCHERS: Final = 256
+_MAX_MATCHERS: Final = 256
 
 
 class Potential(ABC):
@@ -212,6 +254,6 @@ class ConstraintPotential(Potential):
         if not all(matcher.accept(token) for token in rest):
             return None
         self._matchers[tokens] = matcher
-        if len(self._matchers) > _KEPT_MATCHERS:
+        if len(self._matchers) > _MAX_MATCHERS:
             self._matchers.popitem(last=False)
         return matcher

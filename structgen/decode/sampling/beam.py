@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.sampling.best_first import check_score
-from structgen.decode.sampling.law import Law, descending
-from structgen.decode.sampling.samples import Sample, Samples
+from structgen.decode.sampling.protocol import Sample, Samples
+from structgen.decode.step.distribution import Distribution, descending
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
 
 __all__ = ["Beam"]
 
@@ -84,10 +85,10 @@ class Beam:
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
         """See ``SequenceSampler``; draws no random number."""
-        return _Search(self, branches).samples()
+        return _BeamSearch(self, branches).samples()
 
 
-class _Candidate(NamedTuple):
+class _BeamCandidate(NamedTuple):
     """A beginning with one of its choices.
 
     Attributes:
@@ -103,7 +104,7 @@ class _Candidate(NamedTuple):
 
 @final
 @dataclass(eq=False, slots=True)
-class _Group:
+class _BeamGroup:
     """Beams that compete with each other.
 
     Attributes:
@@ -116,7 +117,7 @@ class _Group:
 
 
 @final
-class _Search:
+class _BeamSearch:
     """One search."""
 
     def __init__(self, sampler: Beam, branches: Branches) -> None:
@@ -126,7 +127,7 @@ class _Search:
         root = branches.root()
         self._longest = branches.remaining(root) + 1
         self._begun = len(root.hypothesis.tokens)
-        self._groups = [_Group([root]) for _ in range(sampler.groups)]
+        self._groups = [_BeamGroup([root]) for _ in range(sampler.groups)]
 
     def samples(self) -> Samples:
         """Search to the end."""
@@ -154,7 +155,7 @@ class _Search:
                 self._branches.drop(branch)
         return list(needed.values())
 
-    def _is_through(self, group: _Group) -> bool:
+    def _is_through(self, group: _BeamGroup) -> bool:
         """Whether nothing that a group's beginnings lead to can come before what it has."""
         if len(group.finished) < self._width or not group.live:
             return not group.live
@@ -181,7 +182,7 @@ class _Search:
         laws = [self._branches.law(branch, logits, tilted=False) for branch, logits in zip(live, rows, strict=True)]
         places = {id(branch): place for place, branch in enumerate(live)}
         taken: Counter[int] = Counter()
-        chosen: list[list[_Candidate]] = []
+        chosen: list[list[_BeamCandidate]] = []
         for group in self._groups:
             beams = [places[id(branch)] for branch in group.live]
             mine = self._chosen(beams, live, laws, taken)
@@ -202,10 +203,10 @@ class _Search:
             self._take(group, [children[beam, index] for _, beam, index in mine])
 
     def _chosen(
-        self, beams: Sequence[int], live: Sequence[Branch], laws: Sequence[Law], taken: Counter[int]
-    ) -> list[_Candidate]:
+        self, beams: Sequence[int], live: Sequence[Branch], laws: Sequence[Distribution], taken: Counter[int]
+    ) -> list[_BeamCandidate]:
         """The candidates that a group goes on with: as many as it has beams, and beside them those that stop."""
-        admitted: list[tuple[float, _Candidate]] = []
+        admitted: list[tuple[float, _BeamCandidate]] = []
         has_potentials = self._branches.questions.any
         wanted = self._width * (_SPARE if has_potentials else 1)
         going_on = 0
@@ -222,9 +223,11 @@ class _Search:
         admitted.sort(key=lambda item: -item[0])
         return self._best(admitted, laws)
 
-    def _best(self, admitted: Sequence[tuple[float, _Candidate]], laws: Sequence[Law]) -> list[_Candidate]:
+    def _best(
+        self, admitted: Sequence[tuple[float, _BeamCandidate]], laws: Sequence[Distribution]
+    ) -> list[_BeamCandidate]:
         """The best that go on, and the stops before the last of them."""
-        found: list[_Candidate] = []
+        found: list[_BeamCandidate] = []
         going_on = 0
         for _, candidate in admitted:
             if going_on == self._width:
@@ -237,10 +240,10 @@ class _Search:
         self,
         beams: Sequence[int],
         live: Sequence[Branch],
-        laws: Sequence[Law],
+        laws: Sequence[Distribution],
         taken: Counter[int],
         wanted: int,
-    ) -> Iterator[tuple[float, _Candidate]]:
+    ) -> Iterator[tuple[float, _BeamCandidate]]:
         """All candidates, the best by probability and diversity first; with the rank that they have by that."""
         ranks, diverse, owners, indices = [], [], [], []
         for beam in beams:
@@ -257,9 +260,9 @@ class _Search:
         all_ranks, all_owners, all_indices = map(np.concatenate, (ranks, owners, indices))
         for at in descending(keys, wanted + len(beams)):
             if keys[at] > -math.inf:
-                yield float(keys[at]), _Candidate(float(all_ranks[at]), int(all_owners[at]), int(all_indices[at]))
+                yield float(keys[at]), _BeamCandidate(float(all_ranks[at]), int(all_owners[at]), int(all_indices[at]))
 
-    def _penalties(self, law: Law, taken: Counter[int]) -> NDArray[np.float64]:
+    def _penalties(self, law: Distribution, taken: Counter[int]) -> NDArray[np.float64]:
         penalties = np.zeros(len(law))
         if taken and not law.is_forced:
             for token, count in taken.items():
@@ -273,7 +276,7 @@ class _Search:
             return questions.complete(branch.hypothesis) - branch.score
         return questions.prefix(branch.hypothesis.extended(token)) - branch.score
 
-    def _take(self, group: _Group, children: Sequence[Branch]) -> None:
+    def _take(self, group: _BeamGroup, children: Sequence[Branch]) -> None:
         """Give a group its new beams."""
         group.live = [child for child in children if child.finish_reason is None]
         for child in children:

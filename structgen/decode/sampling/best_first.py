@@ -1,12 +1,4 @@
-"""Best-first search over outputs: of all beginnings that were found, the most promising one is followed next.
-
-A beginning promises the log-probability that it has, and what a heuristic expects of the rest.  Where that is never
-less than what any of its completions comes to, the outputs come up in the order of what they come to, and the first of
-them is the best of all.  With no heuristic the promise of the rest is ``score_bound``: the model's log-probabilities
-are at most 0, and so admissible.
-
-What follows a beginning is looked at one by one, from the most probable on, and only as long as that is promising:
-nothing is done for the many tokens that a mask allows and the search never comes to.
+"""Best-first search over outputs, and the most probable output of all, with proof.
 
 Source: P. Hart, N. Nilsson and B. Raphael, "A Formal Basis for the Heuristic Determination of Minimum Cost Paths"
 (1968); T. Yoshizumi, T. Miura and T. Ishida, "A* with Partial Expansion for Large Branching Factor Problems" (AAAI
@@ -19,23 +11,28 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, final
 
+from structgen.decode.sampling.protocol import Sample, Samples
 from structgen.errors import GenerationError, LimitExceeded
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.branches import Branch, Branches
-    from structgen.decode.sampling.law import Law
+    import numpy as np
+
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.step.distribution import Distribution
     from structgen.models.protocol import Logits
 
-__all__ = ["BestFirst", "Heuristic", "Ranked", "check_score"]
+__all__ = ["BestFirst", "ExactBest", "Heuristic", "Ranked", "check_score"]
 
 Heuristic: TypeAlias = "Callable[[Branch], float]"
 """What is expected of the rest of a beginning: of its log-probability and of the potentials' score together."""
 
-_PACKED: Final = 4
+_MAX_PACKED: Final = 4
 """Beginnings that are followed in one forward pass: more would be followed in vain."""
-_KEPT: Final = 1024
+_MAX_CHOICES: Final = 1024
 """Choices of one beginning that are kept; for those that come after, its law is asked for again."""
 
 
@@ -55,7 +52,7 @@ class Ranked:
 
 @final
 @dataclass(eq=False, slots=True)
-class _Open:
+class _OpenPrefix:
     """A beginning that is to be run through the model; its first ``skipped`` choices were taken already."""
 
     branch: Branch
@@ -64,7 +61,7 @@ class _Open:
 
 @final
 @dataclass(eq=False, slots=True)
-class _Next:
+class _NextChoice:
     """The choice at ``rank`` of a beginning, and all that come after it.
 
     Attributes:
@@ -75,9 +72,9 @@ class _Next:
         is_all: whether they go to the end.
     """
 
-    opened: _Open
+    opened: _OpenPrefix
     promise: float
-    choices: Law
+    choices: Distribution
     rank: int
     is_all: bool
 
@@ -118,10 +115,10 @@ class BestFirst:
         self._bound = score_bound
         self._branching = branching
         # By falling promise; of equal ones complete outputs last, so that all ties are found, then by their tokens.
-        self._heap: list[tuple[float, bool, tuple[int, ...], int, _Open | _Next | Branch]] = []
+        self._heap: list[tuple[float, bool, tuple[int, ...], int, _OpenPrefix | _NextChoice | Branch]] = []
         self._pushed = 0
         self._least = -math.inf  # of the complete outputs that were found, what the best comes to
-        self._width = _PACKED if branches.is_packed else 1
+        self._width = _MAX_PACKED if branches.is_packed else 1
         self.expanded = 0
         root = branches.root()
         branches.drop(root)
@@ -150,33 +147,33 @@ class BestFirst:
         if not self._heap:
             raise StopIteration
         negative, _, _, _, found = heappop(self._heap)
-        if isinstance(found, (_Open, _Next)):
+        if isinstance(found, (_OpenPrefix, _NextChoice)):
             raise RuntimeError("the search ended before its end")
         return Ranked(found, -negative)
 
-    def _most_promising(self) -> list[tuple[float, _Open]]:
+    def _most_promising(self) -> list[tuple[float, _OpenPrefix]]:
         """Take out beginnings that are to be run, up to the best complete output."""
-        found: list[tuple[float, _Open]] = []
+        found: list[tuple[float, _OpenPrefix]] = []
         room = min(self._width, max(self._limit - self.expanded, 1))
         while self._heap and len(found) < room:
             negative, is_complete, _, _, item = self._heap[0]
             if is_complete:
                 break
             heappop(self._heap)
-            if isinstance(item, _Next):
+            if isinstance(item, _NextChoice):
                 self._look_at(item)
-            elif isinstance(item, _Open):
+            elif isinstance(item, _OpenPrefix):
                 found.append((-negative, item))
         return found
 
-    def _expand(self, promise: float, opened: _Open, logits: Logits) -> None:
+    def _expand(self, promise: float, opened: _OpenPrefix, logits: Logits) -> None:
         """Rank what may follow a beginning."""
         choices = self._branches.law(opened.branch, logits, tilted=False)
         most = len(choices) if self._branching is None else min(self._branching, len(choices))
-        kept = min(most, max(_KEPT, 4 * opened.skipped))
-        self._push_next(_Next(opened, promise, choices.ranked(kept), opened.skipped, kept == most))
+        kept = min(most, max(_MAX_CHOICES, 4 * opened.skipped))
+        self._push_next(_NextChoice(opened, promise, choices.ranked(kept), opened.skipped, kept == most))
 
-    def _push_next(self, following: _Next) -> None:
+    def _push_next(self, following: _NextChoice) -> None:
         """Note what a beginning promises by the choices that were not looked at yet."""
         opened, choices, rank = following.opened, following.choices, following.rank
         tokens = opened.branch.hypothesis.tokens
@@ -186,13 +183,13 @@ class BestFirst:
                 self._push(self._promise_of(following, log_p), (*tokens, int(choices.ids[rank])), following)
         elif not following.is_all:  # what is left is no more probable than the last that was kept
             log_p = float(choices.log_p[-1])
-            self._push(self._promise_of(following, log_p), tokens, _Open(opened.branch, rank))
+            self._push(self._promise_of(following, log_p), tokens, _OpenPrefix(opened.branch, rank))
 
-    def _promise_of(self, following: _Next, log_p: float) -> float:
+    def _promise_of(self, following: _NextChoice, log_p: float) -> float:
         """At most what the beginning itself promises, before anybody is asked about the longer one."""
         return min(following.opened.branch.log_p + log_p + self._bound, following.promise)
 
-    def _look_at(self, following: _Next) -> None:
+    def _look_at(self, following: _NextChoice) -> None:
         """Take the next choice after a beginning, and leave the rest for later."""
         branches, opened = self._branches, following.opened
         choices, rank = following.choices, following.rank
@@ -219,11 +216,11 @@ class BestFirst:
                 remedy="return a finite logarithm, or -inf for what cannot be completed",
             )
         if rest > -math.inf:
-            self._push(branch.log_p + rest, branch.hypothesis.tokens, _Open(branch))
+            self._push(branch.log_p + rest, branch.hypothesis.tokens, _OpenPrefix(branch))
 
-    def _push(self, promise: float, tokens: tuple[int, ...], item: _Open | _Next | Branch) -> None:
+    def _push(self, promise: float, tokens: tuple[int, ...], item: _OpenPrefix | _NextChoice | Branch) -> None:
         self._pushed += 1  # so that items are never compared
-        is_complete = not isinstance(item, (_Open, _Next))
+        is_complete = not isinstance(item, (_OpenPrefix, _NextChoice))
         heappush(self._heap, (-promise, is_complete, tokens, self._pushed, item))
 
     def _too_far(self) -> LimitExceeded:
@@ -252,3 +249,57 @@ def check_score(branches: Branches, branch: Branch, bound: float) -> None:
             evidence=f"{branch.score:g} for {branch.hypothesis!r}",
             remedy="let scores be at most 0, or set score_bound to the most that an output can have",
         )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExactBest:
+    """The most probable outputs of all, by best-first search.
+
+    A beginning is never less probable than what it leads to, so an output that comes up before every beginning that is
+    left is the most probable of those that are left.  What cannot be completed within the budget is never looked at.
+    Only languages that are small, or of which the model is sure, are searched through: the work grows with the number
+    of beginnings that are as probable as the output.
+
+    ``Sample.score`` is the log-probability of an output under the model, with the potentials' score; so is its weight.
+
+    Attributes:
+        limit: the most beginnings that are run through the model.
+        n: how many outputs, the best first; fewer where there are no more.
+        score_bound: the most that the potentials give to any output.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Complexity: a forward pass for each beginning that is as probable as the last output, and for few others; where the
+        model runs several sequences in one pass, up to four of them share it.
+
+    Source: as ``structgen.decode.sampling.best_first``; for spans of a passage O. Castel et al. (2021).
+    """
+
+    limit: int = 4096
+    n: int = 1
+    score_bound: float = 0.0
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "the most probable of all outputs, weighted by the potentials"
+
+    def __post_init__(self) -> None:
+        for name, value in (("limit", self.limit), ("n", self.n)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"ExactBest: {name} must be an integer of at least 1; found {value!r}")
+        if not math.isfinite(self.score_bound):
+            raise ValueError(f"ExactBest: score_bound must be finite; found {self.score_bound!r}")
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``; draws no random number.
+
+        Raises:
+            LimitExceeded: more than ``limit`` beginnings are more probable than what was found.
+        """
+        search = BestFirst(branches, limit=self.limit, score_bound=self.score_bound)
+        found = tuple(
+            Sample(branches.result(each.branch), each.total, 1, each.total) for each in islice(search, self.n)
+        )
+        return branches.samples(found, particles=len(found))

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 
-from structgen.decode.projection import log_mass
-from structgen.decode.result import Result
 from structgen.decode.sampling.proposal import AWRS
-from structgen.decode.sampling.samples import Sample, Samples
+from structgen.decode.sampling.protocol import Sample, Samples
+from structgen.decode.step.distribution import log_mass
+from structgen.decode.step.result import Result
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.branches import Branch, Branches
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
     from structgen.models.protocol import Logits
 
 __all__ = ["BestOf", "self_certainty"]
 
-Score: TypeAlias = "Literal['self_certainty', 'logprob'] | Callable[[Result], float]"
+OutputScore: TypeAlias = "Literal['self_certainty', 'logprob'] | Callable[[Result], float]"
 
 
 def _text(result: Result) -> str:
@@ -61,7 +62,7 @@ class BestOf:
     """
 
     n: int = 8
-    score: Score = "self_certainty"
+    score: OutputScore = "self_certainty"
     vote: float | None = None
     answer: Callable[[Result], Hashable] = _text
 
@@ -86,7 +87,7 @@ class BestOf:
         Raises:
             GenerationError: the score raises an error or is no number.
         """
-        finished = _drawn(branches, self.n, generator)
+        finished = _sampled_branches(branches, self.n, generator)
         scored = [self._scored(branches, each) for each in finished]
         samples = [sample for sample in scored if sample.score > -math.inf]
         samples.sort(key=lambda sample: (-sample.score, sample.result.tokens))
@@ -94,7 +95,7 @@ class BestOf:
             samples = self._voted(samples, self.vote)
         return branches.samples(samples, particles=self.n)
 
-    def _scored(self, branches: Branches, written: _Written) -> Sample:
+    def _scored(self, branches: Branches, written: _WrittenBranch) -> Sample:
         result = branches.result(written.branch)
         if self.score == "self_certainty":
             score = written.certainty / max(written.choices, 1)
@@ -153,7 +154,7 @@ def self_certainty(logits: Logits) -> float:
 
 @final
 @dataclass(eq=False, slots=True)
-class _Written:
+class _WrittenBranch:
     """Outputs with the same tokens.
 
     Attributes:
@@ -169,9 +170,9 @@ class _Written:
     choices: int = 0
 
 
-def _drawn(branches: Branches, count: int, generator: np.random.Generator) -> list[_Written]:
+def _sampled_branches(branches: Branches, count: int, generator: np.random.Generator) -> list[_WrittenBranch]:
     """Draw outputs side by side; those that cannot be completed, because of potentials, are missing."""
-    live, finished = [_Written(branches.root(), count)], list[_Written]()
+    live, finished = [_WrittenBranch(branches.root(), count)], list[_WrittenBranch]()
     while live:
         rows = branches.logits([each.branch for each in live], [each.count for each in live])
         grown = [
@@ -184,7 +185,9 @@ def _drawn(branches: Branches, count: int, generator: np.random.Generator) -> li
     return finished
 
 
-def _children(branches: Branches, written: _Written, logits: Logits, generator: np.random.Generator) -> list[_Written]:
+def _children(
+    branches: Branches, written: _WrittenBranch, logits: Logits, generator: np.random.Generator
+) -> list[_WrittenBranch]:
     branch = written.branch
     law = branches.law(branch, logits)
     if not law.is_forced:
@@ -194,7 +197,7 @@ def _children(branches: Branches, written: _Written, logits: Logits, generator: 
     counts = Counter(law.index(each.token) for each in drawn if each.token is not None)
     children = branches.take(branch, law, list(counts))
     return [
-        _Written(child, count, written.certainty, written.choices)
+        _WrittenBranch(child, count, written.certainty, written.choices)
         for child, count in zip(children, counts.values(), strict=True)
         if child.score > -math.inf
     ]

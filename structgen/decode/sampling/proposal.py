@@ -1,10 +1,6 @@
-"""How particles take their next token: proposals, with weights that are right on average.
+"""How particles advance: a proposal samples the next token with an unbiased weight, resampling chooses which go on.
 
-A proposal draws tokens and gives each a weight such that, on average over what it draws,
-
-    E[weight 1{token = x}] = p(x) if constraint, budget and potentials admit x, else 0
-
-with ``p`` the model's law.  That is what makes sequential Monte Carlo unbiased.
+Source: R. Douc and O. Cappé, "Comparison of resampling schemes for particle filtering" (2005).
 """
 
 from __future__ import annotations
@@ -13,22 +9,88 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.awrs import Weighted, recursive, weighted
-from structgen.decode.sampler import Multinomial
-from structgen.decode.sampling.resampling import resample
-from structgen.decode.urn import TokenUrn
+from structgen.decode.step.sampler import Multinomial
+from structgen.decode.step.without_replacement import (
+    TokensWithoutReplacement,
+    WeightedSample,
+    sample_recursive,
+    sample_weighted,
+)
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.branches import Branch, Branches
-    from structgen.decode.sampling.law import Law
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.step.distribution import Distribution
     from structgen.models.protocol import Logits
 
-__all__ = ["AWRS", "Proposal", "Proposed", "Scan", "as_proposal"]
+__all__ = ["AWRS", "RESAMPLING", "Proposal", "Proposed", "Resampling", "Scan", "as_proposal", "resample"]
+
+Resampling: TypeAlias = Literal["multinomial", "stratified", "systematic", "residual"]
+
+
+def resample(
+    weights: NDArray[np.float64], count: int, scheme: Resampling, generator: np.random.Generator
+) -> NDArray[np.intp]:
+    """Draw ``count`` indices.
+
+    Args:
+        weights: in proportion to the probabilities, none negative, one positive at least, ``[n]``.
+        count: how many.
+        scheme: ``multinomial``: independently.  ``stratified``: one from each of ``count`` parts of equal mass.
+            ``systematic``: the same, at one place in all parts.  ``residual``: each as often as ``count w_i`` has
+            wholes, and the rest independently.
+        generator: the randomness.
+
+    Returns:
+        The indices, ascending, ``[count]``.
+
+    Complexity: O(n + count log n).
+    """
+    return np.sort(RESAMPLING[scheme](weights / weights.sum(), count, generator))
+
+
+def _multinomial(weights: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    return _indices_at(weights, generator.random(count))
+
+
+def _stratified(weights: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    return _indices_at(weights, (np.arange(count) + generator.random(count)) / count)
+
+
+def _systematic(weights: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    return _indices_at(weights, (np.arange(count) + generator.random()) / count)
+
+
+def _residual(weights: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    expected = weights * count
+    wholes = np.floor(expected).astype(np.intp)
+    kept = np.repeat(np.arange(len(weights)), wholes)
+    rest = count - len(kept)
+    if rest <= 0:
+        return kept[:count]
+    left = expected - wholes
+    return np.concatenate((kept, _indices_at(left / left.sum(), generator.random(rest))))
+
+
+def _indices_at(weights: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The inverse distribution function; never an index of weight zero."""
+    sums = np.cumsum(weights)
+    found: NDArray[np.intp] = np.searchsorted(sums, positions * sums[-1], side="right")
+    found[found == len(weights)] = np.flatnonzero(weights)[-1]  # rounded up to the sum
+    return found
+
+
+RESAMPLING: Final[dict[str, Callable[[NDArray[np.float64], int, np.random.Generator], NDArray[np.intp]]]] = {
+    "multinomial": _multinomial,
+    "stratified": _stratified,
+    "systematic": _systematic,
+    "residual": _residual,
+}
 
 
 class Proposed(NamedTuple):
@@ -82,7 +144,7 @@ class Scan:
         law = branches.law(branch, logits)
         if branches.questions.any:
             law = law.only(np.array([branches.admits(branch, int(token)) for token in law.ids], dtype=np.bool_))
-        return exact_draws(law, count, generator)
+        return exact_samples(law, count, generator)
 
 
 @final
@@ -132,15 +194,15 @@ class AWRS:
         return found + self.draw_from(law, branches, branch, count - len(found), generator)
 
     def draw_from(
-        self, law: Law, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
+        self, law: Distribution, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Draw ``count`` tokens from the law of what the mask allows after ``branch``."""
         if not branches.questions.any:
-            return exact_draws(law, count, generator)
+            return exact_samples(law, count, generator)
         return self._draws(law, partial(branches.admits, branch), count, generator)
 
     def _draws(
-        self, law: Law, admits: Callable[[int], bool], count: int, generator: np.random.Generator
+        self, law: Distribution, admits: Callable[[int], bool], count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Draw by the estimator that asks less."""
         if not law.is_possible:
@@ -152,7 +214,12 @@ class AWRS:
             return admits(int(ids[index]))
 
         return [
-            _proposed(law, weighted(TokenUrn(weights, generator), likeliest, admits_at, most_rejects=self.most_rejects))
+            _proposed(
+                law,
+                sample_weighted(
+                    TokensWithoutReplacement(weights, generator), likeliest, admits_at, most_rejects=self.most_rejects
+                ),
+            )
             for _ in range(count)
         ]
 
@@ -173,9 +240,11 @@ class AWRS:
         found: list[Proposed] = []
         weights = law.weights()
         for _ in range(count):
-            patient = _Patient(admits, law.ids, self.mask_after)
+            patient = _BoundedPredicate(admits, law.ids, self.mask_after)
             try:
-                drawn = recursive(TokenUrn(weights, generator), patient, most_rejects=self.most_rejects)
+                drawn = sample_recursive(
+                    TokensWithoutReplacement(weights, generator), patient, most_rejects=self.most_rejects
+                )
             except _MaskWanted:
                 break
             found.append(_proposed(law, drawn))
@@ -183,7 +252,7 @@ class AWRS:
 
 
 @final
-class _Patient:
+class _BoundedPredicate:
     """Asks about tokens until ``most`` were rejected and none was admitted.
 
     Whatever was rejected before the first token that is admitted, the recursive estimator goes on to give each token
@@ -211,13 +280,13 @@ class _MaskWanted(Exception):
     """Enough tokens were rejected."""
 
 
-def _proposed(law: Law, drawn: Weighted[float]) -> Proposed:
+def _proposed(law: Distribution, drawn: WeightedSample[float]) -> Proposed:
     if drawn.token is None or drawn.weight == 0:
         return NOTHING
-    return _at(law, drawn.token, math.log(drawn.weight))
+    return _proposed_at(law, drawn.token, math.log(drawn.weight))
 
 
-def _at(law: Law, index: int, log_admitted: float) -> Proposed:
+def _proposed_at(law: Distribution, index: int, log_admitted: float) -> Proposed:
     """The token at an index of a law, drawn from ``log_q`` where this much of it is admitted."""
     log_weight = log_admitted + law.log_weight(index)
     return Proposed(int(law.ids[index]), log_weight, float(law.log_p[index]), law.is_forced)
@@ -244,7 +313,7 @@ def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
     return sampler
 
 
-def exact_draws(law: Law, count: int, generator: np.random.Generator) -> list[Proposed]:
+def exact_samples(law: Distribution, count: int, generator: np.random.Generator) -> list[Proposed]:
     """Draw from a law whose sum is known: stratified, so that ``count`` draws stand for it better than if independent.
 
     Each draw by itself has the law; no token comes up more than one time away from its share.
@@ -252,4 +321,4 @@ def exact_draws(law: Law, count: int, generator: np.random.Generator) -> list[Pr
     if not law.is_possible:
         return [NOTHING] * count
     indices = resample(law.weights(), count, "stratified", generator)
-    return [_at(law, int(index), 0.0) for index in indices]
+    return [_proposed_at(law, int(index), 0.0) for index in indices]

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.projection import log_mass
-from structgen.decode.result import Step
-from structgen.decode.sampling.proposal import AWRS, Proposal, as_proposal
-from structgen.decode.sampling.resampling import RESAMPLING, Resampling, resample
-from structgen.decode.sampling.samples import Round, Sample, Samples
+from structgen.decode.sampling.proposal import AWRS, RESAMPLING, Proposal, Resampling, as_proposal, resample
+from structgen.decode.sampling.protocol import Round, Sample, Samples
+from structgen.decode.step.distribution import log_mass
+from structgen.decode.step.result import Step
 
 if TYPE_CHECKING:
-    from structgen.decode.sampler import Multinomial
-    from structgen.decode.sampling.branches import Branch, Branches
-    from structgen.decode.sampling.lookahead import Lookahead
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.sampling.ngram_lookahead import Lookahead
+    from structgen.decode.step.sampler import Multinomial
 
 __all__ = ["SMC"]
 
@@ -74,12 +74,12 @@ class SMC:
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
         """See ``SequenceSampler``."""
-        return _Run(self, branches, generator).samples()
+        return _ParticleRun(self, branches, generator).samples()
 
 
 @final
 @dataclass(eq=False, slots=True)
-class _Group:
+class _ParticleGroup:
     """The particles of one branch.
 
     Attributes:
@@ -109,7 +109,7 @@ class _Group:
 
 
 @final
-class _Run:
+class _ParticleRun:
     """One run."""
 
     def __init__(self, sampler: SMC, branches: Branches, generator: np.random.Generator) -> None:
@@ -121,7 +121,7 @@ class _Run:
         branches.expectation = self._expectation
         self._rounds: list[Round] = []
         count = sampler.particles
-        root = _Group(branches.root(), math.log(count), np.arange(count))
+        root = _ParticleGroup(branches.root(), math.log(count), np.arange(count))
         root.twist = self._twist(root.branch)
         self._groups = [root]
 
@@ -143,16 +143,16 @@ class _Run:
             history=self._rounds,
         )
 
-    def _grown(self, live: Sequence[_Group]) -> list[_Group]:
+    def _grown(self, live: Sequence[_ParticleGroup]) -> list[_ParticleGroup]:
         """Give every particle its next token."""
         rows = self._branches.logits([group.branch for group in live], [group.count for group in live])
         return [grown for group, logits in zip(live, rows, strict=True) for grown in self._children(group, logits)]
 
-    def _children(self, group: _Group, logits: NDArray[np.float32]) -> list[_Group]:
+    def _children(self, group: _ParticleGroup, logits: NDArray[np.float32]) -> list[_ParticleGroup]:
         branches, branch = self._branches, group.branch
         share = group.log_weight - math.log(group.count)
         if branches.ends_here(branch) and not len(branches.allowed(branch)):
-            return self._weighed([_Group(branches.finish(branch), group.log_weight, group.eves)])
+            return self._weighed([_ParticleGroup(branches.finish(branch), group.log_weight, group.eves)])
         drawn = self._proposal.propose(branches, branch, logits, group.count, self._generator)
         by_token: dict[int, list[int]] = {}
         for index, each in enumerate(drawn):
@@ -167,13 +167,13 @@ class _Run:
         children = branches.split(branch, steps, log_ps)
         return self._weighed(
             [
-                _Group(child, share + step.log_z + math.log(len(indices)), group.eves[indices])
+                _ParticleGroup(child, share + step.log_z + math.log(len(indices)), group.eves[indices])
                 for child, step, indices in zip(children, steps, by_token.values(), strict=True)
                 if step.log_z is not None
             ]
         )
 
-    def _weighed(self, groups: list[_Group]) -> list[_Group]:
+    def _weighed(self, groups: list[_ParticleGroup]) -> list[_ParticleGroup]:
         """Drop those of weight zero, and ask what is expected of the others."""
         kept = []
         for group in groups:
@@ -208,7 +208,7 @@ class _Run:
         elif self._sampler.ess_threshold:
             self._thin(live)
 
-    def _thin(self, live: Sequence[_Group]) -> None:
+    def _thin(self, live: Sequence[_ParticleGroup]) -> None:
         """Where all that is still written weighs less than one particle, keep one of these or none.
 
         Each is kept with the probability that leaves its weight as it is on average.  No forward passes are spent on
@@ -221,7 +221,7 @@ class _Run:
         expected = math.exp(log_mass(totals) - log_mean)  # how many particles weigh as much
         if expected >= 1:
             return
-        kept: _Group | None = None
+        kept: _ParticleGroup | None = None
         if self._generator.random() < expected:
             kept = live[int(resample(np.exp(totals - totals.max()), 1, "multinomial", self._generator)[0])]
             kept.eves = self._generator.choice(kept.eves, 1)

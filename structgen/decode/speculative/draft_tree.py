@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, final
 
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["FORCED", "ROOT", "DraftTree", "Drawn", "merged"]
+__all__ = ["FORCED", "ROOT", "DraftTree", "SampledChildren", "merged_tree"]
 
 ROOT: Final = -1
 """The parent of what follows the sequence itself."""
@@ -23,7 +23,7 @@ FORCED: Final = "forced"
 
 @final
 @dataclass(frozen=True)
-class Drawn:
+class SampledChildren:
     """How the children of a node were drawn.
 
     How many there are may depend on those before, on what follows them in the tree, and on the grammar; not on what the
@@ -64,7 +64,7 @@ class DraftTree:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.confidences: list[float] = []
-        self.drawn: dict[int, Drawn] = {}
+        self.drawn: dict[int, SampledChildren] = {}
         self.sources: list[str] = []
         self._children: dict[int, dict[int, int]] = {}
 
@@ -159,7 +159,7 @@ class DraftTree:
             if parent in renumbered:
                 known = tree._children.get(renumbered[parent], {})
                 left = tuple(token for token in drawn.tokens if token in known)
-                tree.drawn[renumbered[parent]] = Drawn(drawn.law, left, drawn.replaced)
+                tree.drawn[renumbered[parent]] = SampledChildren(drawn.law, left, drawn.replaced)
         return tree
 
     def token_tree(self) -> TokenTree:
@@ -176,7 +176,7 @@ def _paired(tokens: Iterable[int], confidences: Iterable[float] | float) -> Iter
     return zip(tokens, confidences, strict=False)
 
 
-def merged(trees: Sequence[DraftTree]) -> DraftTree:
+def merged_tree(trees: Sequence[DraftTree]) -> DraftTree:
     """One tree of all paths: where several have a node, the first gives its source, the surest its confidence."""
     tree = DraftTree()
     for each in trees:

@@ -1,27 +1,163 @@
-"""What a grammar makes of guesses: refused tokens are cut, and what it forces stands where it will come.
-
-The loop does not ask the model for a token that the grammar leaves no choice about.  A guess at such a cursor is of use
-only if it is that token, and then it comes for certain; what a row of logits is needed for is the next choice.  So the
-tree that is run is made of segments: a guessed token, and behind it all that is forced up to the next choice.
-"""
+"""Draft trees under a grammar: refused tokens are cut and forced ones added, in whatever tokens a text is spelled."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self, final
 
-from structgen.decode.speculative.draft_text import Cursor, Guess, behind, guesses_at
-from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, Drawn
-from structgen.errors import LimitExceeded
+from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
+from structgen.errors import LimitExceeded, VocabularyError
 
 if TYPE_CHECKING:
-    from structgen.engine import Matcher
+    from structgen.engine import Matcher, Vocabulary
 
-__all__ = ["walked"]
+__all__ = ["DraftToken", "TextCursor", "cursors_after", "draft_tokens_at", "grammar_filtered"]
 
 
-def walked(tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, forced: bool = True) -> DraftTree:
+class TextCursor(NamedTuple):
+    """The end of a text in a tree: behind a node, or within its token.
+
+    Attributes:
+        tree: guesses.
+        origins: the node of the drafter's own tree that each of its nodes is from.
+        node: the last that the text has reached; ``ROOT`` where it has not begun.
+        rest: the bytes of that node's token which the text has not reached.
+    """
+
+    tree: DraftTree
+    origins: Sequence[int]
+    node: int = ROOT
+    rest: bytes = b""
+
+    @classmethod
+    def before(cls, tree: DraftTree) -> Self:
+        """The place before a drafter's tree."""
+        return cls(tree, range(len(tree)))
+
+    def children(self) -> list[TextCursor]:
+        """Cursors behind each token that follows the node."""
+        return [TextCursor(self.tree, self.origins, child) for child in self.tree.children(self.node)]
+
+    @property
+    def token(self) -> int:
+        """The token of the node."""
+        return self.tree.tokens[self.node]
+
+
+class DraftToken(NamedTuple):
+    """A token that may come next.
+
+    Attributes:
+        token: its id.
+        confidence: estimated probability that it is taken.
+        source: which drafter it is from.
+        origin: the node of the drafter's tree that it is from, or begins in.
+        cursors: behind it.
+    """
+
+    token: int
+    confidence: float
+    source: str
+    origin: int
+    cursors: list[TextCursor]
+
+
+def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabulary) -> list[TextCursor]:
+    """Cursors behind the bytes of a token, in whatever tokens the tree spells them; a special token is itself.
+
+    O(bytes) for each branch that begins with them.
+    """
+    texts = vocabulary.tokens
+    piece = texts[token]
+    if not piece:
+        return [child for cursor in cursors if not cursor.rest for child in cursor.children() if child.token == token]
+    found: list[TextCursor] = []
+    for cursor in cursors:
+        if cursor.rest and not _agree(cursor.rest, piece):
+            continue
+        unread = [(cursor._replace(rest=cursor.rest[len(piece) :]), piece[len(cursor.rest) :])]
+        while unread:
+            here, left = unread.pop()
+            if not left:
+                found.append(here)
+                continue
+            deeper = []
+            for child in here.children():
+                text = texts[child.token]
+                if text and _agree(text, left):
+                    deeper.append((child._replace(rest=text[len(left) :]), left[len(text) :]))
+            unread.extend(reversed(deeper))
+    return found
+
+
+def draft_tokens_at(cursors: Iterable[TextCursor], vocabulary: Vocabulary) -> list[DraftToken]:
+    """The tokens that are guessed to come next, each once.
+
+    Where a text ends within a token, what the branch spells from there on is tokenized anew.
+    """
+    found: dict[int, DraftToken] = {}
+    for cursor in cursors:
+        start = _respelled(cursor, vocabulary) if cursor.rest else cursor
+        for child in start.children():
+            confidence = start.tree.confidences[child.node]
+            known = found.get(child.token)
+            if known is None:
+                source, origin = start.tree.sources[child.node], start.origins[child.node]
+                found[child.token] = DraftToken(child.token, confidence, source, origin, [child])
+            else:
+                known.cursors.append(child)
+                found[child.token] = known._replace(confidence=max(known.confidence, confidence))
+    return list(found.values())
+
+
+def _agree(first: bytes, second: bytes) -> bool:
+    """Whether one of two texts begins with the other."""
+    return first.startswith(second) or second.startswith(first)
+
+
+def _respelled(cursor: TextCursor, vocabulary: Vocabulary) -> TextCursor:
+    """The branches from within a token on, in the tokenizer's own tokens.
+
+    A token is as likely as all the guesses together that begin in it.  A branch ends where a special token stands.
+    """
+    texts, guesses = vocabulary.tokens, cursor.tree
+    tree = DraftTree()
+    for nodes in _branches(cursor, vocabulary):
+        pieces = [cursor.rest, *(texts[guesses.tokens[node]] for node in nodes[1:])]
+        try:
+            tokens = vocabulary.tokenize(b"".join(pieces))
+        except VocabularyError:  # a beginning of a character, which no token spells alone
+            continue
+        parent = ROOT
+        reached = begun = 0  # bytes of the tokens so far, and of the guesses that begin in them
+        following = zip(nodes, pieces, strict=True)
+        for token in tokens:
+            reached += len(texts[token])
+            confidence = 1.0
+            while begun < reached:
+                node, piece = next(following)
+                confidence *= guesses.confidences[node]
+                begun += len(piece)
+            parent = tree.add(parent, token, confidence, source=guesses.sources[cursor.node])
+    return TextCursor(tree, [cursor.origins[cursor.node]] * len(tree))
+
+
+def _branches(cursor: TextCursor, vocabulary: Vocabulary) -> Iterator[list[int]]:
+    """The ways on from a node, itself first, down to the last tokens that have bytes."""
+    texts, guesses = vocabulary.tokens, cursor.tree
+    open_ways = [[cursor.node]]
+    while open_ways:
+        way = open_ways.pop()
+        while further := [child for child in guesses.children(way[-1]) if texts[guesses.tokens[child]]]:
+            open_ways += ([*way, child] for child in reversed(further[1:]))
+            way.append(further[0])
+        yield way
+
+
+def grammar_filtered(
+    tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, forced: bool = True
+) -> DraftTree:
     """Return the tree that is worth running.
 
     Every path of it goes on as the loop does that takes its tokens: where the grammar leaves one text or one token,
@@ -43,7 +179,7 @@ def walked(tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, fo
             if any were drawn, the first.
         forced: whether tokens that are forced come without a choice; else every node that the grammar allows stays.
     """
-    walk = _Walk(tree, matcher, remaining, budget, forced=forced)
+    walk = _GrammarWalk(tree, matcher, remaining, budget, forced=forced)
     before = matcher.history_length
     try:
         walk.run()
@@ -54,7 +190,7 @@ def walked(tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int, fo
     return walk.out
 
 
-class _Candidates(NamedTuple):
+class _NodeCandidates(NamedTuple):
     """What may be added behind a node; the smallest is tried first."""
 
     order: float
@@ -62,12 +198,12 @@ class _Candidates(NamedTuple):
     number: int  # different for each
     parent: int
     reach: float  # of the parent
-    guesses: list[Guess]  # one, or what was drawn
-    drawn: Drawn | None
+    guesses: list[DraftToken]  # one, or what was drawn
+    drawn: SampledChildren | None
 
 
 @final
-class _Walk:
+class _GrammarWalk:
     def __init__(self, tree: DraftTree, matcher: Matcher, remaining: int, budget: int, *, forced: bool) -> None:
         self.out = DraftTree()
         self._guesses = tree
@@ -80,13 +216,13 @@ class _Walk:
         self._forced = forced
         self._taken: list[int] = []  # by the matcher
         self._at: int | None = None  # the node that it stands at, where that is known
-        self._open: list[_Candidates] = []
+        self._open: list[_NodeCandidates] = []
         self._pushed = 0
 
     def run(self) -> None:
         if self._budget <= 0 or self._remaining <= 0:
             return
-        run = self._force([Cursor.before(self._guesses)], self._budget)
+        run = self._force([TextCursor.before(self._guesses)], self._budget)
         if run is not None:
             self._open_behind(ROOT, *run, 1.0)
         while self._open and self._room > 0:
@@ -100,7 +236,7 @@ class _Walk:
     def _room(self) -> int:
         return self._budget - len(self.out)
 
-    def _try(self, parent: int, guess: Guess, reach: float, *, is_drawn: bool = False) -> bool:
+    def _try(self, parent: int, guess: DraftToken, reach: float, *, is_drawn: bool = False) -> bool:
         """Add a guess with what is forced behind it, if it is of use or was drawn; whether the grammar allows it."""
         if parent != self._at:
             self._move(self.out.prefix(parent))
@@ -115,7 +251,7 @@ class _Walk:
                 self._open_behind(node, *run, reach * guess.confidence)
         return True
 
-    def _try_drawn(self, candidates: _Candidates, drawn: Drawn) -> None:
+    def _try_drawn(self, candidates: _NodeCandidates, drawn: SampledChildren) -> None:
         """Add children in the order in which they were drawn, for as long as any other would fit as well."""
         parent = candidates.parent
         guesses = {guess.token: guess for guess in candidates.guesses}
@@ -133,9 +269,9 @@ class _Walk:
                     refused.add(token)
         finally:
             if kept:
-                self.out.drawn[parent] = Drawn(drawn.law, tuple(kept), drawn.replaced)
+                self.out.drawn[parent] = SampledChildren(drawn.law, tuple(kept), drawn.replaced)
 
-    def _force(self, cursors: list[Cursor], room: int) -> tuple[list[int], list[Cursor]] | None:
+    def _force(self, cursors: list[TextCursor], room: int) -> tuple[list[int], list[TextCursor]] | None:
         """Take what is forced; None if nothing is chosen behind it, or it takes more than ``room`` tokens."""
         tokens: list[int] = []
         if not self._forced:
@@ -153,10 +289,10 @@ class _Walk:
                 if len(tokens) == room or not self._accept(token):
                     return None
                 tokens.append(token)
-                cursors = behind(cursors, token, self._vocabulary)
+                cursors = cursors_after(cursors, token, self._vocabulary)
         return None
 
-    def _open_behind(self, node: int, tokens: list[int], cursors: list[Cursor], reach: float) -> None:
+    def _open_behind(self, node: int, tokens: list[int], cursors: list[TextCursor], reach: float) -> None:
         """Add what is forced behind a node, and note what may follow; the matcher stands there."""
         if tokens:
             node = self.out.extend(node, tokens, source=FORCED)
@@ -168,7 +304,7 @@ class _Walk:
             if not cursor.rest and cursor.tree is self._guesses and cursor.node in self._guesses.drawn:
                 cursors, drawn = [cursor], self._guesses.drawn[cursor.node]
                 break
-        guesses = guesses_at(cursors, self._vocabulary)
+        guesses = draft_tokens_at(cursors, self._vocabulary)
         if drawn is not None:
             together = [guess for guess in guesses if guess.token in drawn.tokens]
             if together:
@@ -178,10 +314,12 @@ class _Walk:
             if guess.token not in self._stops:
                 self._push(node, reach, [guess], None)
 
-    def _push(self, parent: int, reach: float, guesses: list[Guess], drawn: Drawn | None) -> None:
+    def _push(self, parent: int, reach: float, guesses: list[DraftToken], drawn: SampledChildren | None) -> None:
         order = 0.0 if self._guesses.drawn else -reach * guesses[0].confidence
         self._pushed += 1
-        heapq.heappush(self._open, _Candidates(order, guesses[0].origin, self._pushed, parent, reach, guesses, drawn))
+        heapq.heappush(
+            self._open, _NodeCandidates(order, guesses[0].origin, self._pushed, parent, reach, guesses, drawn)
+        )
 
     def _is_tight(self) -> bool:
         """Whether the mask is known to depend on the tokens that are left, or none are."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.drafter import Drafter
-from structgen.decode.speculative.verification.recursive_rejection import RecursiveRejection
-from structgen.decode.speculative.verification.verifier import ChainVerifier, Verifier
+from structgen.decode.speculative.verifier import ChainVerifier, RecursiveRejection, Verifier
 
 if TYPE_CHECKING:
     from structgen.models.protocol import LanguageModel

@@ -6,20 +6,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from structgen.engine.lint.ambiguity import ambiguous_texts
-from structgen.engine.lint.captures import useless_captures
-from structgen.engine.lint.collisions import collisions
-from structgen.engine.lint.empty import empty_parts
-from structgen.engine.lint.finding import Finding, Severity
-from structgen.engine.lint.keywords import weak_keywords
-from structgen.engine.lint.subject import Subject, subject_of
-from structgen.engine.lint.terminals import colliding_terminals, nullable_terminals
+from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, nullable_terminals
+from structgen.engine.lint.collision import collisions
+from structgen.engine.lint.ineffective import empty_parts, unreachable_rules, useless_captures, weak_keywords
+from structgen.engine.lint.subject import Finding, Severity, Subject, subject_of
 from structgen.engine.lint.unbounded import unbounded_parts, unbounded_white_space
-from structgen.engine.lint.unreachable import unreachable_rules
 from structgen.errors import LimitExceeded
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import postorder
-from structgen.grammar.report import Described
+from structgen.grammar.nodes.description import Described
 
 if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
@@ -40,9 +35,9 @@ _LINTS: Final = {
     "captures": useless_captures,
 }
 _FOR_ANY_SIZE: Final = ("unreachable rules",)
-_MOST_NODES: Final = 60_000
+_MAX_NODES: Final = 60_000
 """Nodes of a grammar for which all lints are made."""
-_MOST_OF_ONE: Final = 50
+_MAX_FINDINGS: Final = 50
 """Findings of one lint."""
 
 
@@ -77,22 +72,22 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
 def _of_rules(subject: Subject) -> Iterator[Finding]:
     names = list(_LINTS)
     told: set[tuple[str, str]] = set()
-    if sum(1 for _ in islice(postorder(subject.grammar), _MOST_NODES + 1)) > _MOST_NODES:
+    if sum(1 for _ in islice(postorder(subject.grammar), _MAX_NODES + 1)) > _MAX_NODES:
         names = list(_FOR_ANY_SIZE)
         left_out = [name for name in _LINTS if name not in names]
         yield Finding(
             "left out",
             Severity.INFORMATION,
             "",
-            f"the grammar has more than {_MOST_NODES:,} nodes, so that nothing is said of {', '.join(left_out)}",
+            f"the grammar has more than {_MAX_NODES:,} nodes, so that nothing is said of {', '.join(left_out)}",
             "check its parts by themselves",
         )
     for name in names:
         found = [finding for finding in _LINTS[name](subject) if (name, finding.where) not in told]
         if name == "terminals at one place":  # which is more than that they share a text
             told = {("colliding terminals", finding.where) for finding in found}
-        yield from found[:_MOST_OF_ONE]
-        if len(found) > _MOST_OF_ONE:
+        yield from found[:_MAX_FINDINGS]
+        if len(found) > _MAX_FINDINGS:
             last = found[-1]
-            more = f"there are {len(found) - _MOST_OF_ONE:,} more findings like this"
+            more = f"there are {len(found) - _MAX_FINDINGS:,} more findings like this"
             yield Finding(last.lint, last.severity, last.where, more)

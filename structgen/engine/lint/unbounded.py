@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from structgen.engine.lint.finding import Finding, Severity
-from structgen.engine.lint.subject import Subject, named
+from structgen.engine.lint.subject import Finding, Severity, Subject, named
 from structgen.grammar.analysis import strongly_connected
 from structgen.grammar.nodes import (
     Budget,

@@ -1,19 +1,38 @@
-"""From the ``decoder`` of a tokenizer.json to a function from pieces to bytes.
-
-A decoder is a chain of steps over the list of pieces.  Most steps treat every piece alike, which is what
-makes the bytes of a token well defined.  The rest change only the ends of the whole text (the one space that
-a decoder strips at the start): they belong to decoding, not to any token, and are left out.  A step of which
-neither is true is refused by name.
-"""
+"""From the pieces of a tokenizer to bytes: the byte-level alphabet, and the ``decoder`` of a tokenizer.json."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from structgen.engine.tokenizers.byte_level import from_byte_level
 from structgen.errors import VocabularyError
 
-__all__ = ["PieceBytes", "decoder_chain", "flatten", "piece_bytes"]
+__all__ = ["PieceBytes", "decoder_chain", "flatten", "from_byte_level", "piece_bytes"]
+
+_ITSELF = frozenset([*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)])
+_OUTSIDE = 0xFFFD  # any character above U+00FF: one that Latin-1 cannot encode
+
+
+def _alphabet() -> dict[int, int]:
+    others = [byte for byte in range(256) if byte not in _ITSELF]
+    table = dict.fromkeys(others, _OUTSIDE)
+    table.update({0x100 + place: byte for place, byte in enumerate(others)})
+    return table
+
+
+_TO_LATIN_1 = _alphabet()
+
+
+def from_byte_level(piece: str) -> bytes:
+    """Return the bytes that ``piece`` stands for.
+
+    A piece with any character outside the alphabet stands for itself as UTF-8: so the decoder of the
+    ``tokenizers`` library treats added tokens such as ``"<｜User｜>"``.
+    """
+    try:
+        return piece.translate(_TO_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:
+        return piece.encode("utf-8", "surrogatepass")
+
 
 PieceBytes = Callable[[str], bytes]
 _Step = Callable[[str], "str | bytes"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from structgen.engine.tokenizers.optional import need
 from structgen.engine.tokenizers.piece_bytes import byte_or_text
-from structgen.engine.tokenizers.table import TokenTable, token_slots
+from structgen.engine.tokenizers.table import TokenTable, need, token_slots
 from structgen.errors import VocabularyError
 
 __all__ = ["SPACE_MARK", "SentencePieceEncoder", "looks_like_model", "read_processor", "read_sentencepiece"]

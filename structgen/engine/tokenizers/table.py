@@ -1,33 +1,166 @@
-"""The one value that every reader returns: which bytes each token id stands for.
+"""The value that every reader of a tokenizer returns: which bytes each token id stands for.
 
-A table is plain data.  ``read_cached`` keeps the tables of large tokenizer files on disk, because turning
-128,000 pieces into bytes takes longer than everything else that loading does.
+With it what is made from a table alone: the byte trie, kept on disk for the next process, and the spelling of a byte
+string with as few tokens as possible.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from structgen.disk_cache import fetch, keep
 from structgen.errors import VocabularyError
+
+if TYPE_CHECKING:
+    from structgen_kernels._native import TokenTrie
 
 __all__ = [
     "MAX_TOKENS",
     "MAX_TOKEN_BYTES",
     "Encoder",
+    "Speller",
     "TokenTable",
     "eos_ids",
     "find_id",
+    "load_trie",
+    "need",
     "read_cached",
     "token_slots",
+    "tokens_digest",
+    "unspellable",
 ]
+
+_CACHED_FROM_TOKENS = 4096
+
+
+def tokens_digest(tokens: Sequence[bytes]) -> bytes:
+    """Hash the tokens: what they are, and where each ends (20 bytes, BLAKE2b)."""
+    inner = hashlib.blake2b(b"".join(tokens), digest_size=20)
+    inner.update(array("Q", map(len, tokens)).tobytes())
+    return inner.digest()
+
+
+def load_trie(tokens: tuple[bytes, ...]) -> TokenTrie:
+    """Build the trie, or read what an earlier process with the same tokens and native module kept.
+
+    The key holds the native module's size and time of change, for its format may change with any build.
+    """
+    import structgen_kernels._native as native
+
+    if len(tokens) < _CACHED_FROM_TOKENS:
+        return native.TokenTrie(list(tokens))
+    built = Path(native.__file__).stat()
+    key = f"{tokens_digest(tokens).hex()}-{built.st_size:x}-{built.st_mtime_ns:x}"
+    kept = fetch("trie", key)
+    if kept is not None:
+        try:
+            return native.TokenTrie.from_bytes(kept)
+        except (ValueError, RuntimeError):  # not what this build wrote: build it again
+            pass
+    trie = native.TokenTrie(list(tokens))
+    keep("trie", key, trie.to_bytes())
+    return trie
+
+
+def need(package: str, purpose: str) -> Any:  # an optional library has no types here
+    """Import ``package``.
+
+    Raises:
+        VocabularyError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise VocabularyError(
+            "vocabulary",
+            f"package {package!r} is needed {purpose}",
+            evidence=str(error),
+            remedy=f"install {package!r} (it is in the extra 'tokenizers')",
+        ) from error
+
+
+class Speller:
+    """Shortest spellings over one token table.
+
+    Complexity: ``spell`` takes O(n * k) look-ups for n bytes, k the number of distinct lengths of the tokens
+        that
+    begin with the same two bytes; memory O(n).
+    """
+
+    __slots__ = ("_ids", "_lengths")
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        ids: dict[bytes, int] = {}
+        for token, piece in enumerate(tokens):
+            ids.setdefault(piece, token)
+        ids.pop(b"", None)
+        seen: dict[bytes, set[int]] = {}
+        for piece in ids:
+            if len(piece) > 1:
+                seen.setdefault(piece[:2], set()).add(len(piece))
+        self._ids = ids
+        self._lengths = {start: tuple(sorted(found, reverse=True)) for start, found in seen.items()}
+
+    def spell(self, data: bytes) -> list[int]:
+        """Return the ids of the shortest spelling of ``data``.
+
+        Raises:
+            VocabularyError: no sequence of tokens spells ``data``; names the byte where every spelling ends.
+        """
+        ids, count = self._ids, len(data)
+        unreachable = count + 1
+        cost = [unreachable] * count + [0]
+        step = [0] * count
+        for start in range(count - 1, -1, -1):
+            best = unreachable
+            for length in self._candidates(data, start):
+                through = cost[start + length] + 1 if start + length <= count else unreachable
+                if through < best and data[start : start + length] in ids:
+                    best, step[start] = through, length
+            cost[start] = best
+        if cost[0] >= unreachable:
+            raise unspellable(data, self._reach(data))
+        spelled, start = [], 0
+        while start < count:
+            spelled.append(ids[data[start : start + step[start]]])
+            start += step[start]
+        return spelled
+
+    def _candidates(self, data: bytes, start: int) -> tuple[int, ...]:
+        return (*self._lengths.get(data[start : start + 2], ()), 1)
+
+    def _reach(self, data: bytes) -> int:
+        """The first byte that no spelling of what is before it gets past."""
+        reached = {0}
+        furthest = 0
+        for start in range(len(data)):
+            if start in reached:
+                ends = [start + n for n in self._candidates(data, start) if data[start : start + n] in self._ids]
+                reached.update(end for end in ends if end <= len(data))
+                furthest = start
+        return furthest
+
+
+def unspellable(data: bytes, offset: int) -> VocabularyError:
+    """Make the error for a text that the tokens cannot write from byte ``offset`` on."""
+    around = data[max(0, offset - 8) : offset + 9]
+    return VocabularyError(
+        "vocabulary",
+        f"no tokens spell byte 0x{data[offset]:02x} at offset {offset}",
+        evidence=f"found in {around!r}",
+        remedy="use a tokenizer with byte fallback, or leave that text out",
+    )
+
 
 Encoder = Callable[[str], list[int]]
 """A tokenizer's own encode: no BOS or EOS added, no special token parsed out of the text."""

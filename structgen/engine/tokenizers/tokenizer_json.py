@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from structgen.engine.tokenizers.optional import need
 from structgen.engine.tokenizers.piece_bytes import PieceBytes, decoder_chain, piece_bytes
-from structgen.engine.tokenizers.table import TokenTable, read_cached, token_slots
+from structgen.engine.tokenizers.table import TokenTable, need, read_cached, token_slots
 from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:

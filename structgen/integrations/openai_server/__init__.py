@@ -4,7 +4,6 @@ The constraint goes to the server in the notation that it knows, and all that co
 """
 
 from structgen.integrations.openai_server.client import OpenAIServer, remote
-from structgen.integrations.openai_server.dialects import Dialect, Kind, Translation, translation_of
-from structgen.integrations.openai_server.gbnf import gbnf_of
+from structgen.integrations.openai_server.dialects import Dialect, Kind, Translation, gbnf_of, translation_of
 
 __all__ = ["Dialect", "Kind", "OpenAIServer", "Translation", "gbnf_of", "remote", "translation_of"]

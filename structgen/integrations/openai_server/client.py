@@ -21,8 +21,8 @@ from structgen.integrations.openai_server.dialects import (
 )
 from structgen.integrations.openai_server.schemas import WRAPPER
 from structgen.program import answer_of
-from structgen.program.fields import FieldEnd, JsonCursor
-from structgen.program.remote import Ending
+from structgen.program.backends.remote_answer import Ending
+from structgen.program.json_cursor import FieldEnd, JsonCursor
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
     from structgen.decode import AnySampler
     from structgen.program import Answer
-    from structgen.program.remote import Prompt
+    from structgen.program.backends.remote_answer import RemotePrompt
 
 __all__ = ["OpenAIServer", "remote"]
 
-_ASKED: Final = "Say hello."
-_MOST_CANARY_TOKENS: Final = 1024  # some models think first
+_CANARY_PROMPT: Final = "Say hello."
+_MAX_CANARY_TOKENS: Final = 1024  # some models think first
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz"
-_MOST_WAIT_S: Final = 60.0
-_MOST_WAITS: Final = 3
-_MOST_CONNECT_S: Final = 10.0
-_MOST_SHOWN: Final = 300
-_ENOUGH_SHOWN: Final = 40
+_MAX_WAIT_S: Final = 60.0
+_MAX_WAITS: Final = 3
+_MAX_CONNECT_S: Final = 10.0
+_MAX_SHOWN: Final = 300
+_MIN_SHOWN: Final = 40
 _SEEDS: Final = 1 << 31  # llama-server reads 32 bits
 _REMEDIES: Final = {
     400: "see what the server says; it may not know a parameter: is kind= right?",
@@ -117,7 +117,7 @@ class OpenAIServer:
         if api_key is not None:
             headers["Authorization"] = f"Bearer {api_key}"
         self._client = httpx.Client(
-            headers=headers, timeout=httpx.Timeout(timeout, connect=min(timeout, _MOST_CONNECT_S))
+            headers=headers, timeout=httpx.Timeout(timeout, connect=min(timeout, _MAX_CONNECT_S))
         )
         self._dialects: dict[bool, Dialect] = {}  # that keep to constraints, for chats and for plain texts
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class OpenAIServer:
         return self._translation(answer_of(annotation), chat=chat)[1]
 
     def serve(
-        self, prompt: Prompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
+        self, prompt: RemotePrompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
     ) -> Generator[str, None, Ending]:
         """Ask for one answer and yield its text as it comes; closing the generator ends the request.
 
@@ -207,7 +207,7 @@ class OpenAIServer:
                 continue
             if text in words:
                 return dialect
-            found.append(f"as {dialect}, asked for {words[0]!r} or {words[1]!r}, it says {text[:_ENOUGH_SHOWN]!r}")
+            found.append(f"as {dialect}, asked for {words[0]!r} or {words[1]!r}, it says {text[:_MIN_SHOWN]!r}")
         raise ModelError(
             self._subject,
             "the server ignores the constraint" if found else "OpenAI's completions take no constraint",
@@ -222,7 +222,7 @@ class OpenAIServer:
         answer = answer_of(Literal[words])
         translation = translation_of(answer, dialect, chat=chat)
         path, body = self._request(
-            ({"role": "user", "content": _ASKED},) if chat else _ASKED, dialect, _MOST_CANARY_TOKENS
+            ({"role": "user", "content": _CANARY_PROMPT},) if chat else _CANARY_PROMPT, dialect, _MAX_CANARY_TOKENS
         )
         pieces = self._answered(path, {**body, "temperature": 0, **translation.parameters})
         if translation.is_wrapped:
@@ -231,13 +231,13 @@ class OpenAIServer:
         try:
             for piece in pieces:
                 text += piece
-                if len(text) > _ENOUGH_SHOWN and not any(word.startswith(text) for word in words):
+                if len(text) > _MIN_SHOWN and not any(word.startswith(text) for word in words):
                     break
         finally:
             pieces.close()
         return text
 
-    def _request(self, prompt: Prompt, dialect: Dialect, max_tokens: int) -> tuple[str, dict[str, Any]]:
+    def _request(self, prompt: RemotePrompt, dialect: Dialect, max_tokens: int) -> tuple[str, dict[str, Any]]:
         limit = "max_completion_tokens" if dialect == "openai" else "max_tokens"
         body: dict[str, Any] = {
             "model": self._model,
@@ -265,12 +265,12 @@ class OpenAIServer:
         import httpx
 
         waited = 0.0
-        for attempt in range(_MOST_WAITS + 1):
+        for attempt in range(_MAX_WAITS + 1):
             try:
                 # Not httpx's own JSON: it fails at lone surrogates, which a model may have written.
                 with self._client.stream("POST", self._url + path, content=json.dumps(body)) as response:
                     wait = _retry_after(response)
-                    if wait is None or attempt == _MOST_WAITS or waited + wait > _MOST_WAIT_S:
+                    if wait is None or attempt == _MAX_WAITS or waited + wait > _MAX_WAIT_S:
                         if response.status_code != 200:
                             response.read()
                             raise self._refused(response, path)
@@ -349,7 +349,7 @@ class OpenAIServer:
         return kind(
             self._subject,
             f"it answers {self._asked(path)} with HTTP {status}",
-            evidence=f"it says {said[:_MOST_SHOWN]!r}",
+            evidence=f"it says {said[:_MAX_SHOWN]!r}",
             remedy=remedy,
         )
 
@@ -369,7 +369,7 @@ class OpenAIServer:
         if error is not None and str(error):
             evidence += f" ({error})"
         if said is not None:
-            evidence += f"; it says {said[:_MOST_SHOWN]!r}"
+            evidence += f"; it says {said[:_MAX_SHOWN]!r}"
         return ModelError(self._subject, problem, evidence=evidence, remedy=remedy)
 
     def _asked(self, path: str) -> str:

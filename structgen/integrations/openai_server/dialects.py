@@ -1,4 +1,4 @@
-"""How each kind of server is told what to enforce, and how it is sampled.
+"""How each kind of server is given a constraint and sampling parameters in the parameters of a request.
 
 Sources, as of this version:
 
@@ -18,15 +18,34 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from structgen.decode import Greedy, Multinomial
 from structgen.errors import GrammarError, ProgramError
+from structgen.frontends.convert import write
 from structgen.grammar.nodes import ANY_CHAR, Repeat
-from structgen.integrations.openai_server.gbnf import gbnf_of
 from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, translated, wrapped
 
 if TYPE_CHECKING:
     from structgen.decode import AnySampler
+    from structgen.grammar.nodes import Grammar
     from structgen.program import Answer, Loss
 
-__all__ = ["DIALECTS", "Dialect", "Kind", "Translation", "sampling_of", "translation_of"]
+__all__ = ["DIALECTS", "Dialect", "Kind", "Translation", "gbnf_of", "sampling_of", "translation_of"]
+
+
+def gbnf_of(grammar: Grammar) -> str:
+    r"""Write a grammar in GBNF; the language is the same.
+
+    Captures and temperatures are left out: the answer is read here again, with all that the grammar says.
+
+    Raises:
+        UnsupportedFeature: a part of it has no GBNF (``docs/conversion.md``).
+        UnsatisfiableGrammar: no text belongs to it.
+        GrammarError: a reference leads nowhere.
+
+    >>> from structgen.grammar.nodes import CharClass, Literal, Repeat, Sequence
+    >>> print(gbnf_of(Sequence([Literal(b"a"), Repeat(CharClass([(48, 57)]), 1, 3)])), end="")
+    root ::= "a" [0-9]{1,3}
+    """
+    return write(grammar, "gbnf").text
+
 
 Kind: TypeAlias = Literal["vllm", "sglang", "llama_server", "openai"]
 """What the server is."""

@@ -57,7 +57,8 @@ _OF_ONE_TYPE: Final = frozenset(
 )
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LENGTHS: Final = ("minLength", "maxLength")
-# What types call their dates (``structgen.grammar.type_schemas``): those of RFC 3339 but for bounds and the year 0.
+# What types call their dates (``structgen.frontends.python_types.pydantic_schema``): those of RFC 3339 but for bounds
+# and the year 0.
 _DATE: Final = re.compile("date [0-9a-f]{12}")
 
 
@@ -156,7 +157,7 @@ def translated(schema: Any, subset: Subset) -> tuple[Any, tuple[Loss, ...]]:
             home[key] = held
             continue
         held = _with_names(held)
-        copy = home[key] = _kept(held, subset, where, losses)
+        copy = home[key] = _sent_keywords(held, subset, where, losses)
         if subset.is_strict:
             _close(copy, held, where, losses)
         for name in _MAPS:
@@ -207,7 +208,7 @@ def _with_names(schema: dict[str, Any]) -> dict[str, Any]:
     return kept | {"properties": properties | (others if rest is not False else {}), "additionalProperties": False}
 
 
-def _kept(schema: dict[str, Any], subset: Subset, where: str, losses: list[Loss]) -> dict[str, Any]:
+def _sent_keywords(schema: dict[str, Any], subset: Subset, where: str, losses: list[Loss]) -> dict[str, Any]:
     """The keywords that are sent; what becomes of the others goes to ``losses``."""
     kept: dict[str, Any] = {}
     for keyword, value in schema.items():

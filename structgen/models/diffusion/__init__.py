@@ -5,11 +5,8 @@ Importing this package imports neither torch nor transformers; ``load_diffusion_
 
 from __future__ import annotations
 
-from structgen.models.diffusion.hash_denoiser import HashDiffusion
-from structgen.models.diffusion.hmm_denoiser import HiddenMarkovDiffusion
 from structgen.models.diffusion.loading import load_diffusion_model
-from structgen.models.diffusion.ngram_denoiser import NGramDiffusion
-from structgen.models.diffusion.protocol import (
+from structgen.models.protocol.diffusion import (
     CachingDenoiser,
     Canvases,
     Denoiser,
@@ -18,6 +15,9 @@ from structgen.models.diffusion.protocol import (
     ResidentDenoiser,
     SlotLogits,
 )
+from structgen.models.toy.hash_diffusion import HashDiffusion
+from structgen.models.toy.markov_diffusion import HiddenMarkovDiffusion
+from structgen.models.toy.ngram_diffusion import NGramDiffusion
 
 __all__ = [
     "CachingDenoiser",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
-from structgen.models.location import find_local
+from structgen.models.hub import find_local
 from structgen.models.placement import require
 from structgen.models.protocol import silent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from structgen.models.diffusion.protocol import DiffusionModel
     from structgen.models.protocol import Progress
+    from structgen.models.protocol.diffusion import DiffusionModel
 
 __all__ = ["load_diffusion_model"]
 
@@ -67,7 +67,7 @@ def load_diffusion_model(
         if len(source) != 2:
             raise ModelError("model", f"a pair (model, tokenizer) is expected, found {len(source)} things")
         require("torch")
-        from structgen.models.diffusion.transformers_diffusion import TransformersDiffusion
+        from structgen.models.diffusion.transformers_model import TransformersDiffusion
 
         return TransformersDiffusion(*source, mask_token=mask_token, shift=shift, resident=resident)
     return _named(
@@ -101,7 +101,7 @@ def _named(source: str | Path, *, progress: Progress, **options: Any) -> Diffusi
         )
     reach = None if local is not None else hub.reach(str(source))
     require("torch", "transformers")
-    from structgen.models.diffusion.transformers_diffusion_loader import check_trust, load_transformers_diffusion
+    from structgen.models.diffusion.transformers_loader import check_trust, load_transformers_diffusion
 
     if reach is hub.Reach.ONLINE:
         check_trust(str(source), trust_remote_code=options["trust_remote_code"])  # before many gigabytes are fetched

@@ -13,13 +13,21 @@ import numpy as np
 import pytest
 
 from structgen.cli.bench import comparison
-from structgen.cli.bench.batch import Course, choose, run_batch
-from structgen.cli.bench.cases import Case, Instance, find_data, read_cases
+from structgen.cli.bench.comparison import BatchSchema, choose_batch_schemas, run_batch
 from structgen.cli.bench.engines import ENGINES, Bits, Sequence, allows
-from structgen.cli.bench.measure import Tally, Verdict, judge, run_case
-from structgen.cli.bench.statistics import ratios_of, spread_of
-from structgen.cli.failure import Failure
+from structgen.cli.bench.measurement import (
+    Case,
+    Instance,
+    InstanceResult,
+    Tally,
+    check_instance,
+    find_data,
+    read_cases,
+    run_case,
+)
+from structgen.cli.bench.report import ratios_of, spread_of
 from structgen.cli.main import main
+from structgen.cli.terminal import Failure
 
 
 class Words:
@@ -106,12 +114,12 @@ def test_verdicts() -> None:
     engine = Words()
     samples: list[float] = []
     for text, most, verdict in (
-        ("ab", 9, Verdict.ACCEPTED),
-        ("a", 9, Verdict.REJECTED),
-        ("ax", 9, Verdict.REJECTED),
-        ("abc", 2, Verdict.UNDECIDED),
+        ("ab", 9, InstanceResult.ACCEPTED),
+        ("a", 9, InstanceResult.REJECTED),
+        ("ax", 9, InstanceResult.REJECTED),
+        ("abc", 2, InstanceResult.UNDECIDED),
     ):
-        assert judge(engine.start(["ab"]), tokenize(text), most, samples) is verdict, text
+        assert check_instance(engine.start(["ab"]), tokenize(text), most, samples) is verdict, text
     assert len(samples) == 2 + 1 + 2 + 2  # the mask that refuses is a sample too
 
 
@@ -160,7 +168,7 @@ def test_a_batch_is_checked_before_it_is_timed() -> None:
     text = "abcdefghijklmnopqrst"
     cases = [Case("short", "ab", (Instance("ab", is_valid=True, ordered=None),))]
     cases.append(Case("fits", text, (Instance(text, is_valid=True, ordered=None),)))
-    courses = choose([Words()], cases, tokenize)
+    courses = choose_batch_schemas([Words()], cases, tokenize)
     assert [course.tokens for course in courses] == [tokenize(text)]
     samples = run_batch([Words()], courses)
     assert list(samples) == [1, 50]
@@ -168,7 +176,7 @@ def test_a_batch_is_checked_before_it_is_timed() -> None:
         assert len(times["words"]) == 300
         assert min(times["words"]) > 0
     with pytest.raises(AssertionError, match="does not allow"):
-        run_batch([Words()], [Course(tokenize(f"{text}!"), {"words": [text]})])
+        run_batch([Words()], [BatchSchema(tokenize(f"{text}!"), {"words": [text]})])
 
 
 def test_cases_are_drawn_and_ordered(data: Path) -> None:
@@ -243,16 +251,16 @@ def test_engines_agree_with_the_schema(name: str, deepseek_vocabulary: object) -
     """Each engine that is installed accepts a valid text, rejects another, and fills the same mask in a batch."""
     if comparison.missing(name):
         pytest.skip(f"{name} is not installed")
-    from structgen.cli.bench.tokens import find_tokenizer, tokenizer_of
+    from structgen.cli.bench.measurement import find_tokenizer, tokenizer_of
 
     del deepseek_vocabulary  # skips where the tokenizer is not installed
     path = find_tokenizer(None)
     encode = tokenizer_of(path)
     engine = ENGINES[name](path)
     compiled = engine.compile('{"enum": ["red", "green"]}')
-    assert judge(engine.start(compiled), encode('"green"'), 99, []) is Verdict.ACCEPTED
-    assert judge(engine.start(compiled), encode('"blue"'), 99, []) is Verdict.REJECTED
-    assert judge(engine.start(compiled), encode('"gree'), 99, []) is Verdict.REJECTED
+    assert check_instance(engine.start(compiled), encode('"green"'), 99, []) is InstanceResult.ACCEPTED
+    assert check_instance(engine.start(compiled), encode('"blue"'), 99, []) is InstanceResult.REJECTED
+    assert check_instance(engine.start(compiled), encode('"gree'), 99, []) is InstanceResult.REJECTED
     sequences = [engine.start(compiled) for _ in range(3)]
     rows: Bits = np.zeros((len(sequences), sequences[0].words.shape[1]), dtype=np.int32)
     fill = engine.batch(sequences, rows)

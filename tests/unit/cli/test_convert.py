@@ -8,13 +8,13 @@ from typing import get_args
 
 import pytest
 
-from structgen.cli.convert import Target
+from structgen.cli.language_commands import Target
 from structgen.cli.main import main
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
-from structgen.grammar.dialects import DIALECTS
+from structgen.frontends.convert import DIALECTS
+from structgen.frontends.loading import load
 from structgen.grammar.limits import Limits
-from structgen.grammar.loading import load
-from structgen.testing.languages import language
+from structgen.testing.small_scope import language
 
 FILES = {
     "a.gbnf": 'root ::= "a" root "b" | ""',

@@ -12,7 +12,7 @@ import structgen.models
 from structgen.cli.main import main
 from structgen.engine import Vocabulary
 from structgen.models.diffusion import HashDiffusion
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 PROGRAM = """
 import structgen as sg

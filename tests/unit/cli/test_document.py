@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from structgen.cli.document import Departure, find_departure
-from structgen.cli.source import byte_vocabulary
+from structgen.cli.departure import Departure, find_departure
+from structgen.cli.grammar_source import byte_vocabulary
 from structgen.engine import compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, Reference, Rules, choice, sequence
-from structgen.grammar.regex import regex
 
 
 def _find(grammar: Grammar, *chunks: bytes, exact: bool = False, is_json: bool = False) -> Departure | None:

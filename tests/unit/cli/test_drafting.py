@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from structgen.cli import canvas as canvas_module
-from structgen.cli import drafting as drafting_module
-from structgen.cli import program_file
 from structgen.cli import run as run_module
-from structgen.cli.drafting import DRAFTER_NAMES, DRAFTERS, drafter_of
+from structgen.cli import run_canvas as canvas_module
+from structgen.cli import run_option as drafting_module
+from structgen.cli import run_program as program_file
 from structgen.cli.main import main
-from structgen.cli.progress import ProgressLine
+from structgen.cli.run_option import DRAFTER_NAMES, DRAFTERS, drafter_of
+from structgen.cli.terminal import ProgressLine
 from structgen.decode import Speculation
 from structgen.decode.speculative import drafters
 from structgen.engine import Vocabulary
-from structgen.models.hash_model import HashModel
 from structgen.models.protocol import LanguageModel
+from structgen.models.toy.hash import HashModel
 
 SCHEMA = {
     "type": "object",
@@ -91,7 +91,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     torch = pytest.importorskip("torch")
     from layered_llama import write_llama
 
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     folder = write_llama(tmp_path_factory.mktemp("llama") / "four", layers=4, deeper=0.6)
     return LlamaModel(folder, name="four", device=torch.device("cpu"), dtype=torch.float32)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from structgen.cli.expectation import expectation_of, shown
-from structgen.cli.source import byte_vocabulary
+from structgen.cli.departure import expectation_of, quoted_bytes
+from structgen.cli.grammar_source import byte_vocabulary
 from structgen.engine import Matcher, compile
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import CharClass, Grammar, SpecialToken, choice
-from structgen.grammar.regex import regex
 
 
 def _after(grammar: Grammar, text: bytes = b"") -> Matcher:
@@ -74,6 +74,6 @@ def test_describing_leaves_the_matcher_as_it_is() -> None:
 
 def test_long_texts_are_cut() -> None:
     """A text of more characters than fit is cut and marked."""
-    assert shown(b"x" * 50, 10) == "'xxxxxxxxxx'..."
-    assert shown("aä".encode()[:2]) == "'a'"
-    assert shown(b"a\xff") == "'a\\\\xff'"
+    assert quoted_bytes(b"x" * 50, 10) == "'xxxxxxxxxx'..."
+    assert quoted_bytes("aä".encode()[:2]) == "'a'"
+    assert quoted_bytes(b"a\xff") == "'a\\\\xff'"

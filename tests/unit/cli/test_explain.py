@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli.bridge import texts_before
-from structgen.cli.explain import explain
-from structgen.cli.source import byte_vocabulary
+from structgen.cli.explain import explain, prefixes_before
+from structgen.cli.grammar_source import byte_vocabulary
 from structgen.engine import compile
-from structgen.grammar.lark import lark
+from structgen.frontends.lark import lark
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.regex import regex
 from structgen.testing import ReferenceMatcher
 
 PAIRS = """start: pair ("," pair)*
@@ -91,6 +90,6 @@ def test_the_nearest_place_is_the_nearest(grammar: Grammar, text: str, wanted: s
     ]
     matcher = compile(grammar, byte_vocabulary(grammar)).alone().matcher()
     assert matcher.accept_bytes(text.encode()) == len(text)
-    found = [before for before, _ in texts_before(matcher, wanted.encode(), most_steps=2_000)]
+    found = [before for before, _ in prefixes_before(matcher, wanted.encode(), most_steps=2_000)]
     assert (len(found[0]) if found else None) == (lengths[0] if lengths else None)
     assert all(reads(text + before.decode() + wanted) for before in found)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from structgen.cli.json_place import pointer_at_end
+from structgen.cli.departure import pointer_at_end
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from structgen.cli import program_file
+from structgen.cli import run_program as program_file
 from structgen.cli.main import main
 from structgen.engine import Vocabulary
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 SOURCE = '''
 from __future__ import annotations

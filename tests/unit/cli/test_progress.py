@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from structgen.cli.progress import ProgressLine
+from structgen.cli.terminal import ProgressLine
 
 
 class _Terminal(io.StringIO):

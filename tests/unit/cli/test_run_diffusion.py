@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from structgen.cli import canvas as canvas_module
-from structgen.cli.canvas import CANVAS_SAMPLERS, POLICIES, REUSES
+from structgen.cli import run_canvas as canvas_module
 from structgen.cli.canvas_screen import CanvasScreen
 from structgen.cli.main import main
+from structgen.cli.run_canvas import CANVAS_SAMPLERS, POLICIES, REUSES
 from structgen.decode.diffusion.canvas_run import Snapshot
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine import Vocabulary
@@ -364,8 +364,8 @@ def test_every_name_has_a_class() -> None:
     """The tables name dataclasses that there are, and no policy of the library is missing."""
     import importlib
 
-    from structgen.decode.diffusion import policies
     from structgen.decode.diffusion.commit_policy import CommitPolicy
+    from structgen.methods import policies
 
     named = set()
     for home in (*POLICIES.values(), *REUSES.values(), *CANVAS_SAMPLERS.values()):

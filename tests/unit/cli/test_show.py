@@ -13,15 +13,14 @@ from urllib.parse import quote
 import pytest
 from click.testing import CliRunner
 
-from structgen.cli.show import show
-from structgen.cli.show.drawing import drawing_of
-from structgen.cli.show.page import page_of
-from structgen.cli.source import byte_vocabulary
+from structgen.cli.automaton_drawing import drawing_of
+from structgen.cli.grammar_source import byte_vocabulary
+from structgen.cli.show import page_of, show
 from structgen.engine import compile
 from structgen.errors import LimitExceeded
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, SpecialToken, choice
-from structgen.grammar.reader import parse
-from structgen.grammar.regex import regex
+from structgen.grammar.notation.reader import parse
 from structgen.testing import ReferenceMatcher
 
 GRAMMARS = {

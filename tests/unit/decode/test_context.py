@@ -8,11 +8,11 @@ import pytest
 from structgen.decode import Context, Generation, Greedy, Multinomial, Sampler, start_generation
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
+from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import Grammar, literal
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.toy.hash import HashModel
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(32, 127)), b"ab", b"re", b"red", b"green"], eos=[0])
 

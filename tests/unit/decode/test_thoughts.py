@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from alike import assert_alike
 from bpe_vocabularies import bpe_vocabulary
+from result_equality import assert_alike
 
 from structgen import AWRS, SMC
 from structgen.decode import Greedy, generate
 from structgen.engine import compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.chat import answer, think
+from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Budget
-from structgen.grammar.protocols import answer, think
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "minItems": 2}
 TOKENS = bpe_vocabulary("bytes")

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from bpe_vocabularies import bpe_vocabulary
-from token_budgets import Symbol, members
+from budget_reference import Symbol, members
 
-from structgen.decode.diffusion.byte_automaton import check_finite_checks
+from structgen.decode.diffusion.token_automaton import check_finite_checks
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, VocabularyError
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
+from structgen.frontends.stop_string import any_text
 from structgen.grammar.lengths import longest
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
@@ -31,8 +33,6 @@ from structgen.grammar.nodes import (
     literal,
     postorder,
 )
-from structgen.grammar.regex import regex
-from structgen.grammar.until import any_text
 
 LENGTH = 4
 SMALL = [b"a", b"b", b"aa", b"ab", b"bba"]

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 from bpe_vocabularies import bpe_vocabulary
-from token_budgets import Readings
+from budget_reference import Readings
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.stop_string import any_text
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     EPSILON,
@@ -32,8 +33,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.until import any_text
-from structgen.testing.walks import allowed_tokens
+from structgen.testing.state_walk import allowed_tokens
 
 TOKENS = [
     b"a",

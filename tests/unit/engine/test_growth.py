@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from structgen.engine import Vocabulary, compile
-from structgen.engine.shared_engine import shared_engine
+from structgen.engine.lowering import shared_engine
 from structgen.grammar.nodes import choice, literal
 
 WORDS = 12_000

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from structgen.engine import Vocabulary, compile
-from structgen.engine.shared_engine import shared_engine
+from structgen.engine.lowering import shared_engine
 from structgen.errors import VocabularyError
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Shared
 from structgen.testing.reference import ReferenceMatcher
 

@@ -8,11 +8,12 @@ import weakref
 import numpy as np
 import pytest
 
-from structgen.engine import Matcher, Vocabulary, compile, shared_engine
+from structgen.engine import Matcher, Vocabulary, compile
+from structgen.engine import lowering as shared_engine
 from structgen.errors import LimitExceeded
+from structgen.frontends.regex import regex, search_language
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Complement, Grammar, Intersection
-from structgen.grammar.regex import regex, search_language
 
 WORDS = ["ab1", "b12", "bc1", "c12", "ca1", "a12", "d9", "9d", "77", "z-z"]
 EXPLODING = r"(?:(?:[ab]{1,63}c?){1,99}d?){1,99}"

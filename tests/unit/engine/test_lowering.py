@@ -9,6 +9,7 @@ import pytest
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
+from structgen.frontends.regex import regex
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     Complement,
@@ -23,7 +24,6 @@ from structgen.grammar.nodes import (
     choice,
     sequence,
 )
-from structgen.grammar.regex import regex
 
 VOCABULARY = Vocabulary([bytes([byte]) for byte in range(256)] + [b"", b"<s>"], eos=[256], special={257: "<s>"})
 PATTERNS = [

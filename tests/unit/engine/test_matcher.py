@@ -14,6 +14,7 @@ import pytest
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile, fill_masks
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
+from structgen.frontends.regex import regex
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ANY_CHAR,
@@ -36,7 +37,6 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.regex import regex
 
 EOS = 256
 BYTES = Vocabulary([*(bytes([value]) for value in range(256)), b""], eos=[EOS])

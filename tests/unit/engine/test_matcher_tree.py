@@ -8,11 +8,11 @@ import time
 
 import numpy as np
 import pytest
+from grammar_strategies import json_terms, regular_terms, rule_terms, vocabularies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_pace import slowness
-from strategies import json_terms, regular_terms, rule_terms, vocabularies
-from token_trees import masks_along, random_tree
+from machine_load import slowness
+from random_token_trees import masks_along, random_tree
 
 import structgen as sg
 from structgen.engine import Matcher, Vocabulary, compile, fill_mask_trees
@@ -30,7 +30,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
 
 TOOL, EOS, STOP = 256, 257, 258
 PAIRS = [b"ab", b"ba", b'",', b'":', b"[[", b"]]", b'["', b"1,", b",1", b'":{"', "é".encode()[:1] + b"x", b"\xa9a"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import SpecialToken, literal, sequence
-from structgen.grammar.regex import regex
 
 BYTES = [bytes([byte]) for byte in range(256)]
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [True, False]}}, "additionalProperties": False, "x": 1}

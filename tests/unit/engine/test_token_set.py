@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from structgen.decode.captures import captures_of_tokens
+from structgen.decode.parse.captures import captures_of_tokens
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
@@ -27,7 +27,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.reader import parse
+from structgen.grammar.notation.reader import parse
 
 TOKENS = [b"a", b"b", b"ab", b"ba", b"", b"", b"", b"aab"]
 EOS, SPECIAL, UNUSED = 4, 5, 6

@@ -25,7 +25,7 @@ from structgen.grammar.nodes import (
     SpecialToken,
     literal,
 )
-from structgen.grammar.report import Described, Description
+from structgen.grammar.nodes.description import Described, Description
 
 A, B = Literal(b"a"), Literal(b"b")
 

@@ -6,7 +6,7 @@ import random
 from itertools import permutations
 
 import pytest
-from machine_pace import at_most
+from machine_load import at_most
 
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.analysis import (
@@ -38,8 +38,8 @@ from structgen.grammar.nodes import (
     postorder,
     sequence,
 )
-from structgen.grammar.reader import parse
-from structgen.testing.languages import language
+from structgen.grammar.notation.reader import parse
+from structgen.testing.small_scope import language
 
 # Scopes
 

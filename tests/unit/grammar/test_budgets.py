@@ -9,6 +9,7 @@ import pytest
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, GrammarSyntaxError
+from structgen.frontends.regex import regex
 from structgen.grammar.algebra import with_children
 from structgen.grammar.analysis import is_regular
 from structgen.grammar.left_recursion import remove_left_recursion
@@ -24,10 +25,9 @@ from structgen.grammar.nodes import (
     SpecialToken,
     literal,
 )
-from structgen.grammar.reader import parse
-from structgen.grammar.regex import regex
-from structgen.testing.languages import language
+from structgen.grammar.notation.reader import parse
 from structgen.testing.reference import ReferenceMatcher
+from structgen.testing.small_scope import language
 
 A = Literal(b"a")
 BYTES = Vocabulary([bytes([value]) for value in range(256)] + [b""], eos=[256])

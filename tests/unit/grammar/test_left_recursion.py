@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from machine_pace import at_most
+from machine_load import at_most
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.left_recursion import remove_left_recursion
@@ -30,9 +30,9 @@ from structgen.grammar.nodes import (
     postorder,
     sequence,
 )
-from structgen.grammar.reader import parse
-from structgen.grammar.report import Described, Description
-from structgen.testing.languages import language
+from structgen.grammar.nodes.description import Described, Description
+from structgen.grammar.notation.reader import parse
+from structgen.testing.small_scope import language
 
 NAMES = ("a", "b", "c")
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.lengths import Longest, longest
 from structgen.grammar.nodes import (
     EMPTY,
@@ -20,10 +21,8 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.reader import parse
-from structgen.grammar.regex import regex
-from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR, recursive, small_terms
-from structgen.testing.languages import language
+from structgen.grammar.notation.reader import parse
+from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR, language, recursive, small_terms
 
 UNIVERSE = 6
 PUMPED = 4

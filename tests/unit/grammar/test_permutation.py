@@ -24,8 +24,8 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.reader import parse
-from structgen.testing.languages import language
+from structgen.grammar.notation.reader import parse
+from structgen.testing.small_scope import language
 
 A, B, C, D = (literal(text) for text in ("a", "b", "c", ","))
 

@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_pace import at_most
+from machine_load import at_most
 
-from structgen.grammar import algebra, left_recursion, printer, reader, scopes
+from structgen.grammar import algebra, left_recursion, scopes
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -35,9 +35,10 @@ from structgen.grammar.nodes import (
     SpecialToken,
     literal,
 )
-from structgen.grammar.printer import to_text
-from structgen.grammar.reader import parse
-from structgen.grammar.report import Described, Description
+from structgen.grammar.nodes.description import Described, Description
+from structgen.grammar.notation import printer, reader
+from structgen.grammar.notation.printer import to_text
+from structgen.grammar.notation.reader import parse
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 A, B = Literal(b"a"), Literal(b"b")

@@ -16,7 +16,7 @@ from structgen.grammar.nodes import (
     Rules,
     Sequence,
 )
-from structgen.grammar.reader import parse
+from structgen.grammar.notation.reader import parse
 
 A, B = Literal(b"a"), Literal(b"b")
 

@@ -16,14 +16,14 @@ from grammar_library import (
     tokens_read,
     words,
 )
-from lark_peer import lark_accepts
+from lark_reference import lark_accepts
 
 from structgen.engine import compile
 from structgen.testing.reference import ReferenceMatcher
 
 BY_NAME = pytest.mark.parametrize("name", NAMES)
 # Their lines are no matter of Lark's Earley parser, and their variants are too many for the reference;
-# tests/unit/grammar/test_indentation.py compares the product that they are made by.
+# tests/unit/frontends/indentation/test_indentation.py compares the product that they are made by.
 WITHOUT_BLOCKS = pytest.mark.parametrize(
     "name", [name for name in NAMES if "%declare _INDENT" not in folder(name).text]
 )

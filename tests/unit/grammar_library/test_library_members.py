@@ -6,8 +6,8 @@ import random
 from itertools import islice
 
 import pytest
+from checked_language import language
 from grammar_library import NAMES, folder, mutations, walked_member
-from library_language import language
 
 EFFORTS = [pytest.param(200, 30, id="ci"), pytest.param(2000, 120, id="nightly", marks=pytest.mark.nightly)]
 BY_NAME = pytest.mark.parametrize("name", NAMES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from checked_language import language
 from grammar_library import folder
-from library_language import language
 
-from structgen.engine.members import UniformMembers
+from structgen.engine.analysis.uniform_sampling import UniformMembers
 
 QUICK = {"arithmetic": 10, "blocksworld_plan": 40, "cron": 14, "csv": 12, "email": 14, "iso_date": 26, "json": 12}
 QUICK |= {"json_lines": 12, "pddl_plan": 20, "semver": 16, "smiles": 12, "toml": 16, "url": 20}

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
-from openai_stub import Stub, begin, chunk, reply, running_stub
+from openai_stub_server import Stub, begin, chunk, reply, running_stub
 from pydantic import BaseModel, Field, field_validator
 
 import structgen
 from structgen.decode import Multinomial
 from structgen.errors import GenerationError, GrammarError, ModelError, ProgramError, ValidationFailed
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.integrations.openai_server import OpenAIServer
 from structgen.program import Done, FieldFinal, Retracted, program, user
 

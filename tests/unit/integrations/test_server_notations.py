@@ -12,12 +12,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.lark import lark
+from structgen.frontends.python_types.markers import Regex
+from structgen.frontends.regex import regex
 from structgen.grammar import nodes as ir
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.lark import lark
-from structgen.grammar.markers import Regex
 from structgen.grammar.nodes import Grammar, literal
-from structgen.grammar.regex import regex
 from structgen.integrations.openai_server import gbnf_of, translation_of
 from structgen.integrations.openai_server.schemas import LLAMA_SERVER, OPENAI, XGRAMMAR, Subset, translated
 from structgen.program import answer_of

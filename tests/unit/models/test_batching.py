@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from function_model import FunctionModel
-from tree_lives import path, random_tree
+from tree_session_machine import path, random_tree
 
 from structgen.decode import generate
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
 from structgen.models import Batch, HashModel, LanguageModel, PackedModel, Session
 from structgen.models.batching import Worker
 from structgen.models.protocol import Extension, Logits, TreeSession
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,9 +9,9 @@ from function_model import FunctionModel
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
 from structgen.models import HashModel
-from structgen.models.extension import can_branch, check_extension, check_kept, check_truncation, extend
 from structgen.models.protocol import Extension
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.session import can_branch, check_extension, check_kept, check_truncation, extend
 
 LIMITS = {"length": 6, "name": "m", "id_limit": 10, "max_context": 8}
 

@@ -12,7 +12,7 @@ import pytest
 from structgen.errors import ModelError
 from structgen.models import hub
 from structgen.models.protocol import silent
-from structgen.models.source import SourceUnavailable
+from structgen.models.store import SourceUnavailable
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from structgen.errors import GenerationError
-from structgen.models.hash_model import HashModel
-from structgen.models.llama_model import LlamaModel
+from structgen.models.llama.model import LlamaModel
 from structgen.models.protocol import LayeredSession
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.toy.hash import HashModel
 
 torch = pytest.importorskip("torch")
 

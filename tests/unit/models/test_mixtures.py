@@ -12,10 +12,10 @@ import pytest
 
 from structgen.decode import Greedy, generate
 from structgen.decode.sampling import sample
-from structgen.decode.strategies import Superposed
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
+from structgen.methods.strategies import Superposed
 from structgen.models import HashModel
 from structgen.models.protocol import Extension, SuperposableSession
 
@@ -37,7 +37,7 @@ def model(tiny_folder: Path) -> Any:
 
 
 def load(folder: Path, dtype: Any) -> Any:
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     return LlamaModel(folder, name="tiny", device=torch.device("cpu"), dtype=dtype)
 

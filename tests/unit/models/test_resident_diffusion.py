@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 
 import structgen as sg
 from structgen.decode.diffusion.fill import fill_canvas
-from structgen.decode.diffusion.host_logits import HostLogits
-from structgen.decode.diffusion.reuse import DelayedReuse, DualReuse, PrefixReuse
+from structgen.decode.diffusion.forward_pass import DelayedReuse, DualReuse, PrefixReuse
+from structgen.decode.diffusion.mean_field import HostLogits
 from structgen.errors import GenerationError
 from structgen.models import load_diffusion_model
-from structgen.models.diffusion.protocol import CachingDenoiser, ResidentCachingDenoiser, ResidentDenoiser
+from structgen.models.protocol.diffusion import CachingDenoiser, ResidentCachingDenoiser, ResidentDenoiser
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from structgen.models.diffusion.resident_logits import CanvasResidence  # noqa: E402  # needs torch
-from structgen.models.diffusion.slot_cache import LiveCanvas, SlotPass  # noqa: E402  # likewise
+from tests.support.slot_cache import LiveCanvas, SlotPass  # noqa: E402  # likewise
+
+from structgen.models.diffusion.torch_slot_logits import CanvasResidence  # noqa: E402  # needs torch
 
 CODE = Path(__file__).parents[2] / "fixtures" / "remote_code" / "modeling_tiny.py"
 MASK, SIZE, SLOTS = 261, 264, 8

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from structgen.decode.projection import allowed_ids, log_mass, project
-from structgen.decode.sampler import Multinomial
-from structgen.models.protocol import Choosing, ResidentLogits, Scoring, Shaping
+from structgen.decode.step.distribution import allowed_ids, log_mass, project
+from structgen.decode.step.sampler import Multinomial
+from structgen.models.protocol import ResidentLogits, SampleQuery, SamplingParams, ScoreQuery
 
 torch = pytest.importorskip("torch")
 
-from structgen.models.resident_logits import Residence, TorchLogits, is_resident_on  # noqa: E402  # needs torch
+from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on  # noqa: E402  # needs torch
 
 SIZE = 333
-GREEDY = Shaping(temperature=0.0)
+GREEDY = SamplingParams(temperature=0.0)
 
 
 class Given:
@@ -45,7 +45,7 @@ def logits(rows: int, *, seed: int = 0, dtype: Any = torch.float32) -> Any:
 SHAPES = st.one_of(
     st.just(GREEDY),
     st.builds(
-        Shaping,
+        SamplingParams,
         temperature=st.sampled_from([0.3, 1.0, 2.5]),
         top_k=st.sampled_from([None, 1, 7, 400]),
         top_p=st.sampled_from([None, 0.5, 0.95, 1.0]),
@@ -74,8 +74,8 @@ def test_answers_are_those_of_the_host(asked: list[Any], dtype: Any, seed: int) 
     """Any rows in any order, masks of any size, every shape, and tokens scored beside tokens chosen, in one launch."""
     residence = Residence()
     held = TorchLogits(residence, logits(5, seed=seed, dtype=dtype))
-    choices = [Choosing(row, words(ids), shape, uniform) for row, ids, shape, uniform, _ in asked]
-    scores = [Scoring(row, token) for row, *_, token in asked]
+    choices = [SampleQuery(row, words(ids), shape, uniform) for row, ids, shape, uniform, _ in asked]
+    scores = [ScoreQuery(row, token) for row, *_, token in asked]
     held.foresee([*choices, *scores])
     assert residence.launches == 1
     for choice, score in zip(choices, scores, strict=True):
@@ -117,7 +117,7 @@ def test_rows_in_another_order() -> None:
     np.testing.assert_array_equal(held.host(0), numbers[0].numpy())
     np.testing.assert_array_equal(held.host(1), numbers[3].numpy())
     assert np.isnan(held.host(2)).all()
-    assert held.ask(Choosing(1, words(range(SIZE)), GREEDY)).token == int(numbers[3].argmax())
+    assert held.ask(SampleQuery(1, words(range(SIZE)), GREEDY)).token == int(numbers[3].argmax())
     ids, values = held.top([1, 0], 5)
     for row, place in enumerate((3, 0)):
         expected = numbers[place].topk(5)
@@ -133,32 +133,32 @@ def test_rows_without_a_token() -> None:
     numbers[2, 300] = torch.nan
     numbers[3, 2] = torch.inf
     held = TorchLogits(Residence(), numbers)
-    for shape in (GREEDY, Shaping()):
-        assert held.ask(Choosing(0, words([]), shape)) == (-1, -np.inf, -np.inf, True)
-        assert held.ask(Choosing(1, words(range(5, 9)), shape)) == (-1, -np.inf, -np.inf, True)
-        assert held.ask(Choosing(1, words(range(5, 10)), shape)).token == 9
+    for shape in (GREEDY, SamplingParams()):
+        assert held.ask(SampleQuery(0, words([]), shape)) == (-1, -np.inf, -np.inf, True)
+        assert held.ask(SampleQuery(1, words(range(5, 9)), shape)) == (-1, -np.inf, -np.inf, True)
+        assert held.ask(SampleQuery(1, words(range(5, 10)), shape)).token == 9
         for row in (2, 3):
-            answer = held.ask(Choosing(row, words([7, 8]), shape))
+            answer = held.ask(SampleQuery(row, words([7, 8]), shape))
             assert (answer.token, answer.is_finite) == (-1, False)
-    assert held.ask(Scoring(1, 6)).log_z == -np.inf
-    assert not held.ask(Scoring(2, 1)).is_finite
+    assert held.ask(ScoreQuery(1, 6)).log_z == -np.inf
+    assert not held.ask(ScoreQuery(2, 1)).is_finite
 
 
 def test_a_mask_is_sent_once() -> None:
     """Whoever asks with it, and of whatever pass."""
     residence = Residence()
-    TorchLogits(residence, logits(2)).ask(Choosing(0, words(range(0, SIZE, 2)), GREEDY))
+    TorchLogits(residence, logits(2)).ask(SampleQuery(0, words(range(0, SIZE, 2)), GREEDY))
     pool = residence._pool
     assert pool is not None
     sent = pool.uploaded_bytes
-    TorchLogits(residence, logits(2, seed=1)).ask(Choosing(1, words(range(0, SIZE, 2)), Shaping(), 0.5))
+    TorchLogits(residence, logits(2, seed=1)).ask(SampleQuery(1, words(range(0, SIZE, 2)), SamplingParams(), 0.5))
     assert pool.uploaded_bytes == sent > 0
-    TorchLogits(residence, logits(2, seed=1)).ask(Choosing(1, words(range(1, SIZE, 2)), GREEDY))
+    TorchLogits(residence, logits(2, seed=1)).ask(SampleQuery(1, words(range(1, SIZE, 2)), GREEDY))
     assert pool.uploaded_bytes > sent
 
 
 def test_more_masks_than_a_device_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from structgen.models import resident_logits
+    from structgen.models import torch_logits as resident_logits
 
     monkeypatch.setattr(resident_logits, "_DENSE_ROWS", 2)
     monkeypatch.setattr(resident_logits, "_SPARSE_ROWS", 1)
@@ -166,7 +166,7 @@ def test_more_masks_than_a_device_keeps(monkeypatch: pytest.MonkeyPatch) -> None
     held = TorchLogits(Residence(), numbers)
     for first in range(0, 60, 3):
         expected = first + int(numbers[0, first : first + 9].argmax())
-        assert held.ask(Choosing(0, words(range(first, first + 9)), GREEDY)).token == expected
+        assert held.ask(SampleQuery(0, words(range(first, first + 9)), GREEDY)).token == expected
 
 
 def test_threads_share_a_residence() -> None:
@@ -177,7 +177,7 @@ def test_threads_share_a_residence() -> None:
     def ask(number: int) -> None:
         held = TorchLogits(residence, numbers)
         found[number] = [
-            held.ask(Choosing(0, words(range(first, first + 40)), GREEDY)).token for first in range(0, 250, 5)
+            held.ask(SampleQuery(0, words(range(first, first + 40)), GREEDY)).token for first in range(0, 250, 5)
         ]
 
     threads = [Thread(target=ask, args=(number,)) for number in range(4)]

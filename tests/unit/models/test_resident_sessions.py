@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from alike import assert_alike
+from result_equality import assert_alike
 
 from structgen.decode import Greedy, Multinomial, generate
 from structgen.decode.speculative.drafters.auto import forget
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.regex import regex
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.models import from_transformers, load_model
 from structgen.models.protocol import ResidentSession
-from structgen.models.token_tree import ChainSession, TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.session import ChainSession
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -44,7 +45,7 @@ def models(request: pytest.FixtureRequest, tiny_folder: Path, network: Any, toke
     """The same model with its logits on the host, and where it is."""
     if request.param == "transformers":
         return from_transformers(network, tokenizer), from_transformers(network, tokenizer, resident=True)
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     settings: dict[str, Any] = {"name": "tiny", "device": torch.device("cpu"), "dtype": torch.float32}
     return LlamaModel(tiny_folder, **settings), LlamaModel(tiny_folder, **settings, resident=True)

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tree_lives import path, random_tree, sequential
+from tree_session_machine import path, random_tree, sequential
 
 from structgen.errors import GenerationError
-from structgen.models import from_transformers, transformers_trees
+from structgen.models import from_transformers
 from structgen.models.protocol import TreeSession
-from structgen.models.token_tree import TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.transformers import trees as transformers_trees
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_lives import STEPS, Lives, path, prefix, random_tree, sequential
+from tree_session_machine import STEPS, Lives, path, prefix, random_tree, sequential
 
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
 from structgen.models import Batch, HashModel, LanguageModel, from_transformers
 from structgen.models.protocol import Logits, TreeSession
-from structgen.models.token_tree import ChainSession, TokenTree
+from structgen.models.protocol.tree import TokenTree
+from structgen.models.session import ChainSession
 
 TOLERANCE = 1e-4
 """Logits of the tiny models reach 20; wrong ones differ by more than 0.1."""
@@ -31,7 +32,7 @@ def hashing() -> HashModel:
 def llama(tiny_folder: Path) -> Any:
     """The tiny model in float32 on the CPU."""
     torch = pytest.importorskip("torch")
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     return LlamaModel(tiny_folder, name="tiny", device=torch.device("cpu"), dtype=torch.float32)
 

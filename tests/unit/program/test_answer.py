@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError
+from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
-from structgen.grammar.regex import regex
 from structgen.program import answer_of
 from structgen.testing import byte_vocabulary
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from counted_validators import CALLS, counted
+from counting_validators import CALLS, counted
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,8 +25,8 @@ from type_cases import CASES
 from type_universe import Universe, spaced, written
 from typing_extensions import TypedDict
 
-from structgen.program.assembly import Assembly
-from structgen.program.fields import FieldEnd, JsonCursor
+from structgen.program.json_cursor import FieldEnd, JsonCursor
+from structgen.program.stream.field_tracker import Assembly
 
 
 def ends(text: bytes) -> list[FieldEnd]:

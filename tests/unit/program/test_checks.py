@@ -19,9 +19,9 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from structgen.program.assembly import Assembly
-from structgen.program.checks import problem_of
-from structgen.program.fields import FieldEnd, JsonCursor
+from structgen.program.json_cursor import FieldEnd, JsonCursor
+from structgen.program.stream.field_tracker import Assembly
+from structgen.program.stream.validation import problem_of
 
 
 def even(value: int) -> int:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
-from alike import assert_alike
 from drafter_catalogue import CASES
-from guessers import Noisy
 from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator
+from result_equality import assert_alike
+from scripted_drafters import Noisy
 
 from structgen.decode import Greedy, Multinomial, Result, Sampler
 from structgen.decode.speculative.speculation import AnyDrafter
 from structgen.engine import Vocabulary
 from structgen.errors import ValidationFailed
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 from structgen.program import Done, Run, ask, extract, program
-from structgen.program.run import Outcome
+from structgen.program.outcome import Outcome
 
 TITLES = (
     "auto",

@@ -16,9 +16,9 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 import structgen
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, LimitExceeded, ProgramError, ValidationFailed
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 from structgen.program import Retracted, extract, quoted
-from structgen.program.run import Outcome, Run
+from structgen.program.outcome import Outcome, Run
 
 
 @dataclass
@@ -167,7 +167,7 @@ def run_of(model: HashModel, kind: Any, document: str, **settings: Any) -> Run[A
 
 def prompt_of(model: HashModel, kind: Any, document: str) -> list[int]:
     answer = quoted(kind, document, whole_words=False)
-    from structgen.program.describe import description_of
+    from structgen.program.prompt import description_of
 
     return model.encode_prompt("\n\n".join(filter(None, ["a", document, description_of(answer)])))
 

@@ -17,9 +17,9 @@ import structgen
 from structgen.cli.main import main
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, ProgramError, UnsatisfiableGrammar
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 from structgen.program import Done, Evidence, extract, quoted
-from structgen.program.evidence import Source
+from structgen.program.answer import QuotationSource
 
 DOCUMENT = 'Ada Lovelace, born in London, knew "Charles" Babbage.\nLondon was large; Ada was 36.'
 
@@ -283,7 +283,7 @@ def test_answers_may_be_yielded(json_vocabulary: Vocabulary) -> None:
 
 def test_a_value_that_is_not_in_the_document_has_no_evidence() -> None:
     answer = quoted(Person, DOCUMENT)
-    assert isinstance(answer.source, Source)
+    assert isinstance(answer.source, QuotationSource)
     second = DOCUMENT.rindex("Ada")
     found = answer.source.evidence({"name": "Ada", "born": "Eve", "age": 36, "other": "Ada"})
     assert found == (Evidence(("name",), "Ada", 0, 3, ((0, 3), (second, second + 3))),)

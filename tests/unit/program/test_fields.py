@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from structgen.program.fields import FieldEnd, FieldStart, JsonCursor, Path, path_text
+from structgen.program.json_cursor import FieldEnd, FieldStart, JsonCursor, Path, path_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from guessers import Guesser
 from pydantic import AfterValidator
+from scripted_drafters import Guesser
 
 from structgen.decode import AnyDrafter, Context, Multinomial
 from structgen.decode.speculative.drafter import Drafting, DraftTask
 from structgen.decode.speculative.drafters import DraftModel
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.frontends.regex import regex
 from structgen.models.protocol import Extension, Logits
+from structgen.models.toy.hash import HashModel
 from structgen.program import program
 
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from structgen.decode import Multinomial, generate
 from structgen.engine import Vocabulary, compile
 from structgen.grammar.algebra import select
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 from structgen.program import program
 from structgen.program.answer import answer_of
 

@@ -13,7 +13,7 @@ import pytest
     [
         "import structgen",
         "import structgen.program",
-        "import structgen.program.fields",
+        "import structgen.program.json_cursor",
         "import structgen; structgen.Run",
     ],
 )

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from counted_validators import CALLS, counted
+from counting_validators import CALLS, counted
 from pydantic import AfterValidator, BaseModel, Field
-from scripted_server import Scripted
+from scripted_remote_model import Scripted
 from typing_extensions import TypedDict
 
 from structgen.decode import Multinomial
 from structgen.engine import Vocabulary
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 from structgen.program import Event, FieldFinal, ObjectFinal, Retracted, program
 
 

@@ -15,8 +15,8 @@ import structgen
 from structgen.decode import Multinomial
 from structgen.engine import Vocabulary
 from structgen.errors import BudgetError, GenerationError, GrammarError, ProgramError, ValidationFailed
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.frontends.regex import regex
+from structgen.models.toy.hash import HashModel
 from structgen.program import (
     Done,
     FieldFinal,

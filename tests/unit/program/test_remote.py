@@ -11,12 +11,12 @@ from typing import Any, Literal
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel, Field, field_validator
-from scripted_server import Scripted
+from scripted_remote_model import Scripted
 
 import structgen
 from structgen.cli.trace import trace
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.program import (
     Done,
     FieldFinal,

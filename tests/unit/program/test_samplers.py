@@ -14,8 +14,8 @@ from structgen.decode import Greedy, Multinomial
 from structgen.decode.sampling import AWRS, SMC, Beam, BestOf, ExactBest
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.frontends.regex import regex
+from structgen.models.toy.hash import HashModel
 from structgen.program import ask, program, quoted
 
 

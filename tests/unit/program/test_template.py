@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from structgen.errors import ProgramError
-from structgen.program.template import Template
+from structgen.program.prompt import Template
 
 
 class Person(BaseModel):

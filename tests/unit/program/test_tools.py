@@ -8,14 +8,14 @@ import threading
 from typing import Annotated, Any, Literal
 
 import pytest
-from byte_members import BYTES, is_member
+from byte_membership import BYTES, is_member
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 import structgen
 from structgen.engine import compile
 from structgen.errors import GrammarError, ProgramError
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.program import Tool, answer_of, tool
 
 

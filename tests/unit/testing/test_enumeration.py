@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structgen.grammar.nodes import Complement, Grammar, Intersection, Rules, literal, postorder, repeat
 from structgen.testing import byte_vocabulary, language, recursive, small_terms
-from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR
+from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR
 
 
 def size(term: Grammar) -> int:

@@ -15,9 +15,9 @@ import pytest
 
 from structgen.grammar.nodes import Grammar, Reference, Rules, SpecialToken, choice, literal, repeat, sequence
 from structgen.testing import LAWS, Effort, LawViolation, ReferenceMatcher, byte_vocabulary, check_laws
-from structgen.testing import laws as all_laws
-from structgen.testing.laws import Law, batch_equals_map
-from structgen.testing.protocols import AnyMatcher, Bitmask
+from structgen.testing import matcher_laws as all_laws
+from structgen.testing.matcher_laws import MatcherLaw, batch_equals_map
+from structgen.testing.state_walk import AnyMatcher, Bitmask
 
 S = Reference("s")
 GRAMMARS = [
@@ -169,7 +169,9 @@ def fill_each(matchers: Sequence[Any], bitmask: Bitmask) -> None:
         matcher.fill_mask(bitmask, row)
 
 
-def run(law: Law, constraint: Constraint, fill_masks: Callable[..., None] = fill_each, effort: Effort = SMALL) -> None:
+def run(
+    law: MatcherLaw, constraint: Constraint, fill_masks: Callable[..., None] = fill_each, effort: Effort = SMALL
+) -> None:
     rng = random.Random(5)
     if law is batch_equals_map:
         batch_equals_map(constraint, rng, effort, fill_masks=fill_masks)
@@ -179,7 +181,7 @@ def run(law: Law, constraint: Constraint, fill_masks: Callable[..., None] = fill
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_every_law_holds_for_the_plain_matcher(law: Law, grammar: Grammar) -> None:
+def test_every_law_holds_for_the_plain_matcher(law: MatcherLaw, grammar: Grammar) -> None:
     """The plain matcher keeps the whole contract."""
     run(law, Constraint(grammar))
 

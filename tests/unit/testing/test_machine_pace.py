@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from machine_pace import at_most, slowness
+from machine_load import at_most, slowness
 
 
 def test_no_machine_is_faster_than_an_idle_one() -> None:

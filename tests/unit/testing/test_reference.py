@@ -8,9 +8,9 @@ import re
 from itertools import product
 
 import pytest
+from grammar_strategies import json_terms, regular_terms, rule_terms, text_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import json_terms, regular_terms, rule_terms, text_terms
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
@@ -37,9 +37,9 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.report import Described, Description
+from structgen.grammar.nodes.description import Described, Description
 from structgen.testing import ReferenceMatcher, language, recursive, small_terms
-from structgen.testing.enumeration import BOOLEAN, ITSELF, REGULAR
+from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR
 
 S = Reference("s")
 TEXT = repeat(ANY_CHAR)

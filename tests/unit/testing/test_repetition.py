@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from structgen.testing.repetition import repeats
+from structgen.testing.node_semantics import repeats
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Canvases of grammars that recur: networks over tokens, and charts over slots."""
 
-from structgen.decode.diffusion.context_free.language import ContextFreeLanguage
-from structgen.decode.diffusion.context_free.posterior import ContextFreePosterior
+from structgen.decode.diffusion.context_free.language import ContextFreeLanguage, ContextFreePosterior
 
 __all__ = ["ContextFreeLanguage", "ContextFreePosterior"]

@@ -1,15 +1,5 @@
 """The chart of one canvas: exact inference over all ways in which a network reads it.
 
-From right to left, each boundary between slots gets the masses of all ways on from every node there (``Plan`` says what
-of).  Everything is kept as logarithms, whatever the probabilities: minus infinity is what cannot be, and nothing else,
-so that a chart whose weights are 0 and minus infinity decides what is possible.
-
-With maxima in place of sums the same chart finds the most probable way.  Going back over it from left to right tells
-what share of all ways takes each label in each slot: the derivative of the logarithm of the mass by the logarithm of
-the weight.
-
-The native chart and the one of numpy compute the same; numpy's is there to be read, and to test the other.
-
 Sources: J. K. Baker, "Trainable grammars for speech recognition" (1979), for inside and outside probabilities;
     J. Goodman, "Semiring parsing" (1999), for one chart with several algebras; J. Eisner, "Inside-outside and
     forward-backward algorithms are just backprop" (2016), for the way back.
@@ -25,6 +15,11 @@ from structgen_kernels import _native
 from structgen.decode.diffusion.context_free.plan import ENDING, ROW_BLOCK, row_widths
 
 if TYPE_CHECKING:
+    from structgen.decode.diffusion.context_free.plan import Plan
+
+__all__ = ["Chart", "NativeChart", "ReferenceChart", "reduced"]
+
+if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -32,8 +27,6 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.context_free.plan import Plan
 
     Array: TypeAlias = NDArray[np.float64]
-
-__all__ = ["Chart", "NativeChart", "ReferenceChart", "reduced"]
 
 _NONE: Final = -np.inf
 
@@ -329,3 +322,30 @@ def _ratio(part: Array, whole: Array) -> Array:
     """What share a part is, both as logarithms; 0 of nothing."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(part), np.exp(part - whole), 0.0)
+
+
+def shortest_output(plan: Plan) -> int:
+    """The fewest tokens of a member: distances along the tables of a chart."""
+    far = np.inf
+    cells = np.full(plan.cells, far)
+    cells[plan.ending_cells], cells[plan.leaving_cells] = 0.0, 1.0
+    arrivals = np.full(plan.arrivals, far)
+    of_cell = np.repeat(np.arange(plan.cells), np.diff(plan.moves.begin))
+    of_arrival = np.repeat(np.arange(plan.arrivals), np.diff(plan.contractions.begin))
+    of_part = np.repeat(np.arange(len(plan.parts)), np.diff(plan.parts.begin))
+    of_outlet = np.repeat(np.arange(len(plan.outlets)), np.diff(plan.outlets.begin))
+    shared_outlets = int(plan.outlet_begin[plan.shared])
+    composed = np.flatnonzero(plan.outlet_of_cell >= 0)
+    takes = (plan.outlet_of_cell[composed] < shared_outlets).astype(np.float64)  # tokens that lead to the call
+    while True:
+        before = cells.copy(), arrivals.copy()
+        np.minimum.at(cells, of_cell, cells[plan.moves.first] + 1)
+        np.minimum.at(arrivals, of_arrival, cells[plan.contractions.first])
+        parts = np.full(len(plan.parts), far)
+        np.minimum.at(parts, of_part, arrivals[plan.parts.first])
+        outlets = np.full(len(plan.outlets), far)
+        after = np.where(plan.outlets.second >= 0, cells[plan.outlets.second], 0.0)
+        np.minimum.at(outlets, of_outlet, parts[plan.outlets.first] + after)
+        cells[composed] = np.minimum(cells[composed], outlets[plan.outlet_of_cell[composed]] + takes)
+        if np.array_equal(before[0], cells) and np.array_equal(before[1], arrivals):
+            return int(cells[plan.cell(0, ENDING)])

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from structgen.engine.network import Network
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["DEAD_CLASS", "MOST_EFFECTS", "Reading", "TokenNetwork", "lift"]
+__all__ = ["DEAD_CLASS", "MAX_EFFECTS", "RestOutcome", "TokenNetwork", "lift"]
 
 DEAD_CLASS: Final = 0
 
-MOST_EFFECTS: Final = 5_000_000
+MAX_EFFECTS: Final = 5_000_000
 """Entries of all effects (what some bytes do from some state) that are made for one network."""
 
 Stack: TypeAlias = "tuple[int, ...]"
 """States to return to, the outermost first, and the state that reads."""
 
-_Outcome: TypeAlias = "Stack | int"
+_StackOrEffect: TypeAlias = "Stack | int"
 """A stack; or an effect, which those below go on with."""
 
 _FRESH: Final = -1
@@ -49,7 +49,7 @@ _NOTHING: Final = 0
 
 @final
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RestOutcome:
     """What reading a rest from the state after a return comes to.
 
     Attributes:
@@ -87,7 +87,7 @@ class TokenNetwork:
     classes: int
     moves: NDArray[np.int32]
     leaving: NDArray[np.int32]
-    readings: dict[tuple[int, int], Reading]
+    readings: dict[tuple[int, int], RestOutcome]
 
     @property
     def eos_class(self) -> int:
@@ -100,7 +100,7 @@ class TokenNetwork:
         return self.states + len(self.within)
 
 
-def lift(network: Network, vocabulary: Vocabulary, *, most_effects: int = MOST_EFFECTS) -> TokenNetwork:
+def lift(network: Network, vocabulary: Vocabulary, *, most_effects: int = MAX_EFFECTS) -> TokenNetwork:
     """Return the network over the tokens of ``vocabulary`` that spells the same texts.
 
     Raises:
@@ -137,8 +137,8 @@ class _Effects:
         self._states = network.states
         self._most = most_effects
         self._made = 0
-        self.items: list[frozenset[tuple[int, _Outcome]]] = []
-        self._number: dict[frozenset[tuple[int, _Outcome]], int] = {}
+        self.items: list[frozenset[tuple[int, _StackOrEffect]]] = []
+        self._number: dict[frozenset[tuple[int, _StackOrEffect]], int] = {}
         self._after: dict[tuple[int, int], int] = {}
         self._stacks_after: dict[tuple[Stack, int, bool], tuple[frozenset[Stack], bool]] = {}
         self._known(frozenset())
@@ -168,7 +168,7 @@ class _Effects:
             found[token] = self._step(self._start, kind)
         return found
 
-    def _known(self, items: frozenset[tuple[int, _Outcome]]) -> int:
+    def _known(self, items: frozenset[tuple[int, _StackOrEffect]]) -> int:
         number = self._number.setdefault(items, len(self.items))
         if number == len(self.items):
             self.items.append(items)
@@ -198,9 +198,9 @@ class _Effects:
                 agenda.pop()
         return self._after[effect, kind]
 
-    def _stepped(self, effect: int, kind: int) -> tuple[frozenset[tuple[int, _Outcome]] | None, set[int]]:
+    def _stepped(self, effect: int, kind: int) -> tuple[frozenset[tuple[int, _StackOrEffect]] | None, set[int]]:
         """The items after a byte; or nothing, and the effects that must take the byte first."""
-        items: set[tuple[int, _Outcome]] = set()
+        items: set[tuple[int, _StackOrEffect]] = set()
         needed: set[int] = set()
         for source, outcome in self.items[effect]:
             if isinstance(outcome, int):
@@ -277,7 +277,7 @@ class _Numbering:
     def finished(self, effect_of: NDArray[np.int32], vocabulary: Vocabulary) -> TokenNetwork:
         """The tables, of states that some tokens lead to alone."""
         distinct = [effect for effect in np.unique(effect_of).tolist() if effect != _NOTHING]
-        outcomes: dict[int, list[tuple[int, _Outcome]]] = defaultdict(list)  # by source
+        outcomes: dict[int, list[tuple[int, _StackOrEffect]]] = defaultdict(list)  # by source
         for effect in distinct:
             for source, outcome in self._effects.items[effect]:
                 outcomes[source].append((effect, outcome))
@@ -323,13 +323,13 @@ class _Numbering:
 
     def _numbered(
         self,
-        readings: dict[int, dict[int, list[_Outcome]]],
+        readings: dict[int, dict[int, list[_StackOrEffect]]],
         rest_number: dict[int, int],
         state_number: dict[int, int],
         node: Callable[[Stack], int],
-    ) -> dict[tuple[int, int], Reading]:
+    ) -> dict[tuple[int, int], RestOutcome]:
         """The readings of the rests in ``rest_number``, and of those that these leave, which are added to it."""
-        made: dict[tuple[int, int], Reading] = {}
+        made: dict[tuple[int, int], RestOutcome] = {}
         agenda = list(rest_number)
         for rest in agenda:  # which grows
             for state, found in readings[rest].items():
@@ -344,18 +344,18 @@ class _Numbering:
                         rest_number[outcome] = len(rest_number)
                         agenda.append(outcome)
                     rests.append(rest_number[outcome])
-                made[rest_number[rest], state_number[state]] = Reading(tuple(sorted(nodes)), tuple(sorted(rests)))
+                made[rest_number[rest], state_number[state]] = RestOutcome(tuple(sorted(nodes)), tuple(sorted(rests)))
         return made
 
-    def _readings(self, outcomes: Iterable[_Outcome]) -> dict[int, dict[int, list[_Outcome]]]:
+    def _readings(self, outcomes: Iterable[_StackOrEffect]) -> dict[int, dict[int, list[_StackOrEffect]]]:
         """What each rest that may be left does for each caller."""
         agenda = sorted({outcome for outcome in outcomes if isinstance(outcome, int)})
-        readings: dict[int, dict[int, list[_Outcome]]] = {}
+        readings: dict[int, dict[int, list[_StackOrEffect]]] = {}
         while agenda:
             rest = agenda.pop()
             if rest in readings:
                 continue
-            by_state: dict[int, list[_Outcome]] = defaultdict(list)
+            by_state: dict[int, list[_StackOrEffect]] = defaultdict(list)
             for state, outcome in sorted(self._effects.items[rest], key=repr):
                 by_state[state].append(outcome)
                 if isinstance(outcome, int):
@@ -364,7 +364,9 @@ class _Numbering:
         return readings
 
     def _reached(
-        self, outcomes: dict[int, list[tuple[int, _Outcome]]], readings: dict[int, dict[int, list[_Outcome]]]
+        self,
+        outcomes: dict[int, list[tuple[int, _StackOrEffect]]],
+        readings: dict[int, dict[int, list[_StackOrEffect]]],
     ) -> list[int]:
         """The states at which tokens may end, and those that are returned to then, the start first."""
         order = [0]
@@ -398,7 +400,7 @@ class _Numbering:
             if index == len(order) and not self._has_more(left, seen, readings):
                 return order
 
-    def _has_more(self, left: set[int], seen: set[int], readings: dict[int, dict[int, list[_Outcome]]]) -> bool:
+    def _has_more(self, left: set[int], seen: set[int], readings: dict[int, dict[int, list[_StackOrEffect]]]) -> bool:
         for rest in left:
             for state, found in readings[rest].items():
                 if state in seen and any(

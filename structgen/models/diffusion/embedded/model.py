@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from structgen.models.canvas import CanvasLimits
 from structgen.models.chat import messages_of_prompt
-from structgen.models.diffusion.canvas import CanvasLimits
 from structgen.models.diffusion.embedded.tokenizer import JSON, MASK, TEXT, Tokenizer
 from structgen.models.placement import place, require
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from structgen.models.diffusion.embedded.network import LiveState
-    from structgen.models.diffusion.protocol import Canvases, SlotLogits
     from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol.diffusion import Canvases, SlotLogits
 
 __all__ = ["EmbeddedDenoiser", "EmbeddedDiffusion", "load_embedded_diffusion"]
 
@@ -69,9 +69,9 @@ class EmbeddedDiffusion:
     def __init__(
         self, folder: Path, *, device: torch.device, name: str = "embedded-diffusion", resident: bool | None = None
     ) -> None:
-        from structgen.models.diffusion.embedded.weights import load_network
-        from structgen.models.diffusion.resident_logits import CanvasResidence
-        from structgen.models.resident_logits import is_resident_on
+        from structgen.models.diffusion.embedded.network import load_network
+        from structgen.models.diffusion.torch_slot_logits import CanvasResidence
+        from structgen.models.torch_logits import is_resident_on
 
         self.name = name
         self.network = load_network(folder, device=device)
@@ -119,7 +119,7 @@ class EmbeddedDenoiser:
     def __init__(self, model: EmbeddedDiffusion, prompt_ids: list[int]) -> None:
         import torch
 
-        from structgen.models.diffusion.live_logits import LiveLogits
+        from structgen.models.diffusion.torch_slot_logits import LiveLogits
 
         self.model = model
         self.prompt_ids = tuple(prompt_ids)
@@ -150,7 +150,7 @@ class EmbeddedDenoiser:
         """See ``ResidentDenoiser.denoise_resident``; only the laws of slots that are asked about are computed."""
         import torch
 
-        from structgen.models.diffusion.resident_logits import CanvasResidence, picked, slot_logits
+        from structgen.models.diffusion.torch_slot_logits import CanvasResidence, picked, slot_logits
 
         residence = self.model.residence or CanvasResidence()
         mask = self.model.limits.check_asked(canvases, asked)

@@ -1,22 +1,31 @@
-"""The network of the embedded diffusion model, in plain torch.
+"""The network of the embedded diffusion model in plain torch, and its weights.
 
-A transformer without a causal mask.  The tokens of a prompt see one another and run through all layers first; the slots
-of a canvas, in the same layers, see one another and what the prompt has become, which is computed once for all
-canvases.  Besides its own law over tokens a slot has
-one over the tokens of the prompt (a pointer network, Vinyals 2015; mixed as See 2017 does), for most of a document is
-copied.
+Float16 in safetensors, sizes in the metadata.
+
+A transformer without a causal mask. The tokens of a prompt see one another and run through all layers first; the
+slots of a canvas, in the same layers, see one another and what the prompt has become, which is computed once for all
+canvases. Besides its own law over tokens a slot has one over the tokens of the prompt (a pointer network, Vinyals
+2015; mixed as See 2017 does), for most of a document is copied.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, cast, final
+from typing import TYPE_CHECKING, NamedTuple, cast, final
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["DiffusionNetwork", "LiveState", "NetworkShape", "PromptState"]
+from structgen.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["WEIGHTS", "DiffusionNetwork", "LiveState", "NetworkShape", "PromptState", "load_network", "save_network"]
 
 _ROTARY_BASE = 1000.0
 _EPSILON = 1e-6
@@ -271,3 +280,33 @@ def _turned(vectors: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     cosine, sine = turns
     left, right = vectors.chunk(2, -1)
     return torch.cat([left * cosine - right * sine, left * sine + right * cosine], -1)
+
+
+WEIGHTS = "weights.safetensors"
+
+
+def save_network(folder: Path, shape: NetworkShape, weights: Mapping[str, Tensor]) -> None:
+    """Write weights in float16; readers see the old file or the new one, never half of one."""
+    half = {name: weight.detach().to("cpu", torch.float16).contiguous() for name, weight in weights.items()}
+    new = folder / f"{WEIGHTS}.new"
+    save_file(half, new, metadata={name: str(size) for name, size in shape.as_dict().items()})
+    new.chmod(0o644)  # the library makes it private; a package is for everybody
+    new.replace(folder / WEIGHTS)
+
+
+def load_network(folder: Path, *, device: torch.device) -> DiffusionNetwork:
+    """Read a network that ``save_network`` wrote; it computes in float32.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, framework="pt") as file:
+            shape = NetworkShape(**{name: int(size) for name, size in file.metadata().items()})
+            weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - no mapping
+        network = DiffusionNetwork(shape)
+        network.load_state_dict(weights)
+    except (OSError, SafetensorError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"weights {path.name}", "they cannot be read", evidence=str(error)) from error
+    return network.to(device).eval().requires_grad_(False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
 
-from structgen.decode.diffusion.chain import Chain, Edges
+from structgen.decode.diffusion.regular import Chain, Edges
 
 STATES, LABELS = 4, 3
 

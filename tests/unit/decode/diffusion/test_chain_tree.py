@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
 
-from structgen.decode.diffusion.chain import Chain, Edges
+from structgen.decode.diffusion.regular import Chain, Edges
 
 torch = pytest.importorskip("torch")
 from structgen_kernels.canvases.chain_tree import ChainTree, log_matmul, max_matmul, transition_matrices  # noqa: E402

@@ -10,11 +10,11 @@ import pytest
 from canvas_enumeration import chi_square_bound
 from structgen_kernels import _native
 
-from structgen.decode.diffusion import host_logits
-from structgen.decode.diffusion.class_scores import ClassScores
+from structgen.decode.diffusion import mean_field as host_logits
+from structgen.decode.diffusion.class_posterior import ClassScores
 from structgen.decode.diffusion.mean_field import FREE, LOWEST, MeanField
 from structgen.errors import GenerationError
-from structgen.models.diffusion.token_classes import TokenClasses
+from structgen.models.protocol.diffusion import TokenClasses
 
 
 @pytest.fixture(autouse=True)

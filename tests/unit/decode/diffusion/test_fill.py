@@ -21,27 +21,23 @@ from structgen.decode.diffusion import (
     CanvasRun,
     CanvasSampler,
     Completion,
-    CreditDecoding,
     Dingo,
     DualReuse,
-    EntropyBound,
-    Explore,
     Factor,
-    LocalLeap,
     Posterior,
     PrefixReuse,
-    Prophet,
     Snapshot,
     Static,
     Threshold,
     canvas_language,
-    canvas_length,
     fill_canvas,
     shown_canvas,
 )
+from structgen.decode.diffusion import canvas as canvas_length
 from structgen.engine import Vocabulary, compile
 from structgen.errors import BudgetError, GenerationError, GrammarError, ModelError, VocabularyError
 from structgen.grammar.nodes import SpecialToken, sequence
+from structgen.methods.policies import CreditDecoding, EntropyBound, Explore, LocalLeap, Prophet
 from structgen.models import HashModel
 from structgen.models.diffusion import HashDiffusion
 

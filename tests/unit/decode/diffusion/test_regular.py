@@ -16,10 +16,9 @@ from canvas_enumeration import Case, Runs, a_case, chi_square, chi_square_bound
 from jsonschema import Draft202012Validator
 
 from structgen import JsonPolicy, compile, json_schema, regex
-from structgen.decode.diffusion.byte_automaton import byte_automaton
 from structgen.decode.diffusion.mean_field import FREE, LOWEST, MeanField
 from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.decode.diffusion.token_automaton import FAR, lift
+from structgen.decode.diffusion.token_automaton import FAR, byte_automaton, lift
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
 

@@ -17,8 +17,7 @@ import pytest
 import structgen as sg
 from structgen.decode.diffusion.canvas_run import Snapshot
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.diffusion.replay import Recorder, Replay, replay_page
-from structgen.decode.diffusion.slot_text import END, slot_text, visible
+from structgen.decode.diffusion.replay import END, Recorder, Replay, replay_page, slot_text, visible
 from structgen.engine import Vocabulary
 from structgen.models.diffusion import HashDiffusion
 

@@ -7,31 +7,29 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from stepwise_decoding import LETTERS
+from stepwise_unmasking import LETTERS
 from toy_canvases import VOCABULARY
 
 import structgen as sg
-from structgen.decode.diffusion.canvas_sampler import Dingo, Posterior
-from structgen.decode.diffusion.class_scores import ClassScores
+from structgen.decode.diffusion.class_posterior import ClassScores
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
-from structgen.decode.diffusion.drafting.adaptive_parallel import AdaptiveParallel
-from structgen.decode.diffusion.drafting.drafts import given
 from structgen.decode.diffusion.fill import fill_canvas
-from structgen.decode.diffusion.host_logits import HostLogits
+from structgen.decode.diffusion.forward_pass import DelayedReuse, DualReuse, PrefixReuse
 from structgen.decode.diffusion.language import canvas_language
-from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.diffusion.mean_field import FREE, HostLogits, MeanField
+from structgen.decode.diffusion.posterior import Dingo, Posterior
 from structgen.decode.diffusion.regular import RegularLanguage
-from structgen.decode.diffusion.reuse import DelayedReuse, DualReuse, PrefixReuse
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
+from structgen.methods.diffusion_drafting.adaptive_parallel import AdaptiveParallel
+from structgen.methods.diffusion_drafting.canvas_draft import given_canvas
 from structgen.models import HashModel
 from structgen.models.diffusion import HashDiffusion
-from structgen.models.diffusion.protocol import LOWEST, ResidentCachingDenoiser, SlotLogits
-from structgen.models.diffusion.token_classes import TokenClasses
+from structgen.models.protocol.diffusion import LOWEST, ResidentCachingDenoiser, SlotLogits, TokenClasses
 
 torch = pytest.importorskip("torch")
 
-from resident_canvases import ResidentToy, resident  # noqa: E402  # needs torch
+from device_diffusion import ResidentToy, resident  # noqa: E402  # needs torch
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 SCALES = [1.0, 1 / 0.3, 0.25]
@@ -244,7 +242,7 @@ def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: flo
     assert found.entropies() == pytest.approx(wanted.entropies(), abs=1e-5)
     half = np.where(np.arange(6) < 2, best.tokens, FREE).astype(np.int32)
     assert found.clamped(half) == pytest.approx(wanted.clamped(half), abs=1e-5)
-    again = [language.posterior(given(law, half), tail=tail).best() for law in (host, stays)]
+    again = [language.posterior(given_canvas(law, half), tail=tail).best() for law in (host, stays)]
     assert again[1].tokens.tolist() == again[0].tokens.tolist()
     assert stays.slot_logits._residence.copied_rows == 0  # type: ignore[attr-defined]
     for slot in range(6):
@@ -266,7 +264,7 @@ def test_leaders_are_the_first_two_of_the_marginals(kind: str, tail: Any) -> Non
             assert leaders.tokens[slot] == marginals.argmax()
             assert [leaders.seconds[slot], leaders.shares[slot]] == pytest.approx(np.sort(marginals)[-2:], abs=1e-6)
         half = np.where(np.arange(6) < 3, posterior.best().tokens, FREE).astype(np.int32)
-        fixed = language.posterior(given(law, half), tail=tail).leaders()
+        fixed = language.posterior(given_canvas(law, half), tail=tail).leaders()
         assert fixed.tokens[:3].tolist() == half[:3].tolist()
         assert (fixed.shares[:3].tolist(), fixed.seconds[:3].tolist()) == ([1.0] * 3, [0.0] * 3)
 

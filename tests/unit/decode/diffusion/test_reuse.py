@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from structgen.decode.diffusion.forward_pass import DelayedReuse, DualReuse, PrefixReuse, Reuse
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.diffusion.reuse import DelayedReuse, DualReuse, PrefixReuse, Reuse
 from structgen.engine import Vocabulary
 from structgen.models.diffusion import HashDiffusion
 

@@ -12,8 +12,16 @@ from structgen_kernels import _native
 
 from structgen import Grammar, JsonPolicy, compile, json_schema, regex
 from structgen.decode.diffusion import token_automaton as lifting
-from structgen.decode.diffusion.byte_automaton import ByteAutomaton, byte_automaton, check_finite_checks
-from structgen.decode.diffusion.token_automaton import DEAD_CLASS, FAR, TokenAutomaton, lift, token_automaton
+from structgen.decode.diffusion.token_automaton import (
+    DEAD_CLASS,
+    FAR,
+    ByteAutomaton,
+    TokenAutomaton,
+    byte_automaton,
+    check_finite_checks,
+    lift,
+    token_automaton,
+)
 from structgen.engine import Vocabulary
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar import nodes as ir

@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
-from exact_chances import Chances, outcomes
+from exact_randomness import Chances, outcomes
 from numpy.typing import NDArray
 from toy_canvases import MASK, VOCABULARY, ToyCanvases
 
 import structgen as sg
+from structgen.decode.diffusion.canvas_smc import fill_smc
 from structgen.decode.diffusion.context_free.language import ContextFreeLanguage
 from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, Completion
-from structgen.decode.diffusion.trajectories.fill_smc import fill_smc
-from structgen.decode.diffusion.trajectories.reveal_order import FixedOrder, LeftToRight, RandomOrder, RevealOrder
-from structgen.decode.diffusion.trajectories.twister import Twister, TwisterRun
+from structgen.decode.diffusion.trajectory import FixedOrder, LeftToRight, RandomOrder, RevealOrder, Twister, TwisterRun
 from structgen.decode.sampling.smc import SMC
 from structgen.engine import Vocabulary, compile
 from structgen.errors import BudgetError, GenerationError

@@ -17,7 +17,7 @@ from structgen.decode.potentials import Potential, potential
 from structgen.decode.sampling import AWRS, SMC
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab", b"c", b"ca"], eos=[0])

@@ -22,8 +22,8 @@ from structgen.decode.potentials import (
 from structgen.decode.sampling import AWRS, SMC, sample
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError, VocabularyError
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.regex import regex
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 from structgen.testing import LawViolation, check_potential
 
@@ -175,7 +175,7 @@ def test_what_is_no_potential_is_refused() -> None:
 
 def test_two_languages_meet() -> None:
     """``a^n b^n c^m`` and ``a^m b^n c^n``: their intersection is not context-free, and each output is in both."""
-    from structgen.grammar.lark import lark
+    from structgen.frontends.lark import lark
 
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"bb", b"c", b"bc"], eos=[0])
     first = compile(lark('start: ab c\nab: | "a" ab "b"\nc: | "c" c'), vocabulary)

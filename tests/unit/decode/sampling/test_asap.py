@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from exact_target import total_variation
 from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, toys, wants_c
-from trie_chances import next_law, nodes, success, walks_of
+from trie_walk_outcomes import next_law, nodes, success, walks_of
 
-from structgen.decode.sampling.asap import ASAp
 from structgen.decode.sampling.prefix_trie import PrefixTrie
+from structgen.decode.sampling.trie_sampler import ASAp
 from structgen.errors import GenerationError
 
 TOYS = toys()

@@ -9,29 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_positions import PlainModel
+from drafter_tasks import PlainModel
 from exact_target import exact_target, log_total, z_score
-from guessers import Guesser, Knowing, Noisy
 from layered_llama import write_llama
+from scripted_drafters import Guesser, Knowing, Noisy
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.potentials import potential
 from structgen.decode.sampling import AWRS, SMC, BestOf, Lookahead, Samples, sample
 from structgen.decode.sampling.beam import Beam
-from structgen.decode.sampling.dictated_text import DICTATED, DictatedText
-from structgen.decode.sampling.resampling import RESAMPLING
+from structgen.decode.sampling.joint_source import DICTATED, DictatedText
+from structgen.decode.sampling.proposal import RESAMPLING
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting, DraftState, DraftTask
 from structgen.decode.speculative.drafters.auto import Auto, forget
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary, compile
 from structgen.errors import DraftWarning
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
-from structgen.grammar.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.regex import regex
 from structgen.models import HashModel
-from structgen.models.hash_model import HashSession
+from structgen.models.toy.hash import HashSession
 
 TOKENS = [b"", b"a", b"b", b"ab", b"c", b"ca"]
 TOY = Vocabulary(TOKENS, eos=[0])
@@ -257,7 +257,7 @@ def test_what_is_known_of_a_sequence_stays_known_where_it_splits() -> None:
 def test_particles_of_a_network_are_the_same(tmp_path: Path) -> None:
     """A small Llama, whose passes are packed: the same outputs, weights but for rounding, and fewer passes."""
     torch = pytest.importorskip("torch")
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     folder = write_llama(tmp_path / "llama", layers=2)
     model = LlamaModel(folder, name="small", device=torch.device("cpu"), dtype=torch.float32)

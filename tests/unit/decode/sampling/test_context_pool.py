@@ -12,13 +12,12 @@ from toy_outputs import STOP, Output, Toy
 
 from structgen.decode import Context
 from structgen.decode.sampling import Branch, SequenceSampler
-from structgen.decode.sampling.asap import ASAp
 from structgen.decode.sampling.beam import Beam
+from structgen.decode.sampling.best_first import ExactBest
 from structgen.decode.sampling.best_of import BestOf
-from structgen.decode.sampling.context_pool import ContextPool
-from structgen.decode.sampling.exact_best import ExactBest
-from structgen.decode.sampling.rejection_trie import RejectionTrie
-from structgen.decode.sampling.sample import run_sampler
+from structgen.decode.sampling.branch_set import run_sampler
+from structgen.decode.sampling.shared_pass import ContextPool
+from structgen.decode.sampling.trie_sampler import ASAp, RejectionTrie
 
 
 def test_each_context_holds_its_path() -> None:

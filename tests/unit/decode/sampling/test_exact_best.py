@@ -14,8 +14,7 @@ from toy_outputs import Toy, few_b, toys
 
 from structgen.decode.sampling import Branch
 from structgen.decode.sampling import best_first as best_first_module
-from structgen.decode.sampling.best_first import BestFirst
-from structgen.decode.sampling.exact_best import ExactBest
+from structgen.decode.sampling.best_first import BestFirst, ExactBest
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models import HashModel

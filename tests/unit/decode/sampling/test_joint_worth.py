@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from structgen.decode.sampling.joint_worth import Outlook, joint_depth, outlook
+from structgen.decode.sampling.joint_source import Outlook, joint_depth, outlook
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.worth import worthwhile
+from structgen.decode.speculative.tree_pruning import pruned_tree
 
 FLAT = CostModel(0.1)
 
@@ -33,7 +33,7 @@ def test_of_one_sequence_it_is_the_best_part_of_its_chain() -> None:
         cost = CostModel(float(generator.uniform(0, 0.4)), ((2, 1 + float(generator.uniform(0, 0.4))),))
         chain = DraftTree.chain(range(len(confidences)), confidences)
         pending, budget = int(generator.integers(1, 4)), int(generator.integers(1, 9))
-        best = worthwhile(chain, cost, budget, pending=pending)
+        best = pruned_tree(chain, cost, budget, pending=pending)
         assert joint_depth([outlook(chain)], cost, pending=pending, budget=budget) == len(best)
 
 

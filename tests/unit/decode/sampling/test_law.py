@@ -12,9 +12,9 @@ from toy_outputs import NO_EOS, ONE_EOS, STOP, TWO_EOS, Toy
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import Branches, Lookahead, NGram, Problem
-from structgen.decode.sampling.law import BARE_END, Law, descending
+from structgen.decode.step.distribution import BARE_END, Distribution, descending
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 HIGH_EOS = Vocabulary([b"a", b"b", b"", b"c", b""], eos=[2, 4])
@@ -178,7 +178,7 @@ def test_ranks_are_those_of_a_sort() -> None:
         wanted = sorted(range(size), key=lambda index: (-keys[index], index))
         first = rng.randint(1, 14)
         assert list(descending(np.array(keys), first)) == wanted
-        law = Law.of(np.arange(size, dtype=np.int32), np.array(keys) - 5, stop=size - 1)
+        law = Distribution.of(np.arange(size, dtype=np.int32), np.array(keys) - 5, stop=size - 1)
         ranked = law.ranked(first)
         assert ranked.ids.tolist() == wanted[:first]
         assert ranked.log_p.tolist() == [keys[index] - 5 for index in wanted[:first]]

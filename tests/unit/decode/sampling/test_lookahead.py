@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from exact_target import exact_target, log_total
 
-from structgen.decode.context import Context
-from structgen.decode.result import Step
 from structgen.decode.sampling import SMC, Branch, Branches, Lookahead, NGram, Problem, sample
-from structgen.decode.sampling.ngram import END
+from structgen.decode.sampling.ngram_lookahead import END
+from structgen.decode.step.context import Context
+from structgen.decode.step.result import Step
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"c", b"ab"], eos=[0])

@@ -8,7 +8,7 @@ import pytest
 from function_model import FunctionModel
 
 import structgen as sg
-from structgen.decode.sampling.masks import Masks
+from structgen.decode.sampling.branch import MaskCache
 from structgen.engine import Matcher, Vocabulary, compile
 
 BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
@@ -29,7 +29,7 @@ def after(text: bytes) -> Matcher:
 
 
 def test_values_that_must_differ_are_no_part_of_the_state() -> None:
-    masks = Masks(BYTES)
+    masks = MaskCache(BYTES)
     for text, taken, left in ((b'["a","', b"a", b"b"), (b'["b","', b"b", b"a")):
         matcher = after(text)
         allowed = {BYTES.tokens[token] for token in masks.allowed(matcher, 30)}
@@ -39,7 +39,7 @@ def test_values_that_must_differ_are_no_part_of_the_state() -> None:
 
 
 def test_other_states_are_kept() -> None:
-    masks = Masks(BYTES)
+    masks = MaskCache(BYTES)
     matcher = compile(sg.regex("[ab]{3}"), BYTES).matcher()
     masks.allowed(matcher, 30)
     masks.allowed(matcher.fork(), 29)

@@ -9,17 +9,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_chances import Chances, ExactUrn, outcomes
+from exact_randomness import Chances, ExactUrn, outcomes
 from exact_target import z_score
 
 from structgen.decode import Multinomial
-from structgen.decode.awrs import Weighted, recursive
-from structgen.decode.context import Context
 from structgen.decode.potentials import Potential, potential
 from structgen.decode.sampling import AWRS, Branches, Problem, Proposal
-from structgen.decode.sampling.proposal import _MaskWanted, _Patient, as_proposal
+from structgen.decode.sampling.proposal import _BoundedPredicate, _MaskWanted, as_proposal
+from structgen.decode.step.context import Context
+from structgen.decode.step.without_replacement import WeightedSample, sample_recursive
 from structgen.engine import Vocabulary, compile
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 LIMIT = 6.0
@@ -35,14 +35,14 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
     masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
     most = rng.randint(0, 2)
 
-    def draw(chances: Chances) -> Weighted[Fraction]:
-        patient = _Patient(admitted.__getitem__, np.arange(len(law)), most)
+    def draw(chances: Chances) -> WeightedSample[Fraction]:
+        patient = _BoundedPredicate(admitted.__getitem__, np.arange(len(law)), most)
         try:
-            return recursive(ExactUrn(law, chances), patient)
+            return sample_recursive(ExactUrn(law, chances), patient)
         except _MaskWanted:
             if not any(admitted):
-                return Weighted(None, Fraction(0), 0)
-            return Weighted(chances.choose(masked), sum(masked), 0)
+                return WeightedSample(None, Fraction(0), 0)
+            return WeightedSample(chances.choose(masked), sum(masked), 0)
 
     found = [Fraction(0)] * len(law)
     for probability, drawn in outcomes(draw):
@@ -56,10 +56,10 @@ def test_turning_to_the_mask_later_would_be_biased() -> None:
     law, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
     masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
 
-    def draw(chances: Chances) -> Weighted[Fraction]:
-        drawn = recursive(ExactUrn(law, chances), admitted.__getitem__)
+    def draw(chances: Chances) -> WeightedSample[Fraction]:
+        drawn = sample_recursive(ExactUrn(law, chances), admitted.__getitem__)
         was_rejected_last = drawn.weight == law[drawn.token or 0] and drawn.asked == 2
-        return Weighted(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
+        return WeightedSample(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
 
     found = [Fraction(0)] * len(law)
     for probability, drawn in outcomes(draw):

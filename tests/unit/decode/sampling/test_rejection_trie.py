@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, toys, wants_c
-from trie_chances import nodes, success, walks_of
+from trie_walk_outcomes import nodes, success, walks_of
 
 from structgen.decode.sampling import Samples
-from structgen.decode.sampling.asap import ASAp
 from structgen.decode.sampling.prefix_trie import PrefixTrie
-from structgen.decode.sampling.rejection_trie import RejectionTrie
+from structgen.decode.sampling.trie_sampler import ASAp, RejectionTrie
 from structgen.errors import GenerationError
 from structgen.models import HashModel
 

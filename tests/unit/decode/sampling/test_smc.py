@@ -19,8 +19,8 @@ from structgen.decode.potentials import Hypothesis, Potential, potential
 from structgen.decode.sampling import AWRS, SMC, Lookahead, NGram, Resampling, Samples, resample, sample
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.regex import regex
 from structgen.models import HashModel
 
 TOKENS = [b"", b"a", b"b", b"ab", b"c", b"ca"]

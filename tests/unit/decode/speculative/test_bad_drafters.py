@@ -11,25 +11,25 @@ from typing import Any, final
 
 import numpy as np
 import pytest
-from alike import assert_alike
-from draft_vocabulary import draft_vocabulary
-from guessers import Knowing
+from result_equality import assert_alike
+from scripted_drafters import Knowing
+from word_vocabulary import draft_vocabulary
 
 from structgen.decode import Multinomial, generate, start_generation
-from structgen.decode.context import Context
 from structgen.decode.speculative.cost import CostModel
-from structgen.decode.speculative.draft_tree import ROOT, DraftTree, Drawn
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.bridges.string_match import ExactStringMatch
-from structgen.decode.speculative.drafters.combined import Combined
-from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
-from structgen.decode.speculative.drafters.recycling.token_recycling import TokenRecycling
-from structgen.decode.speculative.shapes import Bandit
+from structgen.decode.speculative.drafters.auto import Combined
+from structgen.decode.speculative.drafters.draft_model import DraftModel
+from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import Speculation
+from structgen.decode.step.context import Context
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning
-from structgen.grammar.json_schema import json_schema
-from structgen.models.hash_model import HashModel
+from structgen.frontends.json_schema import json_schema
+from structgen.methods.drafters.string_match import ExactStringMatch
+from structgen.models.toy.hash import HashModel
+from structgen.shapes import Bandit
 
 RECORD = json_schema(
     {
@@ -87,7 +87,7 @@ def of(change: Callable[[DraftTree], object]) -> Callable[..., DraftTree]:
 
 
 def drawn(law: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
-    return of(lambda tree: tree.drawn.update({parent: Drawn(law, tokens)}))
+    return of(lambda tree: tree.drawn.update({parent: SampledChildren(law, tokens)}))
 
 
 def mask_written(_: Bad, __: Context, state: DraftState) -> DraftTree:

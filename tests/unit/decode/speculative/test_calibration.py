@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from structgen.decode.speculative import calibration as module
-from structgen.decode.speculative.calibration import Calibration
+from structgen.decode.speculative import acceptance as module
+from structgen.decode.speculative.acceptance import Calibration
 
 
 def test_the_estimate_is_the_mean_of_a_beta_law() -> None:

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from structgen.decode.speculative.chance import Random
+from structgen.decode.speculative.verifier import GeneratorChance
 
 
 def test_what_is_certain_is_certain() -> None:
-    chance = Random(np.random.default_rng(0))
+    chance = GeneratorChance(np.random.default_rng(0))
     for _ in range(200):
         assert chance.coin(1)
         assert chance.coin(1.5)
@@ -21,7 +21,7 @@ def test_what_is_certain_is_certain() -> None:
 
 def test_coins_and_draws_have_their_law() -> None:
     """Of 5000, within five standard deviations."""
-    chance = Random(np.random.default_rng(1))
+    chance = GeneratorChance(np.random.default_rng(1))
     assert abs(sum(chance.coin(0.3) for _ in range(5000)) / 5000 - 0.3) < 5 * math.sqrt(0.25 / 5000)
     counts = np.bincount([chance.draw(np.array([1.0, 0.0, 3.0])) for _ in range(5000)], minlength=3)
     assert counts[1] == 0
@@ -29,7 +29,7 @@ def test_coins_and_draws_have_their_law() -> None:
 
 
 def test_the_same_seed_gives_the_same_answers() -> None:
-    first, second = (Random(np.random.default_rng(2)) for _ in range(2))
+    first, second = (GeneratorChance(np.random.default_rng(2)) for _ in range(2))
     law = np.full(1000, 0.001)
     assert [first.draw(law) for _ in range(20)] == [second.draw(law) for _ in range(20)]
     assert [first.coin(0.5) for _ in range(20)] == [second.coin(0.5) for _ in range(20)]

@@ -12,7 +12,7 @@ import pytest
 from structgen.decode.speculative.cost import CostModel
 from structgen.engine import Vocabulary
 from structgen.errors import ModelError
-from structgen.models.hash_model import HashModel, HashSession
+from structgen.models.toy.hash import HashModel, HashSession
 
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 

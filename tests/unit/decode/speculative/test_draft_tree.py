@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.draft_tree import ROOT, DraftTree, Drawn, merged
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren, merged_tree
 
 
 def family() -> DraftTree:
@@ -56,7 +56,7 @@ def test_what_was_drawn_is_cut_with_its_node() -> None:
     """A law stays with its parent, and lists the tokens that are left in the order in which they were drawn."""
     tree = family()
     law = np.full(10, 0.1)
-    tree.drawn[0] = Drawn(law, (7, 6))
+    tree.drawn[0] = SampledChildren(law, (7, 6))
     assert tree.kept([0, 1, 2]).drawn[0].tokens == (7, 6)
     assert tree.kept([0, 4, 2]).drawn[0].tokens == (7,)
     assert tree.kept([4]).drawn == {}
@@ -66,7 +66,7 @@ def test_merged_trees_have_all_paths() -> None:
     """The union of the paths, each node with the larger confidence."""
     other = DraftTree()
     other.extend(ROOT, [9, 1], [0.75, 0.5])
-    union = merged([family(), other])
+    union = merged_tree([family(), other])
     paths = {tuple(union.prefix(node)) for node in range(len(union))}
     assert paths == {(5,), (5, 6), (5, 7), (5, 7, 8), (9,), (9, 1)}
     assert union.confidences[union.child(ROOT, 9) or 0] == 0.75

@@ -11,23 +11,23 @@ from typing import Any, final
 
 import numpy as np
 import pytest
-from alike import assert_alike
-from draft_positions import PlainModel, PlainSession
-from drafted_outputs import together
 from drafter_catalogue import CASES, DrafterCase
-from guessers import Knowing, Noisy
+from drafter_tasks import PlainModel, PlainSession
+from drafting_prompts import together
+from result_equality import assert_alike
+from scripted_drafters import Knowing, Noisy
 
 from structgen.decode import Chunk, Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
 from structgen.decode.potentials import potential
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
-from structgen.decode.strategies import Thinking
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError
-from structgen.grammar.json_schema import json_schema
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel, HashSession
+from structgen.methods.strategies import Thinking
+from structgen.models.toy.hash import HashModel, HashSession
 
 TITLES = (
     *("auto", "combined", "jacobi", "lookahead", "exact string match", "pearl", "bandit, exp3"),
@@ -392,7 +392,7 @@ def test_an_interruption_between_a_pass_and_its_look_ahead(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, chains: bool
 ) -> None:
     """The cache may hold guesses then, which are no part of the text."""
-    import structgen.decode.context as module
+    import structgen.decode.step.context as module
 
     model = HashModel(json_vocabulary, seed=6, writes=WRITES)
     constraint = compile(RECORD, json_vocabulary)

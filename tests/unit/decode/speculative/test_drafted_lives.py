@@ -13,30 +13,29 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import pytest
-from draft_positions import PlainModel
+from drafter_tasks import PlainModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from structgen.decode import Greedy, Multinomial, Sampler, Step, start_generation
-from structgen.decode.context import Context
-from structgen.decode.generation import Chunk, Generation
-from structgen.decode.projection import allowed_ids
+from structgen.decode.autoregressive.loop import Chunk, Generation
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
-from structgen.decode.speculative.drafters.auto import Auto
-from structgen.decode.speculative.drafters.combined import Combined
-from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
-from structgen.decode.speculative.drafters.recycling.jacobi import Jacobi
-from structgen.decode.speculative.shapes import Chain, Fixed
+from structgen.decode.speculative.drafters.auto import Auto, Combined
+from structgen.decode.speculative.drafters.draft_model import DraftModel
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
-from structgen.decode.speculative.verification.block_verification import BlockVerification
+from structgen.decode.step.context import Context
+from structgen.decode.step.distribution import allowed_ids
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError
-from structgen.grammar.json_schema import json_schema
-from structgen.grammar.lark import lark
-from structgen.grammar.regex import regex
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.lark import lark
+from structgen.frontends.regex import regex
+from structgen.methods.drafters.jacobi import Jacobi
+from structgen.methods.verifiers.chain_verification import BlockVerification
 from structgen.models import Batch, HashModel
+from structgen.shapes import Chain, Fixed
 
 GRAMMARS = (
     json_schema(
@@ -437,7 +436,7 @@ def network(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder = write_llama(tmp_path_factory.mktemp("llama") / "two", layers=2)
     if kind == "llama":
-        from structgen.models.llama_model import LlamaModel
+        from structgen.models.llama.model import LlamaModel
 
         return LlamaModel(folder, name="two", device=torch.device("cpu"), dtype=torch.float32)
     transformers = pytest.importorskip("transformers")

@@ -16,43 +16,42 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pytest
-from draft_positions import PlainModel, expected_law
+from drafter_tasks import PlainModel, expected_law
 from numpy.typing import NDArray
 from toy_language import STOP, Prefix, ToyLanguage
 
 from structgen.decode import Multinomial, generate
 from structgen.decode.potentials import Potential
-from structgen.decode.potentials.hypothesis import Hypothesis
+from structgen.decode.potentials.potential import Hypothesis
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.drafter import Drafter
-from structgen.decode.speculative.drafters.bridges.string_rejection import StringRejection
-from structgen.decode.speculative.drafters.bridges.token_intersection import TokenIntersection
-from structgen.decode.speculative.drafters.combined import Combined
+from structgen.decode.speculative.drafters.auto import Combined
 from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
-from structgen.decode.speculative.drafters.draft_models.short_context import ShortContext
-from structgen.decode.speculative.drafters.layers.dynamic_exit import DynamicExit
-from structgen.decode.speculative.drafters.layers.layer_skip import Clasp, LayerSkip
-from structgen.decode.speculative.drafters.recycling.extended import Extended
-from structgen.decode.speculative.drafters.recycling.stand import Stand
-from structgen.decode.speculative.drafters.recycling.token_recycling import TokenRecycling
-from structgen.decode.speculative.shapes import Bandit, Chain, DySpec, Fixed, Goodput, Pearl, Sequoia
-from structgen.decode.speculative.shapes.independent_draws import IndependentDraws
+from structgen.decode.speculative.drafters.draft_model import DraftModel
+from structgen.decode.speculative.drafters.short_context import ShortContext
+from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
-from structgen.decode.speculative.verification.block_verification import BlockVerification
-from structgen.decode.speculative.verification.chain_sampling import ChainSampling
-from structgen.decode.speculative.verification.k_sequential import KSequential
-from structgen.decode.speculative.verification.recursive_rejection import (
+from structgen.decode.speculative.verifier import (
     IndependentRejection,
     RecursiveRejection,
+    Verifier,
     acceptance,
     reject_recursively,
     residual,
 )
-from structgen.decode.speculative.verification.verifier import Verifier
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.frontends.regex import regex
+from structgen.methods.drafters.dynamic_exit import DynamicExit
+from structgen.methods.drafters.extended import Extended
+from structgen.methods.drafters.layer_skip import Clasp, LayerSkip
+from structgen.methods.drafters.stand import Stand
+from structgen.methods.drafters.string_rejection import StringRejection
+from structgen.methods.drafters.token_bridge import TokenIntersection
+from structgen.methods.tree_policies.independent_sampling import IndependentDraws
+from structgen.methods.verifiers.chain_verification import BlockVerification, ChainSampling
+from structgen.methods.verifiers.k_sequential import KSequential
+from structgen.models.toy.hash import HashModel
+from structgen.shapes import Bandit, Chain, DySpec, Fixed, Goodput, Pearl, Sequoia
 
 ALPHA: Final = 1e-6
 _TESTS: Final = 100
@@ -374,7 +373,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch = pytest.importorskip("torch")
     from layered_llama import write_llama
 
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     folder = write_llama(tmp_path_factory.mktemp("llama") / "four", layers=4, deeper=0.6)
     return LlamaModel(folder, name="four", device=torch.device("cpu"), dtype=torch.float32)

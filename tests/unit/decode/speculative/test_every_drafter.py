@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alike import assert_alike
-from drafted_outputs import GRAMMARS, PROMPTS, WRITES, together
 from drafter_catalogue import CASES, LAYERED, DrafterCase
+from drafting_prompts import GRAMMARS, PROMPTS, WRITES, together
+from result_equality import assert_alike
 
 from structgen.decode import Greedy, Multinomial, Result, Sampler, generate
 from structgen.decode.speculative.drafter import Drafter
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.engine import Constraint, Vocabulary, compile
-from structgen.models.hash_model import HashModel
 from structgen.models.protocol import LanguageModel
+from structgen.models.toy.hash import HashModel
 
 SAMPLERS: tuple[Sampler, ...] = (Multinomial(), Multinomial(0.7, top_k=20, top_p=0.9), Multinomial(1.5, min_p=0.01))
 TITLES = {case.title: case for case in CASES}
@@ -154,7 +154,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch = pytest.importorskip("torch")
     from layered_llama import write_llama
 
-    from structgen.models.llama_model import LlamaModel
+    from structgen.models.llama.model import LlamaModel
 
     folder = write_llama(tmp_path_factory.mktemp("llama") / "four", layers=4, deeper=0.6)
     return LlamaModel(folder, name="four", device=torch.device("cpu"), dtype=torch.float32)
@@ -209,11 +209,11 @@ def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind
     """Heads with random weights guess badly, which must not matter."""
     import json
 
-    from head_training import config, new_weights
+    from draft_head_training import config, new_weights
     from safetensors.torch import save_file
 
-    from structgen.decode.speculative.drafters.heads.trained_heads import TrainedHeads
-    from structgen.models.heads import load_heads
+    from structgen.methods.drafters.heads.loading import load_heads
+    from structgen.methods.drafters.heads.trained_heads import TrainedHeads
 
     (tmp_path / "config.json").write_text(json.dumps(config(kind, 3)))
     save_file(new_weights(kind, llama, heads=3), tmp_path / "model.safetensors")

@@ -9,14 +9,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from every_chance import EveryChance, exact_law, law_of
-from machine_pace import slowness
-from token_trees import random_tree
+from machine_load import slowness
+from random_token_trees import random_tree
+from verifier_outcomes import EveryChance, exact_law, law_of
 
 import structgen as sg
-from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, Drawn
-from structgen.decode.speculative.grammar_walk import walked
-from structgen.decode.speculative.verification.recursive_rejection import IndependentRejection, RecursiveRejection
+from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
+from structgen.decode.speculative.grammar_walk import grammar_filtered
+from structgen.decode.speculative.verifier import IndependentRejection, RecursiveRejection
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded, VocabularyError
 from structgen.grammar.limits import Limits
@@ -29,7 +29,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 TOOL, EOS = 256, 257
 WORDS = [b'{"', b'":', b'": "', b'",', b'", "', b'"}', b"name", b"ag", b"age", b"Ad", b"da", b"Ada", b'name":', b'e": ']
@@ -188,7 +188,7 @@ def test_the_tokens_of_the_loop_are_found_in_any_spelling(case: int) -> None:
         for start in range(last + 1):
             if chosen[start]:
                 draft = DraftTree.chain(tokens[start:], 0.5, source="draft")
-                found = walked(draft, matcher, remaining=FAR, budget=FAR)
+                found = grammar_filtered(draft, matcher, remaining=FAR, budget=FAR)
                 assert paths(found) == ({tuple(tokens[start:last])} if last > start else set())
                 other: list[int] = []
                 forced = b""
@@ -200,7 +200,9 @@ def test_the_tokens_of_the_loop_are_found_in_any_spelling(case: int) -> None:
                     else:
                         forced += vocabulary.tokens[token]
                 respelled += other != tokens[start : start + len(other)]
-                again = walked(DraftTree.chain(other, 0.5, source="draft"), matcher, remaining=FAR, budget=FAR)
+                again = grammar_filtered(
+                    DraftTree.chain(other, 0.5, source="draft"), matcher, remaining=FAR, budget=FAR
+                )
                 assert paths(again) == paths(found)
                 assert again.confidences == [0.5 if is_chosen else 1.0 for is_chosen in chosen[start:last]]
                 assert again.sources == ["draft" if is_chosen else FORCED for is_chosen in chosen[start:last]]
@@ -235,10 +237,10 @@ def test_chains_and_trees_of_any_spelling(case: int) -> None:
         tree = DraftTree()
         for chain in chains:
             tree.extend(ROOT, chain, 0.9)
-            found = walked(DraftTree.chain(chain, 0.9), matcher, remaining=FAR, budget=FAR)
+            found = grammar_filtered(DraftTree.chain(chain, 0.9), matcher, remaining=FAR, budget=FAR)
             expected = chain_expected(matcher, chain)
             assert paths(found) == ({tuple(expected)} if expected else set())
-        whole = walked(tree, matcher, remaining=FAR, budget=FAR)
+        whole = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
         check_ways(whole, matcher)
         ways = [tuple(chain_expected(matcher, tree.prefix(leaf))) for leaf in tree.leaves()]
         found_prefixes = {way[:end] for way in paths(whole) for end in range(len(way) + 1)} | {()}
@@ -275,9 +277,9 @@ def test_all_spellings_of_all_members_of_a_small_language() -> None:
                 count += 1
                 tree.extend(ROOT, way, 0.5)
                 expected = chain_expected(matcher, way)
-                found = walked(DraftTree.chain(way, 0.5), matcher, remaining=FAR, budget=FAR)
+                found = grammar_filtered(DraftTree.chain(way, 0.5), matcher, remaining=FAR, budget=FAR)
                 assert paths(found) == ({tuple(expected)} if expected else set())
-            whole = walked(tree, matcher, remaining=FAR, budget=FAR)
+            whole = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
             check_ways(whole, matcher)
             for seed in range(6):
                 _, tokens, chosen = written(LETTERS, grammar, text, seed)
@@ -306,18 +308,18 @@ def test_random_trees(case: int) -> None:
             if parent < len(tree):
                 tree.add(parent, token, rng.random())
         before = matcher.history_length, matcher.state_id
-        full = walked(tree, matcher, remaining=FAR, budget=FAR)
+        full = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
         check_ways(full, matcher)
         assert (matcher.history_length, matcher.state_id) == before
         sizes += len(full)
         for budget in (0, 1, 3, 7):
-            found = walked(tree, matcher, remaining=FAR, budget=budget)
+            found = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
             assert set(map(tuple, map(found.prefix, range(len(found))))) == greedy(full, matcher, budget)
         for remaining in (0, 1, 2, 5):
-            found = walked(tree, matcher, remaining=remaining, budget=FAR)
+            found = grammar_filtered(tree, matcher, remaining=remaining, budget=FAR)
             assert found.depth() < max(remaining, 1)
             assert paths(found) - {()} <= {way[:end] for way in paths(full) for end in range(len(way) + 1)}
-        plain = walked(tree, matcher, remaining=FAR, budget=FAR, forced=False)
+        plain = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR, forced=False)
         allowed = matcher.validate_tree(tree.tokens, tree.parents)
         kept = [n for n, may in enumerate(allowed) if may and tree.tokens[n] not in vocabulary.eos]
         assert set(map(tuple, map(plain.prefix, range(len(plain))))) == {tuple(tree.prefix(node)) for node in kept}
@@ -359,13 +361,13 @@ def test_forced_text_stands_behind_guesses() -> None:
     tree = DraftTree()
     tree.add(tree.add(ROOT, ad, 0.5), ord("x"), 0.5)
     tree.add(ROOT, n, 0.25)
-    found = walked(tree, matcher, remaining=FAR, budget=FAR)
+    found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     spelled = sorted(b"".join(TEXT.tokens[token] for token in path) for path in paths(found))
     assert spelled == [b'Ad": "age', b'na": "age']
     assert found.confidences == [0.5 if token == ad else 0.25 if token == n else 1.0 for token in found.tokens]
     first = len(next(path for path in paths(found) if path[0] == ad))
     for budget in range(2 * first + 2):
-        short = walked(tree, matcher, remaining=FAR, budget=budget)
+        short = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
         assert (ad in short.tokens) == (budget >= first)
         assert len(short) in (0, first, len(found) - first, len(found))
 
@@ -379,7 +381,7 @@ def test_a_guess_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
     behind = tree.extend(ROOT, [1, 6], [0.5, 0.25], source="draft")  # a bcd
     tree.extend(behind, [1, 1], [0.75, 0.5], source="draft")
     tree.extend(behind, [5, 3], [0.125, 0.5], source="draft")  # ab c, which is refused
-    found = walked(tree, matcher, remaining=FAR, budget=FAR)
+    found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     assert [found.prefix(node) for node in range(len(found))] == [
         [5],
         [5, 3],
@@ -398,17 +400,17 @@ def test_special_tokens_and_stops() -> None:
     matcher = compile(grammar, TEXT).matcher()
     a = ord("a")
     tree = DraftTree.chain([a, TOOL, TOOL, EOS], 0.5)
-    found = walked(tree, matcher, remaining=FAR, budget=FAR)
+    found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     assert (found.tokens, found.confidences) == ([a, TOOL, TOOL], [0.5, 1.0, 0.5])
     tree = DraftTree.chain([a, a], 0.5)  # what is guessed instead of the special token does not go on behind it
-    assert walked(tree, matcher, remaining=FAR, budget=FAR).tokens == [a, TOOL]
-    done = walked(DraftTree.chain([a, TOOL, a, a], 0.5), matcher, remaining=FAR, budget=FAR)
+    assert grammar_filtered(tree, matcher, remaining=FAR, budget=FAR).tokens == [a, TOOL]
+    done = grammar_filtered(DraftTree.chain([a, TOOL, a, a], 0.5), matcher, remaining=FAR, budget=FAR)
     assert done.tokens == [a, TOOL, a]
     stop_or_one = compile(choice("a", "ab", "b"), TEXT).matcher()
-    assert walked(DraftTree.chain([a, ord("b")]), stop_or_one, remaining=FAR, budget=FAR).tokens == [a]
+    assert grammar_filtered(DraftTree.chain([a, ord("b")]), stop_or_one, remaining=FAR, budget=FAR).tokens == [a]
     endless = Vocabulary(TEXT.tokens, special={TOOL: "<tool>"})  # nothing says stop: the one token comes
     no_stop = compile(choice("a", sequence("ab", choice("a", "b")), "b"), endless).matcher()
-    assert walked(DraftTree.chain([a]), no_stop, remaining=FAR, budget=FAR).tokens == [a, ord("b")]
+    assert grammar_filtered(DraftTree.chain([a]), no_stop, remaining=FAR, budget=FAR).tokens == [a, ord("b")]
 
 
 def test_a_branch_ends_where_the_budget_of_tokens_begins_to_tell() -> None:
@@ -417,7 +419,7 @@ def test_a_branch_ends_where_the_budget_of_tokens_begins_to_tell() -> None:
     text = TEXT.tokenize('{"name": "AdaAdaAdaAda", "age": 361, ')
     matcher = constraint.matcher()
     for remaining in range(1, 40):
-        found = walked(DraftTree.chain(text), matcher, remaining=remaining, budget=FAR)
+        found = grammar_filtered(DraftTree.chain(text), matcher, remaining=remaining, budget=FAR)
         probe = matcher.fork()
         for node in range(len(found)):
             assert found.sources[node] == FORCED or not probe.needs_budget_mask(remaining - node)
@@ -432,7 +434,7 @@ def test_a_spent_limit_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, steps in enumerate((10_000, 12_000, 20_000, 40_000, 80_000, 10_000_000)):
         fresh = Vocabulary(TEXT.tokens, eos=[EOS], size=TEXT.size + 1 + number)
         matcher = compile(grammar, fresh, limits=Limits(steps=steps)).matcher()
-        found = walked(DraftTree.chain(b"abaabcbabdabba"), matcher, remaining=FAR, budget=FAR)
+        found = grammar_filtered(DraftTree.chain(b"abaabcbabdabba"), matcher, remaining=FAR, budget=FAR)
         assert matcher.history_length == 0
         assert found.tokens == list(b"abaabcbabdabba")[: len(found)]
         try:
@@ -448,7 +450,7 @@ def drawn_tree(children: dict[int, tuple[int, ...]], law: np.ndarray, *, replace
     for parent, tokens in children.items():
         for token in tokens:
             tree.add(parent, token, 0.5)
-        tree.drawn[parent] = Drawn(law, tokens, replaced)
+        tree.drawn[parent] = SampledChildren(law, tokens, replaced)
     return tree
 
 
@@ -466,7 +468,7 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
         (2, (b, EOS), ()),
         (1, (b,), ()),
     ):
-        found = walked(tree, matcher, remaining=FAR, budget=budget)
+        found = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
         assert len(found) == len(at_root) + len(behind_b)
         assert found.drawn[ROOT].tokens == at_root
         assert found.drawn[ROOT].law is law
@@ -476,10 +478,10 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
         assert set(found.drawn) == ({ROOT, node} if behind_b else {ROOT})
     again = drawn_tree({ROOT: (b, x, b, a, b)}, law, replaced=True)
     # Behind the last node that fits, a token that is there already must not count: another would not.
-    assert walked(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)
-    assert walked(again, matcher, remaining=FAR, budget=2).drawn[ROOT].tokens == (b, b, a)
-    assert walked(again, matcher, remaining=FAR, budget=FAR).drawn[ROOT].tokens == (b, b, a, b)
-    assert walked(again, matcher, remaining=FAR, budget=2).drawn[ROOT].replaced
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].tokens == (b, b, a)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=FAR).drawn[ROOT].tokens == (b, b, a, b)
+    assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].replaced
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -511,8 +513,8 @@ def test_what_is_left_of_drawn_children_keeps_the_law(budget: int, replaced: boo
                 tree.add(node, ord("b"), 0.5)
             if not replaced:
                 weights[index] = Fraction(0)
-        tree.drawn[ROOT] = Drawn(law, tuple(tokens[index] for index in drawn), replaced)
-        found = walked(tree, constraint.matcher(), remaining=FAR, budget=budget)
+        tree.drawn[ROOT] = SampledChildren(law, tuple(tokens[index] for index in drawn), replaced)
+        found = grammar_filtered(tree, constraint.matcher(), remaining=FAR, budget=budget)
         left = found.drawn[ROOT].tokens if ROOT in found.drawn else ()
         drafts = [inside.index(tokens.index(token)) for token in left]
         return verifier.choose(p[inside], q[inside] / sum(q[inside]), drafts, chance)
@@ -529,7 +531,7 @@ def test_a_walk_of_32_tokens_takes_less_than_a_millisecond(smollm_vocabulary: Vo
     spent = []
     for _ in range(30):
         begun = time.perf_counter()
-        found = walked(tree, matcher, remaining=FAR, budget=32)
+        found = grammar_filtered(tree, matcher, remaining=FAR, budget=32)
         spent.append(time.perf_counter() - begun)
     assert len(found) > 15
     assert min(spent) < 1e-3 * slowness()

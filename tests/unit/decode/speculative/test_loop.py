@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from guessers import Guesser, Knowing, Noisy
+from scripted_drafters import Guesser, Knowing, Noisy
 
 from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
@@ -16,11 +16,11 @@ from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, 
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary, compile
 from structgen.errors import DraftWarning
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
-from structgen.grammar.json_schema import json_schema
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.regex import regex
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 RECORD = json_schema(
     {

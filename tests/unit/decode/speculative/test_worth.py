@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from structgen.decode.speculative.cost import CostModel
-from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, Drawn
-from structgen.decode.speculative.worth import saving, worthwhile
+from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
+from structgen.decode.speculative.tree_pruning import expected_saving, pruned_tree
 
 COSTS = (
     CostModel(0.03),
@@ -80,7 +80,7 @@ def test_no_part_saves_more(cost: CostModel, forced: float) -> None:
         tree = a_tree(rng, rng.randint(1, 9), forced=forced)
         pending, budget = rng.randint(1, 4), rng.randint(1, 10)
         best = max(time_saved(tree, part, cost, pending) for part in parts(tree) if len(part) <= budget)
-        found = worthwhile(tree, cost, budget, pending=pending)
+        found = pruned_tree(tree, cost, budget, pending=pending)
         assert len(found) <= budget
         assert time_saved(tree, found.tokens, cost, pending) == pytest.approx(best, abs=1e-12)
         assert all(found.prefix(node) in map(tree.prefix, range(len(tree))) for node in range(len(found)))
@@ -95,7 +95,7 @@ def test_no_chain_saves_more_where_only_one_is_run(cost: CostModel, forced: floa
         pending, budget = rng.randint(1, 4), rng.randint(1, 10)
         chains = [tree.path(node) for node in [ROOT, *range(len(tree))]]
         best = max(time_saved(tree, chain, cost, pending) for chain in chains if len(chain) <= budget)
-        found = worthwhile(tree, cost, budget, pending=pending, branches=False)
+        found = pruned_tree(tree, cost, budget, pending=pending, branches=False)
         assert found.token_tree().first_chain() == list(range(len(found)))
         assert time_saved(tree, found.tokens, cost, pending) == pytest.approx(best, abs=1e-12)
 
@@ -106,25 +106,25 @@ def test_what_a_whole_tree_saves(cost: CostModel) -> None:
     for _ in range(40):
         tree = a_tree(rng, rng.randint(0, 12), forced=0.4)
         expected = time_saved(tree, list(range(len(tree))), cost, 2)
-        assert saving(tree, cost, pending=2) == pytest.approx(expected, abs=1e-12)
+        assert expected_saving(tree, cost, pending=2) == pytest.approx(expected, abs=1e-12)
 
 
 def test_forced_tokens_pay_at_their_end_alone() -> None:
     tree = DraftTree()
     tree.extend(tree.add(ROOT, 7, 0.5), (1, 2, 3), source=FORCED)
     cost = CostModel(0.1)
-    assert len(worthwhile(tree, cost, 4)) == 4
-    assert len(worthwhile(tree, cost, 3)) == 0
-    assert saving(tree, cost) == pytest.approx(0.5 * 1.3 - 0.4)
+    assert len(pruned_tree(tree, cost, 4)) == 4
+    assert len(pruned_tree(tree, cost, 3)) == 0
+    assert expected_saving(tree, cost) == pytest.approx(0.5 * 1.3 - 0.4)
 
 
 def test_nothing_is_run_where_nothing_pays() -> None:
     tree = DraftTree.chain((1, 2), 0.1)
-    assert len(worthwhile(tree, CostModel(0.2), 8)) == 0
-    assert len(worthwhile(tree, CostModel(0.05), 8)) == 1
-    assert worthwhile(tree, CostModel(0.0), 8) is tree
-    assert len(worthwhile(tree, CostModel(0.0), 0)) == 0
-    assert len(worthwhile(DraftTree(), CostModel(0.0), 8)) == 0
+    assert len(pruned_tree(tree, CostModel(0.2), 8)) == 0
+    assert len(pruned_tree(tree, CostModel(0.05), 8)) == 1
+    assert pruned_tree(tree, CostModel(0.0), 8) is tree
+    assert len(pruned_tree(tree, CostModel(0.0), 0)) == 0
+    assert len(pruned_tree(DraftTree(), CostModel(0.0), 8)) == 0
 
 
 def test_a_tree_with_drawn_children_is_cut_at_its_end_alone() -> None:
@@ -133,9 +133,9 @@ def test_a_tree_with_drawn_children_is_cut_at_its_end_alone() -> None:
     for confidence in (0.0, 0.01, 0.9):
         tree = DraftTree.chain((3, 1, 2), confidence)
         tree.add(ROOT, 4, confidence)
-        tree.drawn[ROOT] = Drawn(np.full(5, 0.2), (3, 4))
-        found = worthwhile(tree, CostModel(0.5), 3)
+        tree.drawn[ROOT] = SampledChildren(np.full(5, 0.2), (3, 4))
+        found = pruned_tree(tree, CostModel(0.5), 3)
         sizes.add(tuple(found.tokens))
         assert found.drawn[ROOT].tokens == (3,)
-        assert worthwhile(tree, CostModel(0.5), 4) is tree
+        assert pruned_tree(tree, CostModel(0.5), 4) is tree
     assert sizes == {(3, 1, 2)}

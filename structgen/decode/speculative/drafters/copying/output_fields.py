@@ -1,24 +1,30 @@
-"""Which field of a text an output is writing: what it is called, and what stands of its value."""
+"""The field that an output is writing, and the structure up to the next value."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Final, Literal, NamedTuple, TypeAlias, final
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, SupportsIndex, TypeAlias, final
 
-__all__ = ["Field", "OutputFields", "Place"]
+from structgen.errors import StructgenError
 
-Place: TypeAlias = Literal["key", "string", "bare", "before", "between", "line"]
+if TYPE_CHECKING:
+    from structgen.engine import Matcher
+
+__all__ = ["FieldPosition", "OutputField", "OutputFields", "ValueSeparator", "structure_after"]
+
+FieldPosition: TypeAlias = Literal["key", "string", "bare", "before", "between", "line"]
 """Within a key, a string or a bare value (a number, a name); before a value; between fields; in text without JSON."""
 
 _QUOTE, _ESCAPE, _COMMA, _COLON = b'"\\,:'
 _OPENING, _CLOSING = b"{[", b"}]"
 _SPACE: Final = b" \t\r\n"
-_DEEPEST: Final = 64
+_MAX_DEPTH: Final = 64
 _LINE: Final = re.compile(rb"[ \t]*(?:[-*][ \t]+)?([^:=\n]{1,60}?)[ \t]*[:=][ \t]*(.*)", re.DOTALL)
 
 
-class Field(NamedTuple):
+class OutputField(NamedTuple):
     """Where an output stands.
 
     Attributes:
@@ -28,7 +34,7 @@ class Field(NamedTuple):
         in_array: whether it is an item of an array.
     """
 
-    place: Place
+    place: FieldPosition
     label: bytes
     value: bytes
     in_array: bool
@@ -66,7 +72,7 @@ class OutputFields:
         self._is_json: bool | None = None
         self._line = bytearray()
         self._frames: list[tuple[bool, bytes]] = []  # whether an object, and the key of it
-        self._place: Place = "before"
+        self._place: FieldPosition = "before"
         self._key = b""
         self._buffer = bytearray()
         self._gap = bytearray()
@@ -85,15 +91,15 @@ class OutputFields:
                 self._line.append(byte)
 
     @property
-    def field(self) -> Field:
+    def field(self) -> OutputField:
         """Where the output stands now."""
         in_array = bool(self._frames) and not self._frames[-1][0]
         if not self._is_json:
             found = _LINE.fullmatch(self._line)
             label, value = (found[1], found[2]) if found else (b"", bytes(self._line))
-            return Field("line", label, value, False)
+            return OutputField("line", label, value, False)
         value = _unescaped(bytes(self._buffer)) if self._place in ("key", "string") else bytes(self._buffer)
-        return Field(self._place, b"" if self._place == "key" else self._key, value, in_array)
+        return OutputField(self._place, b"" if self._place == "key" else self._key, value, in_array)
 
     def _read(self, byte: int) -> None:
         if self._place in ("key", "string"):
@@ -105,7 +111,7 @@ class OutputFields:
             self._buffer.clear()
         elif byte in _OPENING:
             self._note_gap()
-            if len(self._frames) < _DEEPEST:
+            if len(self._frames) < _MAX_DEPTH:
                 self._frames.append((byte == _OPENING[0], self._key))
             self._place = "between" if byte == _OPENING[0] else "before"
             if self._place == "before":
@@ -177,3 +183,102 @@ def _unescaped(raw: bytes) -> bytes:
             continue
         return text.encode("utf-8", "replace")
     return raw
+
+
+_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"(?=\s*:)')
+_SIGN: Final = re.compile(rb"(\s*)([,:{}\[\]])(\s*)")
+_REST_OF_STRING: Final = re.compile(rb'[^"\\]*"')
+_SPACE_RUN: Final = re.compile(rb"\s+")
+_LINE_END: Final = re.compile(rb"[^\n]*?(?:[:=][ \t]*|\n|$)")
+_MAX_LENGTH: Final = 160
+
+
+class ValueSeparator(NamedTuple):
+    """Text up to the beginning of the next value.
+
+    Attributes:
+        data: the text.
+        label: the key of that value; empty where there is none.
+        quoted: whether it is a string; its quotation mark is part of the text.
+        ends: whether the output is complete behind it.
+    """
+
+    data: bytes
+    label: bytes
+    quoted: bool
+    ends: bool
+
+
+def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields) -> ValueSeparator | None:
+    """Return what closes the value at which ``matcher`` stands and leads to the next one.
+
+    This is the beginning of the shortest completion: it leaves out what may be left out, and names the next key that
+    is required.  White space is as the output had it so far where the grammar allows that.
+
+    Args:
+        matcher: the state behind all that stands of the value.
+        place: within what it stands.
+        fields: of the output so far.
+
+    Returns:
+        None where the value cannot end here, or nothing follows.
+    """
+    try:
+        completion = matcher.shortest_completion()
+    except StructgenError:
+        return None
+    rest = bytes(takewhile(_is_byte, completion[:_MAX_LENGTH]))  # a special token is -1 - id
+    if place == "line":
+        found = _LINE_END.match(rest)
+        data = found[0] if found else b""
+        return (
+            ValueSeparator(data, data.rstrip(b":= \t").rsplit(b"\n")[-1], False, len(data) == len(completion))
+            if data
+            else None
+        )
+    plain = _json_prefix(rest, place, None, None)
+    if plain is None or not plain.data:
+        return None
+    styled = _json_prefix(rest, place, fields.comma or b", ", fields.colon or b": ")
+    if styled is not None and styled.data != plain.data:
+        probe = matcher.fork()
+        if probe.accept_bytes(styled.data) == len(styled.data):
+            return styled
+    return plain
+
+
+def _is_byte(symbol: SupportsIndex) -> bool:
+    return symbol.__index__() >= 0
+
+
+def _json_prefix(rest: bytes, place: FieldPosition, comma: bytes | None, colon: bytes | None) -> ValueSeparator | None:
+    """The beginning of a JSON text up to its next value, with other white space where that is given."""
+    at, out, label = 0, bytearray(), b""
+    if place in ("string", "key"):
+        closing = _REST_OF_STRING.match(rest)
+        if closing is None or (place == "string" and len(closing[0]) > 1):
+            return None
+        out += closing[0]
+        at = closing.end()
+    while at < len(rest):
+        if key := _KEY.match(rest, at):
+            out += key[0]
+            label = key[1]
+            at = key.end()
+        elif sign := _SIGN.match(rest, at):
+            at = sign.end()
+            is_key_next = _KEY.match(rest, at) is not None
+            if sign[2] == b"," and is_key_next and comma is not None:
+                out += comma
+            elif sign[2] == b":" and colon is not None:
+                out += colon
+            else:
+                out += sign[0]
+        elif at == 0 and (space := _SPACE_RUN.match(rest)):
+            out += space[0]
+            at = space.end()
+        elif rest[at : at + 1] == b'"':
+            return ValueSeparator(bytes(out + b'"'), label, True, False)
+        else:
+            return ValueSeparator(bytes(out), label, False, False)
+    return ValueSeparator(bytes(out), label, False, True)

@@ -1,32 +1,134 @@
-"""Copies from earlier outputs."""
+"""Copies from earlier outputs, which a store keeps."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
-from structgen.decode.speculative.calibration import Calibration
+from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.copying.continuations import guesses_of
-from structgen.decode.speculative.drafters.copying.draft_store import DraftStore
-from structgen.decode.speculative.drafters.guessing.following import FollowingDrafting
-from structgen.decode.speculative.drafters.guessing.guess_tree import Guess
-from structgen.decode.speculative.drafters.recycling.ngram_laws import NGramLaws
-from structgen.decode.speculative.drafters.recycling.reading import learned_laws
+from structgen.decode.speculative.drafters.best_first import DraftCandidate, FollowingDrafting
+from structgen.decode.speculative.drafters.copying.suffix_index import (
+    BARRIER,
+    MAX_MATCH,
+    Continuation,
+    Realignment,
+    SuffixIndex,
+    SuffixMatch,
+    candidates_of,
+)
+from structgen.decode.speculative.drafters.likely_tokens import NGramTable, ngram_top_tokens
 
 if TYPE_CHECKING:
-    from structgen.decode.context import Context
+    from structgen.decode.step.context import Context
 
-__all__ = ["Retrieval"]
+__all__ = ["DraftStore", "Retrieval"]
+
+_MAX_TOKENS: Final = 1 << 15
+
+
+@final
+class DraftStore:
+    """The tokens of outputs that are complete, by what they contain; threads may share one.
+
+    The oldest outputs are forgotten beyond ``max_tokens`` tokens (about 300 bytes each), and of an output
+    that is longer than that, its beginning.  A store belongs to one vocabulary: ids of another one would mean nothing.
+
+    Args:
+        max_tokens: the most tokens of outputs.
+
+    Raises:
+        ValueError: ``max_tokens`` is less than 2.
+
+    Example:
+        >>> store = DraftStore()
+        >>> store.add([5, 6, 7, 8])
+        >>> store.continuations([1, 6, 7], places=4)[0].tokens
+        [8]
+    """
+
+    def __init__(self, *, max_tokens: int = _MAX_TOKENS) -> None:
+        if max_tokens < 2:
+            raise ValueError(f"DraftStore: max_tokens must be at least 2; found {max_tokens!r}")
+        self._max_tokens = max_tokens
+        self._index = SuffixIndex()
+        self._lengths: deque[int] = deque()  # of the outputs, the barrier behind each counted
+        self._starts: deque[int] = deque()  # where they begin
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many tokens it holds, and one for each output."""
+        return len(self._index)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs it holds."""
+        return len(self._lengths)
+
+    def add(self, output: Sequence[int]) -> None:
+        """Remember an output: ``O(len(output))``, and the same for each that is forgotten for it."""
+        if not output:
+            return
+        kept = output[-(self._max_tokens - 1) :]
+        with self._lock:
+            self._starts.append(self._index.end)
+            self._index.extend(kept)
+            self._index.append(BARRIER)
+            self._lengths.append(len(kept) + 1)
+            while len(self._index) > self._max_tokens:
+                self._index.forget(self._lengths.popleft())
+                self._starts.popleft()
+
+    def continuations(self, suffix: Sequence[int], *, places: int) -> list[Continuation]:
+        """What followed the last tokens of ``suffix`` in outputs, the longest match first, at most 64 tokens each."""
+        return self.retrieve(suffix, places, Realignment(self._index))[0] if suffix else []
+
+    def realignment(self) -> Realignment:
+        """The place in the store that an output is a copy of; only ``follow`` and ``retrieve`` may use it."""
+        return Realignment(self._index)
+
+    def follow(self, realignment: Realignment, tokens: Sequence[int]) -> None:
+        """Move a place on by tokens that have come."""
+        with self._lock:
+            realignment.follow(tokens)
+
+    def retrieve(
+        self, output: Sequence[int], places: int, realignment: Realignment
+    ) -> tuple[list[Continuation], list[DraftCandidate]]:
+        """What may follow an output.
+
+        Args:
+            output: what stands of it; where it is empty, the beginnings of the latest outputs are meant.
+            places: how many occurrences are looked at.
+            realignment: the place that it is a copy of.
+
+        Returns:
+            What followed the last tokens, and the guesses at where a copy that went wrong goes on.
+        """
+        with self._lock:
+            if not output:
+                matches = [SuffixMatch(start, 0) for start in islice(reversed(self._starts), places)]
+            else:
+                matches = self._index.find(output[-MAX_MATCH:], places)
+            found = [Continuation(self._index.following(each.position, MAX_MATCH), each.length) for each in matches]
+            again = list(realignment.guesses(matches, "retrieval again", output[-1])) if output else []
+        return found, again
+
+    def __repr__(self) -> str:
+        return f"<DraftStore of {self.outputs} outputs, {len(self)} tokens>"
+
 
 _PAIR: Final = 2
 _LIKELY: Final = 3
 """Tokens of each law that are kept."""
 
 
-def _pairs() -> NGramLaws:
-    return NGramLaws(_PAIR, keep=_LIKELY)
+def _pair_table() -> NGramTable:
+    return NGramTable(_PAIR, keep=_LIKELY)
 
 
 @final
@@ -54,7 +156,7 @@ class Retrieval(Drafter):
 
     store: DraftStore = field(default_factory=DraftStore, repr=False)
     places: int = 16
-    laws: NGramLaws | None = field(default_factory=_pairs, repr=False)
+    laws: NGramTable | None = field(default_factory=_pair_table, repr=False)
     calibration: Calibration = field(default_factory=Calibration, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,11 +170,11 @@ class Retrieval(Drafter):
 
     def start(self, context: Context, task: DraftTask) -> Drafting:
         """See ``Drafter.start``."""
-        return _Retrieving(self, context, task)
+        return _RetrievalDrafting(self, context, task)
 
 
 @final
-class _Retrieving(FollowingDrafting):
+class _RetrievalDrafting(FollowingDrafting):
     def __init__(self, settings: Retrieval, context: Context, task: DraftTask) -> None:
         super().__init__(context, task, settings.calibration)
         self._settings = settings
@@ -88,10 +190,10 @@ class _Retrieving(FollowingDrafting):
         """See ``FollowingDrafting.truncated``."""
         self._realignment.forget()
 
-    def guesses(self, state: DraftState) -> Iterator[Guess]:
+    def guesses(self, state: DraftState) -> Iterator[DraftCandidate]:
         """See ``FollowingDrafting.guesses``."""
         found, again = self._store.retrieve(self.output, self._settings.places, self._realignment)
-        yield from guesses_of(found, "retrieval")
+        yield from candidates_of(found, "retrieval")
         yield from again
         if self._settings.laws is not None:
             yield from self._likely(self._settings.laws, tuple(self.tokens[-_PAIR:]), 0)
@@ -101,19 +203,19 @@ class _Retrieving(FollowingDrafting):
         laws = self._settings.laws
         if laws is not None:
             before = self._context.tokens[max(verified.start - _PAIR, 0) : verified.start]
-            laws.learn(self._task.constraint.vocabulary, learned_laws(verified, before, _PAIR, _LIKELY))
+            laws.learn(self._task.constraint.vocabulary, ngram_top_tokens(verified, before, _PAIR, _LIKELY))
 
     def close(self) -> None:
         """See ``Drafting.close``."""
         super().close()
         self._store.add(self.output)
 
-    def _likely(self, laws: NGramLaws, before: tuple[int, ...], depth: int) -> Iterator[Guess]:
+    def _likely(self, laws: NGramTable, before: tuple[int, ...], depth: int) -> Iterator[DraftCandidate]:
         for known in laws.find(self._task.constraint.vocabulary, before)[:1]:
             if known.length < _PAIR:  # what came behind one token says too little
                 return
             for rank, (token, share) in enumerate(zip(known.tokens, known.probabilities, strict=True)):
-                yield Guess(
+                yield DraftCandidate(
                     token,
                     ("likely", rank, round(4 * share), min(depth, 2)),
                     max(0.4 * share, 0.02),

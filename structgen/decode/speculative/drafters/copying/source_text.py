@@ -1,4 +1,4 @@
-"""The text that values are copied from, and where in it a value or a label stands."""
+"""The text that values are copied from: where a value or a label occurs in it, and where a value may end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,62 @@ import re
 from bisect import bisect
 from typing import Final, NamedTuple, final
 
-__all__ = ["Occurrence", "SourceText", "words_of_label"]
+__all__ = ["Occurrence", "SourceText", "boundary_kind", "end_prior", "letter_kind", "words_of_label"]
 
-_LONGEST: Final = 64
-_SHORTEST_PART: Final = 3
+_END_PRIORS: Final = {
+    "line": 0.75,
+    "stop": 0.6,
+    "comma": 0.45,
+    "colon": 0.5,
+    "bracket": 0.5,
+    "quote": 0.6,
+    "end": 0.85,
+    "space": 0.15,
+    "space Aa": 0.35,
+}
+
+
+def boundary_kind(source: SourceText, offset: int) -> str | None:
+    """What kind of boundary lies at ``offset``: None within a word or behind a space.
+
+    ``line``, ``stop`` (a sentence may end), ``comma``, ``colon``, ``bracket``, ``quote``, ``end`` of the text, or a
+    ``space`` together with what the words on its sides begin with (``letter_kind``).
+    """
+    text = source.text
+    if offset <= 0 or text[offset - 1] == 32:
+        return None
+    if offset >= len(text):
+        return "end"
+    if offset in source.breaks:
+        return "line"
+    following = text[offset : offset + 2]
+    first, is_last = following[:1], len(following) == 1 or following[1:] == b" "
+    if first == b" ":
+        word = text.rfind(b" ", 0, offset) + 1
+        return f"space {letter_kind(text[word : word + 1])}{letter_kind(following[1:])}"
+    if first in b".!?":
+        return "stop" if is_last else None
+    if first in b",;:":
+        return ("comma" if first == b"," else "colon") if is_last else None
+    if first in b")]}>":
+        return "bracket"
+    return "quote" if first in b"\"'*`" and (is_last or first == b'"') else None
+
+
+def letter_kind(byte: bytes) -> str:
+    """A for an upper-case letter, a for a lower-case one, 1 for a digit, a full stop for anything else."""
+    return "A" if byte.isupper() else "1" if byte.isdigit() else "a" if byte.isalpha() else "."
+
+
+def end_prior(kind: str) -> float:
+    """How likely a value ends at a boundary of this kind, before anything was learned of it."""
+    return _END_PRIORS.get(kind) or _END_PRIORS[kind.split(maxsplit=1)[0]]
+
+
+_MAX_LENGTH: Final = 64
+_MIN_PART: Final = 3
 _WORDS_BACK: Final = 8
-_MOST_PLACES: Final = 500
+_MAX_OCCURRENCES: Final = 500
 """Places of a short text that are looked at, most of which may lie within words."""
 _RUN: Final = re.compile(rb"\s+")
 _WORDS: Final = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\x00-\x7f]+")
@@ -84,12 +134,12 @@ class SourceText:
             limit: the most occurrences.
         """
         value = _RUN.sub(b" ", value)
-        if len(value) > _LONGEST:
-            value = value[-_LONGEST:]
+        if len(value) > _MAX_LENGTH:
+            value = value[-_MAX_LENGTH:]
         starts = [match.start() for match in re.finditer(rb"(?<![0-9A-Za-z\x80-\xff])[0-9A-Za-z\x80-\xff]", value)]
         for start in (0, *[each for each in starts if each > 0][-_WORDS_BACK:]):
             part = value[start:]
-            if start and len(part) < _SHORTEST_PART:
+            if start and len(part) < _MIN_PART:
                 break
             for text, wanted, kind in ((self.text, part, "exact"), (self._lower, part.lower(), "case")):
                 ends = self._ends(text, wanted, limit)
@@ -161,7 +211,7 @@ class SourceText:
         good: list[int] = []
         other: list[int] = []
         at = text.find(wanted)
-        for _ in range(_MOST_PLACES):
+        for _ in range(_MAX_OCCURRENCES):
             if at < 0 or len(good) >= limit or len(other) >= 4 * limit:
                 break
             end = at + len(wanted)
@@ -172,7 +222,7 @@ class SourceText:
             else:
                 (good if begins else other).append(end)
             at = text.find(wanted, at + 1)
-        return (good + (other if len(wanted) >= _SHORTEST_PART and not whole else []))[:limit]
+        return (good + (other if len(wanted) >= _MIN_PART and not whole else []))[:limit]
 
 
 def words_of_label(label: bytes) -> list[bytes]:

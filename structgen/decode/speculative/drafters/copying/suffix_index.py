@@ -1,20 +1,74 @@
-"""Where the end of a sequence of tokens has occurred before."""
+"""Where the end of a sequence occurred before, what followed it there, and how a copy goes on after an edit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-__all__ = ["BARRIER", "Match", "SuffixIndex"]
+from structgen.decode.speculative.drafters.best_first import DraftCandidate, no_candidates
+
+__all__ = ["BARRIER", "Continuation", "Realignment", "SuffixIndex", "SuffixMatch", "candidates_of", "length_bucket"]
+
+_PRIORS: Final = (0.1, 0.25, 0.5, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95)
+"""Of a copied token by how many tokens agree before it, from 0 on; the last stands for all above."""
+
+
+class Continuation(NamedTuple):
+    """What followed at one place.
+
+    Attributes:
+        tokens: what followed.
+        length: how many tokens agreed before it.
+    """
+
+    tokens: Sequence[int]
+    length: int
+
+
+def length_bucket(length: int) -> int:
+    """Lengths that fare alike: 0 to 8 one by one, then 9 to 16 and all above."""
+    return length if length <= 8 else 9 if length <= 16 else 10
+
+
+def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int = 0) -> Iterable[DraftCandidate]:
+    """The tokens that followed, each once, and behind them what followed there.
+
+    A place counts by the square of the length that agrees, so that long matches outweigh many short ones; the share of
+    a token among all places, and the length of the longest of its own, are its kind.
+
+    Args:
+        continuations: the longest match first.
+        kind: of which source they are, the first part of the keys.
+        depth: how many of their tokens the tree has already.
+    """
+    groups: dict[int, list[Continuation]] = {}
+    weights: dict[int, int] = {}
+    for each in continuations:
+        if depth < len(each.tokens):
+            token = each.tokens[depth]
+            groups.setdefault(token, []).append(each)
+            weights[token] = weights.get(token, 0) + (1 + each.length + depth) ** 2
+    total = sum(weights.values())
+    for token, group in groups.items():
+        share = weights[token] / total
+        bucket = length_bucket(max(each.length for each in group) + depth)
+        prior = min(_PRIORS[bucket] * share, 0.98)
+        yield DraftCandidate(
+            token,
+            (kind, bucket, round(4 * share)),
+            max(prior, 0.01),
+            lambda group=group: candidates_of(group, kind, depth + 1),  # type: ignore[misc]
+        )
+
 
 BARRIER: Final = -1
 """Stands between texts that have nothing to do with each other: no match extends over it."""
 
 _LEVELS: Final = (1, 2, 4, 8)
-LONGEST: Final = 64
+MAX_MATCH: Final = 64
 
 
-class Match(NamedTuple):
+class SuffixMatch(NamedTuple):
     """An earlier occurrence of the last tokens of a sequence.
 
     Attributes:
@@ -106,7 +160,7 @@ class SuffixIndex:
         del self.tokens[:count]
         self.first += count
 
-    def find(self, suffix: Sequence[int], limit: int) -> list[Match]:
+    def find(self, suffix: Sequence[int], limit: int) -> list[SuffixMatch]:
         """Return where the last tokens of ``suffix`` occur with a token behind them.
 
         The longest come first, of equal ones the latest.  Only the latest ``limit`` occurrences of a run are looked at,
@@ -134,7 +188,7 @@ class SuffixIndex:
                 position = links[position - first - 1]
             if len(found) >= limit:
                 break
-        matches = [Match(position, length) for position, length in found.items()]
+        matches = [SuffixMatch(position, length) for position, length in found.items()]
         matches.sort(key=lambda match: (-match.length, -match.position))
         return matches[:limit]
 
@@ -148,7 +202,7 @@ class SuffixIndex:
 
     def _length(self, position: int, suffix: Sequence[int]) -> int:
         tokens, at = self.tokens, position - self.first
-        most = min(LONGEST, len(suffix), at)
+        most = min(MAX_MATCH, len(suffix), at)
         length = 0
         while length < most and tokens[at - 1 - length] == suffix[-1 - length] != BARRIER:
             length += 1
@@ -156,3 +210,104 @@ class SuffixIndex:
 
     def __repr__(self) -> str:
         return f"<SuffixIndex of {len(self)} tokens>"
+
+
+_WINDOW: Final = 12
+_PATIENCE: Final = 16
+_MAX_POSITIONS: Final = 3
+_LENGTH: Final = 48
+
+
+@final
+class Realignment:
+    """Keeps the place that an output is a copy of, and guesses where it goes on once a token differs.
+
+    An edit exchanges, leaves out or adds a few tokens.  So behind a token that differs, the places around the one where
+    it was lost are tried: those behind the same token, the closest first, and the one that leaves the lengths equal.
+
+    Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
+    2205.10350), which aligns by the longest suffix; that needs a token or two which agree again.
+
+    Args:
+        index: the tokens that are copied.
+    """
+
+    __slots__ = ("_index", "_lost", "_position", "_since")
+
+    def __init__(self, index: SuffixIndex) -> None:
+        self._index = index
+        self._position: int | None = None  # of the token that should come next
+        self._lost: int | None = None  # where the copy stood when it went wrong
+        self._since = 0  # tokens since then
+
+    @property
+    def lost(self) -> int | None:
+        """Where the copy stood when it went wrong; None while it goes well, and once it was given up."""
+        return self._lost
+
+    def forget(self) -> None:
+        """Give up the place: the output was changed."""
+        self._position = self._lost = None
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Go on with tokens that have come, before the index has them."""
+        for token in tokens:
+            if self._position is not None:
+                if self._index.following(self._position, 1) == [token]:
+                    self._position += 1
+                    continue
+                self._lost, self._since, self._position = self._position, 0, None
+            if self._lost is not None:
+                self._since += 1
+                if self._since > _PATIENCE:
+                    self._lost = None
+
+    def settle(self, matches: Sequence[SuffixMatch], least: int = 2) -> None:
+        """Take the place of a match that is certain enough: the longest, of equal ones the closest."""
+        if self._position is not None or not matches or matches[0].length < least:
+            return
+        near = self._lost
+        longest = [match for match in matches if match.length == matches[0].length]
+        best = longest[0] if near is None else min(longest, key=lambda match: abs(match.position - near))
+        self._position = best.position
+        if near is None or abs(best.position - near) <= 2 * _WINDOW or best.length > _WINDOW:
+            self._lost = None
+
+    def guesses(self, matches: Sequence[SuffixMatch], kind: str, last: int | None = None) -> Iterator[DraftCandidate]:
+        """What comes where the copy may go on.
+
+        Args:
+            matches: of the end of the output, the longest first.
+            kind: the first part of the keys.
+            last: the last token of the output, where the index does not end with it.
+        """
+        lost, since = self._lost, self._since
+        if lost is not None:
+            token = self._index.tokens[-1] if last is None else last
+            same = lost + since
+            first = max(lost - _WINDOW // 2, self._index.first + 1)
+            window = self._index.following(first - 1, _WINDOW + 1)
+            places = [first + offset for offset, each in enumerate(window) if each == token]
+            places.sort(key=lambda place: abs(place - same))
+            for rank, place in enumerate(dict.fromkeys([*places[:_MAX_POSITIONS], same])):
+                agrees = place in places
+                prior = 0.4 / (1 + rank) if agrees else 0.2
+                tokens = self._index.following(place, _LENGTH)
+                yield from _chain(tokens, 0, (kind, agrees, min(rank, 2), min(since, 4)), prior, kind)
+        self.settle(matches)
+
+
+def _chain(
+    tokens: Sequence[int], index: int, key: tuple[object, ...], prior: float, kind: str
+) -> Iterable[DraftCandidate]:
+    if index >= len(tokens):
+        return no_candidates()
+    following = (kind, min(index, 4))
+    return (
+        DraftCandidate(
+            tokens[index],
+            key,
+            prior,
+            lambda: _chain(tokens, index + 1, following, min(0.6 + 0.1 * index, 0.9), kind),
+        ),
+    )

@@ -1,31 +1,81 @@
-"""Values that are copied from the prompt: matched by their bytes, ended where words end, led on to the next field."""
+"""Values copied from the prompt: matched by bytes, ended where words end, led on to the next field."""
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from structgen.decode.speculative.drafters.copying.boundaries import boundary_kind, end_prior, letter_kind
-from structgen.decode.speculative.drafters.copying.output_fields import OutputFields
-from structgen.decode.speculative.drafters.copying.source_text import Occurrence, SourceText
-from structgen.decode.speculative.drafters.copying.spelling import Spelling
-from structgen.decode.speculative.drafters.copying.structure import Structure, structure_after
-from structgen.decode.speculative.drafters.guessing.guess_tree import Guess
+from structgen.decode.speculative.drafters.best_first import DraftCandidate
+from structgen.decode.speculative.drafters.copying.output_fields import OutputFields, ValueSeparator, structure_after
+from structgen.decode.speculative.drafters.copying.source_text import (
+    Occurrence,
+    SourceText,
+    boundary_kind,
+    end_prior,
+    letter_kind,
+)
+from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:
-    from structgen.decode.speculative.drafters.copying.output_fields import Field, Place
+    from structgen.decode.speculative.drafters.copying.output_fields import FieldPosition, OutputField
     from structgen.engine import Matcher, Vocabulary
 
-__all__ = ["ValueCopier"]
+__all__ = ["Spelling", "ValueCopier"]
 
-_MOST_SOURCES: Final = 6
-_MOST_STARTS: Final = 4
+_MAX_TEXTS: Final = 512
+
+
+@final
+class Spelling:
+    """The canonical tokens of short texts; those of the last 512 are kept.
+
+    Args:
+        vocabulary: the tokens.
+    """
+
+    __slots__ = ("_known", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._known: OrderedDict[bytes, list[int]] = OrderedDict()
+
+    def of(self, data: bytes) -> list[int]:
+        """The tokens of a text; none where characters are broken, which the tokenizer itself cannot spell."""
+        known = self._known.get(data)
+        if known is None:
+            try:
+                known = self._vocabulary.tokenize(data.decode())
+            except (UnicodeDecodeError, VocabularyError):
+                known = []
+            self._known[data] = known
+            if len(self._known) > _MAX_TEXTS:
+                self._known.popitem(last=False)
+        return known
+
+    def behind(self, word: bytes, text: bytes) -> list[int]:
+        """The tokens of ``text`` as they are behind the beginning of its first word, which stands already.
+
+        Where no token of both together begins at ``text``, those of ``text`` alone.
+        """
+        if word and text:
+            length = 0
+            tokens = self.of(word + text)
+            for index, token in enumerate(tokens):
+                if length == len(word):
+                    return tokens[index:]
+                length += len(self._vocabulary.tokens[token])
+        return self.of(text)
+
+
+_MAX_SOURCES: Final = 6
+_MAX_STARTS: Final = 4
 _SEGMENT: Final = 96
 _NEXT_ITEM: Final = b'", "'
-_MOST_FIELDS: Final = 3
+_MAX_FIELDS: Final = 3
 """Values ahead whose beginning is guessed."""
-_MOST_LABELS: Final = 512
+_MAX_LABELS: Final = 512
 _ENDS_COPY: Final = re.compile(rb'["\\\x00-\x1f]')
 _NUMBER: Final = re.compile(rb"-?[0-9]*\.?[0-9]*")
 _PART_OF_CHARACTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}$")
@@ -63,7 +113,7 @@ class ValueCopier:
         self._labels: dict[tuple[bytes, bool], list[Occurrence]] = {}
         self._fields = OutputFields()
 
-    def guesses(self, fields: OutputFields, matcher: Matcher) -> Iterator[Guess]:
+    def guesses(self, fields: OutputFields, matcher: Matcher) -> Iterator[DraftCandidate]:
         """What may come next.
 
         Args:
@@ -84,7 +134,7 @@ class ValueCopier:
             else:
                 yield from self._starts(field.label, field.place, matcher, 1, after, in_array=field.in_array)
 
-    def _copies(self, field: Field, matcher: Matcher) -> Iterator[Guess]:
+    def _copies(self, field: OutputField, matcher: Matcher) -> Iterator[DraftCandidate]:
         value = field.value
         if field.place == "bare":
             for rank, number in enumerate(self._numbers(value)):
@@ -93,7 +143,7 @@ class ValueCopier:
                 )
             yield from self._structural(matcher, field.place, ("number ends", min(len(value), 4)), 0.4, 1)
             return
-        found = self._distinct(self._source.occurrences(value, 4 * _MOST_SOURCES), field)
+        found = self._distinct(self._source.occurrences(value, 4 * _MAX_SOURCES), field)
         head = _LAST_WORD.search(value)
         word = head[0] if head else b""
         for rank, each in enumerate(found):
@@ -109,18 +159,18 @@ class ValueCopier:
             letter = letter_kind(value[-1:])
             yield from self._structural(matcher, field.place, ("not found", letter), 0.15, 1)
 
-    def _distinct(self, found: list[Occurrence], field: Field) -> list[Occurrence]:
+    def _distinct(self, found: list[Occurrence], field: OutputField) -> list[Occurrence]:
         """At most a few occurrences with different texts behind them; those behind the label come first."""
         starts = [each.end for each in self._places(field.label, number=False)]
         found = sorted(found, key=lambda each: each.end - each.length not in starts)
         distinct: dict[bytes, Occurrence] = {}
         for each in found:
             distinct.setdefault(self._source.text[each.end : each.end + 16], each)
-        return list(distinct.values())[:_MOST_SOURCES]
+        return list(distinct.values())[:_MAX_SOURCES]
 
     def _starts(
-        self, label: bytes, place: Place, matcher: Matcher, level: int, after: int | None, *, in_array: bool
-    ) -> Iterator[Guess]:
+        self, label: bytes, place: FieldPosition, matcher: Matcher, level: int, after: int | None, *, in_array: bool
+    ) -> Iterator[DraftCandidate]:
         """Values that stand behind the words of a label, or numbers close to them; and what follows the last value.
 
         Args:
@@ -156,14 +206,14 @@ class ValueCopier:
         self,
         segment: bytes,
         word: bytes,
-        place: Place,
+        place: FieldPosition,
         matcher: Matcher,
         key: tuple[object, ...],
         prior: float,
         words: int,
         offset: int | None,
         level: int,
-    ) -> Iterator[Guess]:
+    ) -> Iterator[DraftCandidate]:
         """The first token of a text that may be copied, with the others behind it.
 
         Args:
@@ -186,7 +236,7 @@ class ValueCopier:
             length += len(self._tokens[token])
             ends.append(length)
 
-        def behind(index: int) -> Iterable[Guess]:
+        def behind(index: int) -> Iterable[DraftCandidate]:
             at = ends[index]
             kind = "end" if offset is None else boundary_kind(self._source, offset + at)
             is_last = index + 1 == len(tokens)
@@ -199,18 +249,18 @@ class ValueCopier:
             if not is_last:
                 # How far the copy has come tells as much as what stands at its edge.
                 goes_on = 0.95 if kind is None else max(0.9 - end_prior(kind), 0.05)
-                yield Guess(
+                yield DraftCandidate(
                     tokens[index + 1],
                     ("copy", kind, min(index, 2)),
                     goes_on,
                     lambda: behind(index + 1),
                 )
 
-        yield Guess(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: behind(0))
+        yield DraftCandidate(tokens[0], key, max(min(prior, 0.95), 0.01), lambda: behind(0))
 
     def _end(
-        self, matcher: Matcher, place: Place, kind: str, words: int, level: int, after: int | None
-    ) -> Iterator[Guess]:
+        self, matcher: Matcher, place: FieldPosition, kind: str, words: int, level: int, after: int | None
+    ) -> Iterator[DraftCandidate]:
         """The end of a value, and in an array another item as well where the grammar does not ask for one."""
         in_array = self._fields.field.in_array
         key = ("ends", kind, min(words, 4), in_array)
@@ -218,18 +268,18 @@ class ValueCopier:
         if in_array and place == "string":
             probe = matcher.fork()
             if probe.accept_bytes(_NEXT_ITEM) == len(_NEXT_ITEM):
-                item = Structure(_NEXT_ITEM, b"", True, False)
+                item = ValueSeparator(_NEXT_ITEM, b"", True, False)
                 yield from self._written(matcher, item, ("goes on", kind, min(words, 4)), end_prior(kind), level, after)
 
     def _structural(
         self,
         matcher: Matcher,
-        place: Place,
+        place: FieldPosition,
         key: tuple[object, ...],
         prior: float,
         level: int,
         after: int | None = None,
-    ) -> Iterator[Guess]:
+    ) -> Iterator[DraftCandidate]:
         """The end of a value and all up to the next one, token by token."""
         found = structure_after(matcher, place, self._fields)
         if found is not None:
@@ -238,28 +288,30 @@ class ValueCopier:
     def _written(
         self,
         matcher: Matcher,
-        found: Structure,
+        found: ValueSeparator,
         key: tuple[object, ...],
         prior: float,
         level: int,
         after: int | None,
-    ) -> Iterator[Guess]:
+    ) -> Iterator[DraftCandidate]:
         tokens = self._spelling.of(found.data)
         if not tokens:
             return
 
-        def behind(index: int) -> Iterable[Guess]:
+        def behind(index: int) -> Iterable[DraftCandidate]:
             if index + 1 < len(tokens):
-                yield Guess(tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: behind(index + 1))
-            elif not found.ends and level < _MOST_FIELDS:
+                yield DraftCandidate(tokens[index + 1], ("structure", min(index, 2)), 0.96, lambda: behind(index + 1))
+            elif not found.ends and level < _MAX_FIELDS:
                 yield from self._next_value(matcher, found, level, after)
 
-        yield Guess(tokens[0], key, prior, lambda: behind(0))
+        yield DraftCandidate(tokens[0], key, prior, lambda: behind(0))
 
-    def _next_value(self, matcher: Matcher, found: Structure, level: int, after: int | None) -> Iterator[Guess]:
+    def _next_value(
+        self, matcher: Matcher, found: ValueSeparator, level: int, after: int | None
+    ) -> Iterator[DraftCandidate]:
         probe = matcher.fork()
         if probe.accept_bytes(found.data) == len(found.data):
-            place: Place = "string" if found.quoted else "before"
+            place: FieldPosition = "string" if found.quoted else "before"
             field = self._fields.field
             in_array = field.in_array and not found.label
             label = found.label or field.label
@@ -274,8 +326,8 @@ class ValueCopier:
         known = self._labels.get((label, number))
         if known is None:
             search = self._source.numbers_near if number else self._source.after_label
-            known = search(label, 2 if number else _MOST_STARTS)
-            if len(self._labels) < _MOST_LABELS:
+            known = search(label, 2 if number else _MAX_STARTS)
+            if len(self._labels) < _MAX_LABELS:
                 self._labels[label, number] = known
         return known
 
@@ -284,12 +336,12 @@ class ValueCopier:
         if not _NUMBER.fullmatch(value):
             return []
         rests: dict[bytes, None] = {}
-        for each in self._source.occurrences(value, 4 * _MOST_SOURCES):
+        for each in self._source.occurrences(value, 4 * _MAX_SOURCES):
             start = each.end - len(value)
             whole = self._source.number_at(start)
             if each.kind == "exact" and len(whole) > len(value):
                 rests.setdefault(whole[len(value) :])
-        return list(rests)[:_MOST_SOURCES]
+        return list(rests)[:_MAX_SOURCES]
 
     def _text_from(self, offset: int) -> bytes:
         """What may be copied from ``offset`` on: up to a quotation mark, and no part of a word."""

@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from draft_toys import LETTERS, allowed, compiled, state_of
+from handmade_passes import LETTERS, allowed, compiled, state_of
 
 from structgen.decode import Multinomial, generate
-from structgen.decode.speculative.drafters.recycling.choice import Choice, allowed_among
+from structgen.decode.speculative.drafters.table_growth import GrammarPosition, allowed_among
 from structgen.engine import Vocabulary
-from structgen.grammar.json_schema import json_schema
-from structgen.models.hash_model import HashModel
+from structgen.frontends.json_schema import json_schema
+from structgen.models.toy.hash import HashModel
 
 BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [b'": ', b', "', b"true", b""], eos=[259])
 RECORD = {
@@ -33,7 +33,7 @@ def test_choices_lie_where_the_loop_chooses(seed: int) -> None:
     first = next(index for index, step in enumerate(steps) if not step.forced)
     matcher = compiled(grammar, BYTES).matcher()
     assert all(matcher.accept(step.token) for step in steps[:first] if step.token is not None)
-    choice: Choice | None = Choice.of(state_of(matcher))
+    choice: GrammarPosition | None = GrammarPosition.of(state_of(matcher))
     place = first
     while choice is not None:
         token = result.tokens[place]
@@ -51,7 +51,7 @@ def test_choices_lie_where_the_loop_chooses(seed: int) -> None:
 
 
 def test_nothing_follows_what_is_refused_or_ends() -> None:
-    choice = Choice.of(state_of(compiled("(a|b)c?").matcher()))
+    choice = GrammarPosition.of(state_of(compiled("(a|b)c?").matcher()))
     after_a = choice.then(1)
     assert after_a is not None
     assert choice.then(3) is None

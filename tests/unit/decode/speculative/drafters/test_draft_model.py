@@ -9,24 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_positions import PlainModel, exact_law, expected_law, position, row_after, task_of
-from exact_chances import Chances, outcomes
+from drafter_tasks import PlainModel, exact_law, expected_law, position, row_after, task_of
+from exact_randomness import Chances, outcomes
 from exact_target import total_variation
 from numpy.typing import NDArray
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
-from structgen.decode.speculative.shapes.chain import Chain
-from structgen.decode.speculative.shapes.fixed import Fixed
-from structgen.decode.speculative.shapes.growth import Growth, Shape
-from structgen.decode.speculative.shapes.independent_draws import IndependentDraws
+from structgen.decode.speculative.drafters.draft_model import DraftModel
+from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.decode.speculative.speculation import Speculation
-from structgen.decode.speculative.verification.k_sequential import KSequential
-from structgen.decode.speculative.verification.recursive_rejection import RecursiveRejection
+from structgen.decode.speculative.tree_policy import Growth, Shape
+from structgen.decode.speculative.verifier import RecursiveRejection
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning, GenerationError, ModelError, VocabularyError
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
+from structgen.methods.tree_policies.independent_sampling import IndependentDraws
+from structgen.methods.verifiers.k_sequential import KSequential
 from structgen.models import HashModel
 
 WORDS = regex("([ab]{1,4}(c|dd)){1,9}")

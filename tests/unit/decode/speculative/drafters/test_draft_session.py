@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draft_positions import PlainModel, row_after
+from drafter_tasks import PlainModel, row_after
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_models.draft_session import DraftSession, common_length
+from structgen.decode.speculative.drafters.draft_session import DraftSession, common_length
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draft_replay import draft_for, replay
-from draft_vocabulary import draft_vocabulary
+from drafter_replay import draft_for, replay
+from word_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.counting.forced_tokens import ForcedTokens, few_allowed
+from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens, few_allowed
 from structgen.engine import compile
 from structgen.grammar.nodes import choice, literal, sequence
 

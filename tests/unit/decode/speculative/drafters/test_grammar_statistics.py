@@ -8,11 +8,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from draft_replay import draft_for, replay
-from draft_vocabulary import draft_vocabulary
+from drafter_replay import draft_for, replay
+from word_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.counting.grammar_statistics import GrammarStatistics
-from structgen.decode.speculative.drafters.counting.state_counts import StateCounts
+from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics, StateCounts
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.grammar.nodes import ByteClass, Grammar, Repeat, choice, sequence
 
@@ -110,9 +109,9 @@ def test_counts_go_with_their_engine() -> None:
     """In a process of its own: in this one, the traces of other tests may hold an engine."""
     script = """if True:
         import gc
-        from structgen.decode.speculative.drafters.counting.state_counts import StateCounts
+        from structgen.decode.speculative.drafters.grammar_statistics import StateCounts
         from structgen.engine import Vocabulary, compile
-        from structgen.grammar.regex import regex
+        from structgen.frontends.regex import regex
 
         counts = StateCounts()
         vocabulary = Vocabulary([bytes([value]) for value in range(256)])

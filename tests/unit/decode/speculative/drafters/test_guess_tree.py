@@ -8,12 +8,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.calibration import Calibration
+from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafters.guessing.guess_tree import Guess, GuessTree
+from structgen.decode.speculative.drafters.best_first import CandidateTree, DraftCandidate
 
 
-def random_guesses(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[Guess]:
+def random_guesses(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[DraftCandidate]:
     """A random tree of guesses, each of a kind of its own; siblings do not exceed 1 together."""
     count = int(generator.integers(0 if path else 2, 4)) if depth < 3 else 0
     weights = generator.dirichlet(np.ones(count + 1))[:count] if count else []
@@ -22,11 +22,13 @@ def random_guesses(generator: np.random.Generator, depth: int = 0, path: tuple[i
         if weight < 0.01:
             continue
         inner = random_guesses(generator, depth + 1, (*path, token))
-        found.append(Guess(token, (*path, token), float(weight), lambda inner=inner: inner))
+        found.append(DraftCandidate(token, (*path, token), float(weight), lambda inner=inner: inner))
     return found
 
 
-def all_nodes(guesses: Iterable[Guess], path: tuple[int, ...] = (), reach: float = 1) -> dict[tuple[int, ...], float]:
+def all_nodes(
+    guesses: Iterable[DraftCandidate], path: tuple[int, ...] = (), reach: float = 1
+) -> dict[tuple[int, ...], float]:
     found: dict[tuple[int, ...], float] = {}
     for guess in guesses:
         here = (*path, guess.token)
@@ -41,7 +43,7 @@ def test_no_tree_of_this_size_has_more_expected_tokens(seed: int) -> None:
     reach = all_nodes(guesses)
     reach = {path: value for path, value in reach.items() if value >= 0.004}
     for budget in range(1, min(len(reach), 5) + 1):
-        tree = GuessTree(Calibration(), budget).grow(0, guesses)
+        tree = CandidateTree(Calibration(), budget).grow(0, guesses)
         best = max(
             sum(reach[path] for path in chosen)
             for chosen in combinations(reach, budget)
@@ -56,7 +58,7 @@ def test_a_guess_is_judged_when_its_parent_was_taken(seed: int) -> None:
     generator = np.random.default_rng(seed)
     guesses = random_guesses(generator)
     calibration = Calibration(memory=1e9)
-    growth = GuessTree(calibration, 12)
+    growth = CandidateTree(calibration, 12)
     tree = growth.grow(2, guesses)
     tokens = [9, 9, *generator.integers(0, 4, size=int(generator.integers(0, 5))).tolist()]
     growth.settle(tokens)
@@ -74,8 +76,10 @@ def test_a_guess_is_judged_when_its_parent_was_taken(seed: int) -> None:
 
 def test_a_token_that_is_guessed_twice_is_one_node_and_both_kinds_learn() -> None:
     calibration = Calibration()
-    growth = GuessTree(calibration, 8)
-    tree = growth.grow(0, [Guess(7, "a", 0.4, tuple), Guess(7, "b", 0.3, tuple), Guess(8, "c", 0.2, tuple)])
+    growth = CandidateTree(calibration, 8)
+    tree = growth.grow(
+        0, [DraftCandidate(7, "a", 0.4, tuple), DraftCandidate(7, "b", 0.3, tuple), DraftCandidate(8, "c", 0.2, tuple)]
+    )
     assert tree.tokens == [7, 8]
     assert tree.confidences == [0.4, 0.2]
     growth.settle([7])
@@ -84,26 +88,26 @@ def test_a_token_that_is_guessed_twice_is_one_node_and_both_kinds_learn() -> Non
 
 
 def test_siblings_are_scaled_to_a_law() -> None:
-    tree = GuessTree(Calibration(), 8).grow(0, [Guess(token, token, 0.9, tuple) for token in range(3)])
+    tree = CandidateTree(Calibration(), 8).grow(0, [DraftCandidate(token, token, 0.9, tuple) for token in range(3)])
     assert sum(tree.confidences) == pytest.approx(1)
     assert all(tree.confidences[node] == pytest.approx(1 / 3) for node in tree.children(ROOT))
 
 
 def test_endless_guesses_end() -> None:
-    def same() -> list[Guess]:
-        return [Guess(1, "a", 0.99, same)]
+    def same() -> list[DraftCandidate]:
+        return [DraftCandidate(1, "a", 0.99, same)]
 
-    tree = GuessTree(Calibration(), 10).grow(0, same())
+    tree = CandidateTree(Calibration(), 10).grow(0, same())
     assert isinstance(tree, DraftTree)
     assert len(tree) == tree.depth() == 10
 
-    def twice() -> list[Guess]:
-        return [Guess(1, "a", 0.5, twice), Guess(1, "b", 0.5, twice)]
+    def twice() -> list[DraftCandidate]:
+        return [DraftCandidate(1, "a", 0.5, twice), DraftCandidate(1, "b", 0.5, twice)]
 
-    assert 1 <= len(GuessTree(Calibration(), 10).grow(0, twice())) <= 10
+    assert 1 <= len(CandidateTree(Calibration(), 10).grow(0, twice())) <= 10
 
 
 def test_nothing_is_grown_of_nothing() -> None:
-    growth = GuessTree(Calibration(), 4)
+    growth = CandidateTree(Calibration(), 4)
     assert len(growth.grow(0, ())) == 0
     growth.settle([1, 2, 3])

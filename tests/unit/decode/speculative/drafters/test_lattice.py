@@ -9,11 +9,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from draft_toys import LETTERS, compiled
+from handmade_passes import LETTERS, compiled
+from tests.support.lattice import Lattice, TokenNGram, rescored, tree_of
 
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.recycling.lattice import Lattice, rescored, tree_of
-from structgen.decode.speculative.drafters.recycling.token_ngram import TokenNGram
 
 PATTERNS = [None, "[a-f]*", "(ab|bc|cd)*", "(a|bb)*c?", "([ab]{2},)*"]
 

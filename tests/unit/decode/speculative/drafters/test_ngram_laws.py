@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from draft_toys import LETTERS
+from handmade_passes import LETTERS
 
-from structgen.decode.speculative.drafters.recycling.ngram_laws import NGramLaws
+from structgen.decode.speculative.drafters.likely_tokens import NGramTable
 
 
 def shares(logits: list[float]) -> np.ndarray:
@@ -22,7 +22,7 @@ def shares(logits: list[float]) -> np.ndarray:
 def test_laws_are_the_means_of_what_was_told(seed: int) -> None:
     """While nothing fades and nothing is cut off."""
     rng = random.Random(seed)
-    store = NGramLaws(3, keep=9)
+    store = NGramTable(3, keep=9)
     told: dict[tuple[int, ...], list[np.ndarray]] = {}
     for _ in range(15):
         before = tuple(rng.choices(range(1, 4), k=rng.randint(1, 5)))
@@ -46,7 +46,7 @@ def test_laws_are_the_means_of_what_was_told(seed: int) -> None:
 
 
 def test_the_longest_run_comes_first() -> None:
-    store = NGramLaws(2)
+    store = NGramTable(2)
     store.learn(LETTERS, [((1, 2), [3], [0.0])])
     store.learn(LETTERS, [((5, 2), [4], [0.0])])
     assert [(each.length, each.tokens) for each in store.find(LETTERS, [9, 1, 2])] == [(2, [3]), (1, [3, 4])]
@@ -55,7 +55,7 @@ def test_the_longest_run_comes_first() -> None:
 
 
 def test_only_the_most_probable_tokens_are_kept() -> None:
-    store = NGramLaws(1, keep=2)
+    store = NGramTable(1, keep=2)
     store.learn(LETTERS, [((1,), [3, 4, 5], [2.0, 1.0, 0.0])])
     assert store.find(LETTERS, [1])[0].tokens == [3, 4]
     store.learn(LETTERS, [((1,), [6], [0.0])] * 3)
@@ -63,14 +63,14 @@ def test_only_the_most_probable_tokens_are_kept() -> None:
 
 
 def test_a_law_that_changed_is_found_again() -> None:
-    store = NGramLaws(1)
+    store = NGramTable(1)
     store.learn(LETTERS, [((1,), [3], [0.0])] * 1_000)
     store.learn(LETTERS, [((1,), [4], [0.0])] * 16)
     assert store.find(LETTERS, [1])[0].tokens == [4, 3]
 
 
 def test_runs_that_were_not_used_longest_are_forgotten() -> None:
-    store = NGramLaws(1, most=3)
+    store = NGramTable(1, most=3)
     for token in (1, 2, 3):
         store.learn(LETTERS, [((token,), [5], [0.0])])
     store.find(LETTERS, [1])
@@ -80,7 +80,7 @@ def test_runs_that_were_not_used_longest_are_forgotten() -> None:
 
 
 def test_threads_share_it() -> None:
-    store = NGramLaws(3, most=50)
+    store = NGramTable(3, most=50)
     failures: list[BaseException] = []
 
     def use(seed: int) -> None:
@@ -106,4 +106,4 @@ def test_threads_share_it() -> None:
 @pytest.mark.parametrize("numbers", [{"order": 0}, {"keep": 0}, {"most": 0}])
 def test_numbers_are_checked(numbers: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="NGramLaws"):
-        NGramLaws(**numbers)
+        NGramTable(**numbers)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from structgen.decode.speculative.drafter import DraftState
-from structgen.decode.speculative.drafters.draft_models.place import Place
+from structgen.decode.speculative.drafters.model_growth import DraftPosition
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 
 PATTERNS = ["(ab|ba){1,4}", "a{3}(b|c)d{2}", "[ab]{2,5}", "(abc|abd)e?", "a+b"]
 
@@ -40,7 +40,7 @@ def test_places_are_what_the_grammar_says(ab_vocabulary: Vocabulary, pattern: st
     random = np.random.default_rng(0)
     for _ in range(10):
         tokens: tuple[int, ...] = ()
-        place = Place.after(constraint.matcher(), most)
+        place = DraftPosition.after(constraint.matcher(), most)
         while place is not None:
             for token in place.forced:
                 assert continuations(constraint, tokens, most - len(tokens)) >= {token}
@@ -60,12 +60,12 @@ def test_places_are_what_the_grammar_says(ab_vocabulary: Vocabulary, pattern: st
 def test_where_only_the_end_is_left_there_is_no_place(ab_vocabulary: Vocabulary) -> None:
     """Also where the budget is spent."""
     constraint = compile(regex("(ab|ba)"), ab_vocabulary)
-    start = Place.after(constraint.matcher(), 2)
+    start = DraftPosition.after(constraint.matcher(), 2)
     assert start is not None
     assert start.then(ab_vocabulary.tokens.index(b"ab")) is None
     longer = compile(regex("a[ab]{3}"), ab_vocabulary)
     matcher = longer.matcher()
-    assert Place.after(matcher, 0) is None
+    assert DraftPosition.after(matcher, 0) is None
 
 
 def test_the_place_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> None:
@@ -75,7 +75,7 @@ def test_the_place_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> Non
     constraint.matcher().fill_mask(mask)
     withheld = ab_vocabulary.tokens.index(b"ab")
     mask[0, withheld // 32] &= ~(1 << withheld % 32)
-    place = Place.of(DraftState(constraint.matcher(), mask[0], 9, 0))
+    place = DraftPosition.of(DraftState(constraint.matcher(), mask[0], 9, 0))
     spelled = {ab_vocabulary.tokens[token] for token in place.ids.tolist()}
     assert spelled == {b"a", b"b", b"aa", b"ba", b"bb"}
     assert place.forced == ()
@@ -85,11 +85,11 @@ def test_the_place_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> Non
 def test_a_limit_ends_a_guess(ab_vocabulary: Vocabulary) -> None:
     """What would take more steps than an output may is not followed, and raises nothing."""
     whole = compile(regex("[ab]{2,5}"), ab_vocabulary)
-    place = Place.after(whole.matcher(), 9)
+    place = DraftPosition.after(whole.matcher(), 9)
     assert place is not None
     for raising in ("accept", "forced_tokens", "needs_budget_mask"):
         matcher: Any = Limited(place.matcher, raising)
-        limited = Place(matcher, (), place.mask, place.ids, place.remaining)
+        limited = DraftPosition(matcher, (), place.mask, place.ids, place.remaining)
         assert limited.then(int(place.ids[0])) is None
         assert place.then(int(place.ids[0])) is not None
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
+from structgen.decode.speculative.acceptance import RankRates
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.decode.speculative.drafters.recycling.rank_rates import RankRates
-from structgen.decode.speculative.drafters.recycling.rank_tree import RankTree
-from structgen.decode.speculative.shapes.growth import Law
+from structgen.decode.speculative.fixed_tree import RankTree
+from structgen.decode.speculative.tree_policy import DraftDistribution
 
 Path = tuple[int, ...]
 
@@ -78,8 +78,8 @@ def test_rates_are_checked() -> None:
 class Same:
     """The same three tokens behind everything."""
 
-    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[Law | None]:
-        return [Law(np.array([5, 6, 7]), np.array([0.5, 0.3, 0.1])) for _ in nodes]
+    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
+        return [DraftDistribution(np.array([5, 6, 7]), np.array([0.5, 0.3, 0.1])) for _ in nodes]
 
 
 def test_of_a_small_budget_the_first_nodes_are_grown() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draft_toys import LETTERS, allowed, compiled, ran, tree_of_texts
+from handmade_passes import LETTERS, allowed, compiled, ran, tree_of_texts
 
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.drafters.recycling.reading import learned_laws, masks_along, readings
+from structgen.decode.speculative.drafters.likely_tokens import ngram_top_tokens, node_top_tokens, tree_masks
 from structgen.engine import Vocabulary
-from structgen.models.hash_model import HashModel
+from structgen.models.toy.hash import HashModel
 
 
 def best(row: np.ndarray, among: set[int], count: int) -> list[int]:
@@ -29,14 +29,14 @@ def test_they_are_the_most_probable_tokens_that_are_allowed(seed: int) -> None:
         matchers[node] = matchers[tree.parents[node]].fork()
         assert matchers[node].accept(tree.tokens[node])
     for count in (1, 2, 4, 9):
-        masked = {each.node: each for each in readings(verified, count, constraint.matcher())}
+        masked = {each.node: each for each in node_top_tokens(verified, count, constraint.matcher())}
         assert sorted(masked) == sorted(matchers)
         for node, each in masked.items():
             row = verified.rows[node + 1]
             expected = best(row, allowed(matchers[node]), count)
             assert each.tokens == expected
             assert each.logits == [row[token] for token in expected]
-        for each in readings(verified, count):
+        for each in node_top_tokens(verified, count):
             assert each.tokens == best(verified.rows[each.node + 1], set(range(9)), count)
 
 
@@ -50,7 +50,7 @@ def test_few_of_many_are_found() -> None:
         ("[?@P-T]", 12, [4, 5, 21, 22, 23]),  # the token of byte 83 is the 25th
         ("[?@A]", 2, [4, 5]),
     ):
-        found = readings(Verified(1, DraftTree(), rows), count, compiled(pattern, vocabulary).matcher())
+        found = node_top_tokens(Verified(1, DraftTree(), rows), count, compiled(pattern, vocabulary).matcher())
         assert [each.tokens for each in found] == [expected]
 
 
@@ -60,22 +60,22 @@ def test_rows_that_were_not_run_and_forced_places_are_left_out() -> None:
     forced = tree.add(first, 2, source=FORCED)
     last = tree.add(forced, 3)
     rows = np.zeros((4, 9), dtype=np.float32)
-    assert [each.node for each in readings(Verified(1, tree, rows), 1)] == [ROOT, forced, last]
+    assert [each.node for each in node_top_tokens(Verified(1, tree, rows), 1)] == [ROOT, forced, last]
     rows[last + 1] = np.nan
-    assert [each.node for each in readings(Verified(1, tree, rows), 1)] == [ROOT, forced]
+    assert [each.node for each in node_top_tokens(Verified(1, tree, rows), 1)] == [ROOT, forced]
 
 
 def test_what_has_no_probability_is_no_candidate() -> None:
     rows = np.full((1, 9), -np.inf, dtype=np.float32)
     rows[0, 4] = 1
-    found = readings(Verified(1, DraftTree(), rows), 3)
+    found = node_top_tokens(Verified(1, DraftTree(), rows), 3)
     assert [each.tokens for each in found] == [[4]]
 
 
 def test_laws_come_with_the_tokens_before_them() -> None:
     tree = tree_of_texts(LETTERS, ["ab", "c"])
     rows = np.arange(4 * 9, dtype=np.float32).reshape(4, 9)
-    laws = learned_laws(Verified(2, tree, rows), [7, 8], 3, 2)
+    laws = ngram_top_tokens(Verified(2, tree, rows), [7, 8], 3, 2)
     assert [(before, tokens) for before, tokens, _ in laws] == [
         ((7, 8), [8, 7]),
         ((7, 8, 1), [8, 7]),
@@ -86,6 +86,6 @@ def test_laws_come_with_the_tokens_before_them() -> None:
 
 def test_masks_end_where_the_grammar_does() -> None:
     tree = tree_of_texts(LETTERS, ["abc", "b"])
-    masks = masks_along(tree, compiled("ab").matcher())
+    masks = tree_masks(tree, compiled("ab").matcher())
     assert sorted(masks) == [ROOT, 0, 1]
     assert [int(masks[node][0]) for node in (ROOT, 0, 1)] == [1 << 1, 1 << 2, 1 << 0]

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from draft_positions import position, row_after, task_of
+from drafter_tasks import position, row_after, task_of
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.draft_models.passages import relevance
-from structgen.decode.speculative.drafters.draft_models.short_context import ShortContext, shortened
-from structgen.decode.speculative.shapes.chain import Chain
-from structgen.decode.speculative.shapes.fixed import Fixed
+from structgen.decode.speculative.drafters.short_context import ShortContext, relevance, shortened
+from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import VocabularyError
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 SHORT = ShortContext(tokens=64, head=8, tail=16, chunk=10, refresh=4)

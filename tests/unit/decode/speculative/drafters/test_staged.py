@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from draft_positions import position, task_of
+from drafter_tasks import position, task_of
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.draft_models.draft_model import DraftModel
-from structgen.decode.speculative.shapes.chain import Chain
-from structgen.decode.speculative.shapes.fixed import Fixed
-from structgen.decode.speculative.shapes.growth import Shape
+from structgen.decode.speculative.drafters.draft_model import DraftModel
+from structgen.decode.speculative.fixed_tree import Chain, Fixed
+from structgen.decode.speculative.tree_policy import Shape
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning
-from structgen.grammar.regex import regex
+from structgen.frontends.regex import regex
 from structgen.models import HashModel
 
 

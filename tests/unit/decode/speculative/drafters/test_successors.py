@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from draft_toys import LETTERS
+from handmade_passes import LETTERS
 
-from structgen.decode.speculative.drafters.recycling.successors import Successors
+from structgen.decode.speculative.drafters.token_recycling import Successors
 from structgen.engine import Vocabulary
 
 

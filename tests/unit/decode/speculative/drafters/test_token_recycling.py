@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from draft_toys import LETTERS, compiled, ran, state_of, task_of, tree_of_texts
+from handmade_passes import LETTERS, compiled, ran, state_of, task_of, tree_of_texts
 
 from structgen.decode import Context
-from structgen.decode.speculative.drafters.recycling.rank_tree import RankTree
-from structgen.decode.speculative.drafters.recycling.token_recycling import TokenRecycling
-from structgen.models.hash_model import HashModel
+from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
+from structgen.decode.speculative.fixed_tree import RankTree
+from structgen.models.toy.hash import HashModel
 
 A, B, C, D = 1, 2, 3, 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.drafters.recycling.top_tokens import top_tokens
+from structgen.decode.speculative.drafters.likely_tokens import top_tokens
 
 
 @pytest.mark.parametrize("size", [1, 7, 31, 66, 100, 131, 383, 1_000, 5_003])

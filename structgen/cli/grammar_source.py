@@ -1,0 +1,363 @@
+"""The grammar that a command works on: from a file, standard input or a regular expression; and files of Python."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+import click
+
+from structgen.cli.terminal import Failure
+from structgen.errors import GrammarSyntaxError, StructgenError
+
+if TYPE_CHECKING:
+    from structgen.engine import Constraint, Vocabulary
+    from structgen.grammar.nodes import Grammar
+
+__all__ = [
+    "STANDARD_INPUT",
+    "GrammarSource",
+    "SourceOptions",
+    "SourceRefused",
+    "byte_vocabulary",
+    "compile_source",
+    "read_source",
+    "read_text",
+    "run_file",
+    "source_options",
+    "unreadable",
+]
+
+STANDARD_INPUT: Final = "-"
+
+Whitespace: TypeAlias = Literal["compact", "single", "flexible"]
+Order: TypeAlias = Literal["declared", "any"]
+Additional: TypeAlias = Literal["allowed", "forbidden"]
+Dialect: TypeAlias = Literal["python", "ecma", "rust"]
+Notation: TypeAlias = Literal["json-schema", "lark", "gbnf", "ebnf"]
+LexerName: TypeAlias = Literal["any", "contextual"]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How the description is to be read.
+
+    Attributes:
+        regex: the description itself, as a regular expression; there is no file then.
+        dialect: of the regular expression.
+        notation: what the file is, whatever its name; None: its name tells.
+        start: the rule that a grammar begins with; None: ``start`` in Lark, ``root`` in GBNF and EBNF.
+        lexer: which divisions into the terminals of a Lark grammar count.
+        whitespace: what may stand between the tokens of JSON.
+        order: in which order the members of a JSON object may come.
+        additional: whether objects may have members that the schema does not name, where it says nothing of them.
+        bounds: the bounds of ``JsonPolicy`` by name.
+    """
+
+    regex: str | None
+    dialect: Dialect
+    notation: Notation | None
+    start: str | None
+    lexer: LexerName
+    whitespace: Whitespace
+    order: Order
+    additional: Additional
+    bounds: dict[str, int | None]
+
+    def take_path(self, paths: tuple[str, ...], *names: str) -> tuple[str | None, ...]:
+        """Distribute the positional arguments over ``names``, of which ``--regex`` replaces the first.
+
+        Raises:
+            click.UsageError: there are too few or too many.
+        """
+        expected = names[1:] if self.regex is not None else names
+        if len(paths) != len(expected):
+            wanted = " ".join(expected) or "no file beside --regex"
+            found = " ".join(paths) or "nothing"
+            hint = "" if self.regex is not None else "; --regex R may stand in place of the file"
+            raise click.UsageError(f"expected {wanted}, found {found}{hint}")
+        return (None, *paths) if self.regex is not None else paths
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """A description that was read.
+
+    Attributes:
+        grammar: what it means.
+        label: what messages call it; empty for --regex, whose messages say what they are about.
+    """
+
+    grammar: Grammar
+    label: str
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the members are JSON texts."""
+        from structgen.grammar.nodes.description import Described
+
+        return isinstance(self.grammar, Described) and self.grammar.description.value == "json"
+
+
+def source_options(default_whitespace: Whitespace) -> Callable[[_Command], _Command]:
+    """Give a command the options of :class:`SourceOptions`, which it receives as ``source``."""
+
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def wrapper(
+            *arguments: Any, regex: Any, dialect: Any, start: Any, whitespace: Any, order: Any, **rest: Any
+        ) -> Any:
+            named = rest.pop("notation")
+            notation: Notation | None = "lark" if rest.pop("lark") else named
+            additional = rest.pop("additional")
+            bounds = {name: rest.pop(name) for name in _BOUNDS}
+            source = SourceOptions(
+                regex, dialect, notation, start, rest.pop("lexer"), whitespace, order, additional, bounds
+            )
+            return command(*arguments, source=source, **rest)
+
+        decorated: Any = wrapper
+        for option in reversed(_options(default_whitespace)):
+            decorated = option(decorated)
+        made: _Command = decorated
+        return made
+
+    return decorate
+
+
+def _choice(name: str, kinds: Any, default: str, text: str) -> Callable[[Any], Any]:
+    return click.option(name, type=click.Choice(get_args(kinds)), default=default, show_default=True, help=text)
+
+
+def _options(default_whitespace: Whitespace) -> list[Callable[[Any], Any]]:
+    return [
+        click.option("--regex", metavar="R", help="A regular expression in place of the file."),
+        _choice("--dialect", Dialect, "python", "How --regex is read."),
+        click.option(
+            "--from",
+            "notation",
+            type=click.Choice(get_args(Notation)),
+            help="What the file is, whatever its name.",
+        ),
+        click.option("--lark", is_flag=True, help="Short for --from lark."),
+        click.option(
+            "--start", metavar="RULE", help="First rule of a grammar; by default start in Lark, root in GBNF and EBNF."
+        ),
+        _choice("--lexer", LexerName, "any", "Which divisions into the terminals of a Lark grammar count."),
+        _choice(
+            "--whitespace",
+            Whitespace,
+            default_whitespace,
+            "White space in JSON: none, as json.dumps writes it, or free within bounds.",
+        ),
+        _choice(
+            "--order", Order, "declared", "Order of the members of a JSON object: as the schema declares them, or any."
+        ),
+        _choice(
+            "--additional",
+            Additional,
+            "allowed",
+            "Members that a JSON Schema does not name, where it says nothing of them.",
+        ),
+        *(
+            click.option(f"--{name.replace('_', '-')}", metavar="N", type=click.IntRange(0, most), help=text)
+            for name, (most, text) in _BOUNDS.items()
+        ),
+    ]
+
+
+_BOUNDS: Final = {
+    "max_depth": (500, "How deeply arrays and objects may nest."),
+    "max_length": (1_000_000, "Most characters of a string where the schema has no smaller bound."),
+    "max_items": (1_000_000, "Most items of an array, likewise."),
+    "max_members": (1_000, "Most members of an object with undeclared names."),
+}
+
+
+def read_source(path: str | None, options: SourceOptions) -> GrammarSource:
+    """Read the description.
+
+    Args:
+        path: of the file, ``-`` for standard input; None if ``options.regex`` is the description.
+        options: how to read it.
+
+    Raises:
+        Failure: the file cannot be read, is not UTF-8, or is of no known kind.
+        SourceRefused: a front end refuses it.
+    """
+    if path is None:
+        from structgen.frontends.regex import regex
+
+        with refusals(""):
+            return GrammarSource(regex(options.regex or "", dialect=options.dialect), "")
+    label = "standard input" if path == STANDARD_INPUT else path
+    text = read_text(path)
+    if not text.strip():
+        raise Failure(f"{label}: it is empty; give a JSON Schema or a grammar")
+    with refusals(label, text):
+        notation = options.notation or _notation(path, text)
+        if notation != "json-schema":
+            return GrammarSource(_grammar(path, text, notation, options), label)
+        from structgen.frontends.json_schema import JsonPolicy, json_schema
+
+        policy = JsonPolicy(
+            whitespace=options.whitespace,
+            order=options.order,
+            additional=options.additional,
+            max_depth=options.bounds["max_depth"],
+            max_length=options.bounds["max_length"],
+            max_items=options.bounds["max_items"],
+            max_members=options.bounds["max_members"],
+        )
+        return GrammarSource(json_schema(text, policy=policy, keep=True), label)
+
+
+def compile_source(source: GrammarSource, vocabulary: Vocabulary | None = None) -> Constraint:
+    """Compile a description, by default for single bytes.
+
+    Raises:
+        SourceRefused: it cannot be compiled.
+    """
+    from structgen.engine import compile as compile_grammar
+
+    with refusals(source.label):
+        return compile_grammar(source.grammar, vocabulary or byte_vocabulary(source.grammar))
+
+
+class SourceRefused(Failure):
+    """A front end or the compiler refuses the description.
+
+    Attributes:
+        error: what it said.
+    """
+
+    def __init__(self, label: str, error: StructgenError) -> None:
+        self.error = error
+        super().__init__(f"{label}: {error}" if label else str(error))
+
+
+@contextmanager
+def refusals(label: str, text: str | None = None) -> Iterator[None]:
+    """Put the name of the description before what the library says about it, with line and column in ``text``."""
+    try:
+        yield
+    except GrammarSyntaxError as error:
+        if error.text == text:
+            before = text[: error.span[0]]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            if f"{line}:{column}" not in error.subject:
+                label = f"{label}:{line}:{column}"
+        raise SourceRefused(label, error) from error
+    except StructgenError as error:
+        raise SourceRefused(label, error) from error
+
+
+def _grammar(path: str, text: str, notation: Notation, options: SourceOptions) -> Grammar:
+    """Read a grammar that has rules."""
+    start = options.start
+    folder = None if path == STANDARD_INPUT else path  # where relative imports are looked for
+    if notation == "lark":
+        from structgen.frontends.lark import lark
+
+        return lark(text, start=start or "start", lexer=options.lexer, path=folder)
+    if notation == "gbnf":
+        from structgen.frontends.bnf.gbnf import gbnf
+
+        return gbnf(text, root=start or "root")
+    from structgen.frontends.bnf.ebnf import ebnf
+
+    return ebnf(text, root=start or "root")
+
+
+_BY_SUFFIX: Final[dict[str, Notation]] = {
+    ".json": "json-schema",
+    ".lark": "lark",
+    ".gbnf": "gbnf",
+    ".ebnf": "ebnf",
+}
+
+
+def _notation(path: str, text: str) -> Notation:
+    known = _BY_SUFFIX.get(PurePath(path).suffix.lower())
+    if known is not None:
+        return known
+    if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
+        return "json-schema"
+    raise Failure(
+        f"{path}: neither its name nor its beginning tells what it is; "
+        f"call it *{', *'.join(_BY_SUFFIX)}, or pass --from, or --lark for a Lark grammar"
+    )
+
+
+def read_text(path: str) -> str:
+    """Read a UTF-8 file, or standard input for ``-``; a byte order mark is dropped.
+
+    Raises:
+        Failure: it cannot be read, is not UTF-8, or is longer than any source may be.
+    """
+    from structgen.grammar.limits import Limits
+
+    label = "standard input" if path == STANDARD_INPUT else path
+    most = Limits().source_bytes
+    try:
+        if path == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        raise unreadable(label, error) from error
+    if len(data) > most:
+        raise Failure(f"{label}: it is longer than {most} bytes (Limits.source_bytes)")
+    return _decode(data, label)
+
+
+def unreadable(label: str, error: OSError | ValueError) -> Failure:
+    """Return what to say about a file that cannot be read."""
+    return Failure(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def _decode(data: bytes, label: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        raise Failure(
+            f"{label}:{line}: it is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; save it as UTF-8"
+        ) from error
+
+
+def byte_vocabulary(grammar: Grammar) -> Vocabulary:
+    """Return a vocabulary of single bytes, an end token, and the special tokens that ``grammar`` names."""
+    from structgen.engine.analysis.byte_graph import byte_vocabulary as make
+
+    return make(grammar)
+
+
+def run_file(file: str) -> ModuleType:
+    """Run a file as a module; it finds what lies beside it.
+
+    Raises:
+        Failure: it cannot be read or run.
+    """
+    read_text(file)  # says what is wrong with the file in the words of the other commands
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if spec is None or spec.loader is None:
+        raise Failure(f"{file}: it is no module of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # annotations are resolved through it
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise Failure(f"{file}: it cannot be run; {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,289 @@
+"""The commands that work on a grammar without a model.
+
+``structgen check``, ``convert``, ``diff``, ``match`` and ``sample``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+import click
+
+from structgen.cli.departure import find_departure
+from structgen.cli.grammar_source import (
+    STANDARD_INPUT,
+    SourceOptions,
+    SourceRefused,
+    compile_source,
+    read_source,
+    refusals,
+    source_options,
+    unreadable,
+)
+from structgen.cli.model_option import vocabulary_of
+from structgen.cli.terminal import DONE, FAILED
+
+if TYPE_CHECKING:
+    from structgen.engine import Report
+    from structgen.engine.analysis.inclusion import Inclusion
+    from structgen.engine.lint import Finding
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["Target", "check", "convert", "diff", "match", "sample"]
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE")
+@source_options("flexible")
+@click.option("--model", metavar="M", help="Tell of the tokens of a model too; 'embedded' is that of run.")
+@click.option("--strict", is_flag=True, help="Fail if something is noted that is hardly meant.")
+@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
+def check(paths: tuple[str, ...], source: SourceOptions, model: str | None, strict: bool, as_json: bool) -> int:
+    """Report what of FILE is enforced, keyword by keyword.
+
+    FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Nothing is ignored: what
+    cannot be enforced is refused with its name and its place, and the exit status is 2. Keywords that no
+    specification knows, those that have no effect where they stand and those that the automaton leaves to a check
+    at the end of a value are noted, and so are rules that are never used or cannot match, terminals that share
+    texts, and texts that are read in two ways; --strict makes exit status 1 of all that is hardly meant.
+    """
+    (path,) = source.take_path(paths, "FILE")
+    try:
+        read = read_source(path, source)
+        report = compile_source(read, None if model is None else vocabulary_of(model)).report
+    except SourceRefused as refused:
+        if as_json:
+            click.echo(json.dumps({"accepted": False, "error": _fault(refused)}, ensure_ascii=False))
+        raise
+    findings = _lint(read.grammar)
+    notes = [str(finding) for finding in findings]
+    if as_json:
+        values = _report_values(report, tokens=model is not None) | {"notes": notes}
+        values["findings"] = [finding.to_json() for finding in findings]
+        click.echo(json.dumps({"accepted": True, **values}, ensure_ascii=False))
+    else:
+        click.echo("\n".join(report.lines(tokens=model is not None)))
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
+    return FAILED if strict and any(finding.is_warning for finding in findings) else DONE
+
+
+def _lint(grammar: Grammar) -> list[Finding]:
+    from structgen.engine.lint import lint
+
+    return lint(grammar)
+
+
+def _report_values(report: Report, *, tokens: bool) -> dict[str, Any]:
+    """The report, without what it says of tokens where single bytes stand in for them."""
+    hidden = () if tokens else ("shortest_tokens", "longest_tokens", "vocabulary_size", "unspellable_bytes")
+    return {name: value for name, value in report.to_json().items() if name not in hidden}
+
+
+def _fault(refused: SourceRefused) -> dict[str, Any]:
+    error = refused.error
+    named = {
+        name: getattr(error, name) for name in ("feature", "where", "span", "limit", "maximum") if hasattr(error, name)
+    }
+    return {"kind": type(error).__name__, "message": str(error), **named}
+
+
+Target: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
+"""The notations of ``structgen.frontends.convert``, which is imported only where it is needed."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE")
+@click.option("--to", "target", type=click.Choice(get_args(Target)), required=True, help="The notation to write.")
+@click.option("-o", "--output", metavar="OUT", help="Write to a file instead of standard output.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is lost, be it an annotation or a name.")
+@click.option("--superset", is_flag=True, help="Leave out what cannot be said; the written language is larger then.")
+@source_options("flexible")
+def convert(
+    paths: tuple[str, ...], source: SourceOptions, target: Target, output: str | None, strict: bool, superset: bool
+) -> int:
+    """Write FILE in another notation.
+
+    FILE is a JSON Schema or a grammar. The written language is the same: what cannot be said is refused with its
+    name, and the exit status is 2, unless --superset leaves it out. Annotations and names that are lost are listed
+    on standard error; --strict makes that exit status 1.
+    """
+    from structgen.frontends.convert import write
+
+    (path,) = source.take_path(paths, "FILE")
+    read = read_source(path, source)
+    with refusals(read.label):
+        written = write(read.grammar, target, superset=superset)
+    if output is None:
+        click.echo(written.text, nl=False)
+    else:
+        try:
+            Path(output).write_text(written.text, encoding="utf-8", newline="\n")
+        except (OSError, ValueError) as error:
+            raise unreadable(output, error) from error
+    for loss in written.losses:
+        click.echo(f"lost: {loss}", err=True)
+    return FAILED if strict and written.losses else DONE
+
+
+@click.command()
+@click.argument("paths", nargs=2, metavar="OLD NEW")
+@source_options("flexible")
+@click.option("--max-bytes", metavar="N", type=click.IntRange(0), help="Compare members of up to N bytes only.")
+@click.option("--max-pairs", metavar="N", type=click.IntRange(1), help="Pairs of states to look at; else 50,000.")
+@click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
+def diff(
+    paths: tuple[str, str], source: SourceOptions, max_bytes: int | None, max_pairs: int | None, as_json: bool
+) -> int:
+    """Say whether NEW accepts everything that OLD did, and the other way round.
+
+    OLD and NEW are grammars or JSON Schemas, of the same or of different kinds. For each direction in which they differ
+    a shortest text is shown that only one of them accepts, with the place where it leaves the other. The answer is
+    certain for regular languages, as JSON Schemas without recursion are; for others it may hold only up to a length,
+    which is told.
+
+    Exit status: 0 NEW accepts all that OLD did, as far as was looked; 1 it does not; 2 a file cannot be used.
+    """
+    from structgen.engine.analysis.inclusion import MAX_PAIRS, compare
+
+    if source.regex is not None:
+        raise click.UsageError("--regex names one description; write the expression into a Lark grammar to compare it")
+    old, new = (read_source(path, source) for path in paths)
+    with refusals(""):
+        kept, added = compare(old.grammar, new.grammar, max_bytes=max_bytes, max_pairs=max_pairs or MAX_PAIRS)
+    if as_json:
+        values = {"new_accepts_old": _inclusion_values(kept), "old_accepts_new": _inclusion_values(added)}
+        click.echo(json.dumps(values, ensure_ascii=False))
+    else:
+        click.echo(f"{_sentence('NEW', 'OLD', kept)}\n{_sentence('OLD', 'NEW', added)}")
+    return FAILED if kept.witness is not None else DONE
+
+
+def _inclusion_values(found: Inclusion) -> dict[str, Any]:
+    values: dict[str, Any] = {"holds": found.holds, "checked_bytes": found.checked_bytes, "pairs": found.pairs}
+    if found.witness is not None:
+        text = found.witness.text
+        values["witness"] = text.decode("utf-8", "backslashreplace")
+        values["offset"] = found.witness.offset
+        values["is_incomplete"] = found.witness.is_incomplete
+    return values
+
+
+def _sentence(one: str, other: str, found: Inclusion) -> str:
+    """What is known of whether ``one`` accepts all that ``other`` accepts."""
+    if found.witness is not None:
+        text = found.witness.text.decode("utf-8", "backslashreplace")
+        shown = json.dumps(text, ensure_ascii=False)
+        where = (
+            f"is not complete for {one}"
+            if found.witness.is_incomplete
+            else f"leaves {one} at byte {found.witness.offset}"
+        )
+        return f"{one} does not accept all that {other} accepts: {shown} {where}"
+    if found.checked_bytes is None:
+        return f"{one} accepts all that {other} accepts"
+    return (
+        f"{one} accepts all that {other} accepts of up to {found.checked_bytes:,} bytes; "
+        f"longer texts were not compared ({found.pairs:,} pairs of states)"
+    )
+
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE DOCUMENT")
+@source_options("flexible")
+@click.option("--exact", is_flag=True, help="A line break at the end of DOCUMENT belongs to it.")
+@click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
+def match(paths: tuple[str, ...], source: SourceOptions, exact: bool, as_json: bool) -> int:
+    """Say whether DOCUMENT belongs to the language of FILE.
+
+    FILE is a JSON Schema or a grammar; one of FILE and DOCUMENT may be - for standard input. If DOCUMENT does
+    not belong to the language, the place where it leaves it is shown with what was expected there, and the exit
+    status is 1. One line break at the end of DOCUMENT, as editors write it, may be left over.
+    """
+    path, document = source.take_path(paths, "FILE", "DOCUMENT")
+    if path == document == STANDARD_INPUT:
+        raise click.UsageError("FILE and DOCUMENT cannot both be standard input")
+    read = read_source(path, source)
+    matcher = compile_source(read).matcher()
+    label = "standard input" if document == STANDARD_INPUT else str(document)
+    departure = find_departure(matcher, _chunks(str(document), label), exact=exact, is_json=read.is_json)
+    if as_json:
+        answer = {"match": departure is None} | ({} if departure is None else departure.to_json())
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif departure is None:
+        click.echo(f"{label}: belongs to the language")
+    else:
+        click.echo(f"{label}:{departure.line}:{departure.column}: leaves the language at byte {departure.offset}")
+        click.echo(f"{departure.picture}\n{departure}")
+    return DONE if departure is None else FAILED
+
+
+def _chunks(path: str, label: str) -> Iterator[bytes]:
+    try:
+        if path == STANDARD_INPUT:
+            yield from iter(lambda: sys.stdin.buffer.read(_CHUNK_BYTES), b"")
+        else:
+            with open(path, "rb") as file:
+                yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        raise unreadable(label, error) from error
+
+
+_MAX_BYTES: Final = 80
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE")
+@source_options("compact")
+@click.option("-n", "count", metavar="K", type=click.IntRange(0), default=10, show_default=True, help="How many.")
+@click.option(
+    "--max-bytes",
+    metavar="N",
+    type=click.IntRange(0, 100_000),
+    default=_MAX_BYTES,
+    show_default=True,
+    help="Length of the longest.",
+)
+@click.option("--exactly", metavar="N", type=click.IntRange(0, 100_000), help="Only members of N bytes.")
+@click.option("--seed", metavar="S", type=int, default=0, show_default=True, help="Equal seeds give equal members.")
+@click.option("--uniform", is_flag=True, help="Each member up to that length with the same probability.")
+@click.option("--any-character", is_flag=True, help="Any character that may stand, not only printable ASCII.")
+@click.option("--json", "as_json", is_flag=True, help="Write each member as a JSON string on a line.")
+def sample(paths: tuple[str, ...], source: SourceOptions, as_json: bool, **options: Any) -> int:
+    """Draw members of the language of FILE, each on a line.
+
+    FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is drawn first, uniformly
+    from those that have members, then the shape of a member of that length, then characters where several are alike.
+    With --uniform every member is as likely as any other, so that nearly all are of the greatest length.
+    """
+    from structgen.engine.analysis.uniform_sampling import UniformMembers
+
+    (path,) = source.take_path(paths, "FILE")
+    read = read_source(path, source)
+    exactly: int | None = options["exactly"]
+    bound = options["max_bytes"] if exactly is None else exactly
+    with refusals(read.label):
+        members = UniformMembers(read.grammar, bound, alphabet="any" if options["any_character"] else "printable")
+        count, seed = options["count"], options["seed"]
+        if options["uniform"]:
+            drawn = members.draw(count, seed, exactly=exactly)
+        else:
+            drawn = members.draw(count, seed, exactly=exactly, lengths="even", among="shapes")
+    for member in drawn:
+        click.echo(_as_json(member) if as_json else member)
+    return DONE
+
+
+def _as_json(member: bytes) -> str:
+    """The member as a JSON string; one that is no text as an object that has its bytes."""
+    try:
+        return json.dumps(member.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        return json.dumps({"hex": member.hex()})

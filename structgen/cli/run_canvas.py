@@ -1,0 +1,343 @@
+"""``structgen run --decoder diffusion``: let a diffusion model fill a canvas."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+from click.core import ParameterSource
+
+from structgen.cli.grammar_source import compile_source, read_source
+from structgen.cli.model_option import EMBEDDED, ImportTarget, diffusion_model_of, named_value, split_named
+from structgen.cli.run_option import write_weights
+from structgen.cli.run_program import is_program, run_program
+from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from structgen.cli.grammar_source import SourceOptions
+    from structgen.cli.run_option import Request
+    from structgen.decode import AnyCanvasSampler, Result
+    from structgen.decode.diffusion.canvas_run import Snapshot
+    from structgen.decode.diffusion.commit_policy import CommitPolicy
+    from structgen.decode.diffusion.replay import Recorder
+    from structgen.decode.diffusion.unmasking import Unmasking
+    from structgen.decode.sampling import SMC
+    from structgen.models.diffusion import DiffusionModel
+
+__all__ = ["CANVAS_SAMPLERS", "POLICIES", "REUSES", "run_canvases"]
+
+_POLICY_MODULE: Final = "structgen.policies"
+_DRAFTING_MODULE: Final = "structgen.diffusion"
+_REUSE_MODULE: Final = "structgen.diffusion"
+
+POLICIES: Final = {
+    "static": ImportTarget(_POLICY_MODULE, "Static"),
+    "threshold": ImportTarget(_POLICY_MODULE, "Threshold"),
+    "factor": ImportTarget(_POLICY_MODULE, "Factor"),
+    "prophet": ImportTarget(_POLICY_MODULE, "Prophet"),
+    "credit": ImportTarget(_POLICY_MODULE, "CreditDecoding"),
+    "localleap": ImportTarget(_POLICY_MODULE, "LocalLeap"),
+    "entropy": ImportTarget(_POLICY_MODULE, "EntropyBound"),
+    "explore": ImportTarget(_POLICY_MODULE, "Explore"),
+    "learned": ImportTarget(_POLICY_MODULE, "Learned"),
+    "freedave": ImportTarget(_DRAFTING_MODULE, "FreeDave"),
+    "selfspeculative": ImportTarget(_DRAFTING_MODULE, "SelfSpeculative"),
+}
+"""The commit policies by name."""
+
+REUSES: Final = {
+    "prefix": ImportTarget(_REUSE_MODULE, "PrefixReuse"),
+    "dual": ImportTarget(_REUSE_MODULE, "DualReuse"),
+    "delayed": ImportTarget(_REUSE_MODULE, "DelayedReuse"),
+}
+"""The rules of which slots a pass runs, by name."""
+
+CANVAS_SAMPLERS: Final = {
+    "dingo": ImportTarget("structgen.decode.diffusion.posterior", "Dingo"),
+    "posterior": ImportTarget("structgen.decode.diffusion.posterior", "Posterior"),
+    "smc": ImportTarget("structgen.decode.sampling", "SMC", "particles"),
+}
+"""The samplers of canvases by name."""
+
+_TOKEN_DECODER_OPTIONS: Final = {
+    **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole law"),
+    "drafter": "drafts of canvases are policies: --policy freedave, --policy selfspeculative",
+    "potential": "say it in the grammar, or take --decoder autoregressive",
+}
+_UNMASKING_OPTIONS: Final = ("policy", "block", "reuse", "replay", "stream")
+
+
+def run_canvases(path: str | None, source: SourceOptions, request: Request) -> int:
+    """Fill canvases with members of a description, or with the answers of a program.
+
+    Args:
+        path: of the description or the program; None where ``--regex`` stands for it.
+        source: how the description is read.
+        request: all other options.
+
+    Raises:
+        click.UsageError: options do not fit each other.
+        Failure: a file cannot be read, or a model cannot be loaded.
+        StructgenError: as ``structgen.generate``.
+    """
+    request.refuse(_TOKEN_DECODER_OPTIONS)
+    if request.max_tokens is not None and request.canvas is not None:
+        raise click.UsageError("--max-tokens and --canvas both say how many slots there are: give one of them")
+    sampler = _sampler(request)
+    if _is_smc(sampler):
+        for name in _UNMASKING_OPTIONS:
+            if getattr(request, name):
+                raise click.UsageError(f"--{name} is not for smc, which fills many canvases in an order of its own")
+    elif request.weights:
+        raise click.UsageError("--weights needs outputs with weights: --sampler smc")
+    unmasking = _unmasking(request)
+    shown = _CanvasProgress(request, streams=not _is_smc(sampler))
+    try:
+        if path is not None and is_program(path):
+            _run_program(path, request, sampler, unmasking, shown)
+        else:
+            _run_source(path, source, request, sampler, unmasking, shown)
+    finally:
+        shown.progress.close()
+    return DONE
+
+
+def _run_source(
+    path: str | None,
+    source: SourceOptions,
+    request: Request,
+    sampler: AnyCanvasSampler,
+    unmasking: Unmasking,
+    shown: _CanvasProgress,
+) -> None:
+    if request.arg:
+        raise click.UsageError("--arg is for programs: give FILE.py:NAME")
+    if request.trace is not None and not request.weights:
+        raise click.UsageError(
+            "--trace is for programs and for --weights: give FILE.py:NAME; --replay F.html shows how a canvas is filled"
+        )
+    prompt = request.read_prompt(path)
+    if click.get_current_context().get_parameter_source("whitespace") is ParameterSource.DEFAULT:
+        # White space takes slots, each of which runs in each pass; where tokens are written one by one, it costs none.
+        source = replace(source, whitespace="compact")
+    read = read_source(path, source)
+    compile_source(read)  # refuses what is wrong before a model is loaded
+    from structgen.decode import generate
+    from structgen.decode.diffusion.replay import replay_page
+    from structgen.decode.sampling import sample
+
+    model = shown.load(request.model, shown.progress)
+    constraint = compile_source(read, model.vocabulary)
+    if request.weights:
+        shown.progress("draw outputs", 0, None)
+        samples = sample(
+            model,
+            prompt,
+            constraint,
+            sampler=cast("SMC", sampler),
+            max_tokens=request.max_tokens,
+            canvas=request.canvas,
+            temperature=unmasking.temperature,
+            seed=request.seed,
+            chat=not request.no_chat,
+        )
+        shown.progress.close()
+        write_weights(samples, request, sampler, model.name)
+        return
+    results: list[Result] = []
+    for index in range(_outputs(sampler, request)):
+        shown.begin()
+        with shown.interruptible():
+            result = generate(
+                model,
+                prompt,
+                constraint,
+                max_tokens=request.max_tokens,
+                sampler=sampler,
+                seed=request.seed + index,
+                canvas=unmasking.canvas,
+                policy=unmasking.policy,
+                temperature=unmasking.temperature,
+                block=unmasking.block,
+                reuse=unmasking.reuse,
+                stream=shown.stream,
+                chat=not request.no_chat,
+            )
+        shown.progress.close()
+        results.append(result)
+        if request.as_json:
+            click.echo(result_as_json(result, request.seed + index))
+        else:
+            click.echo(result.data + b"\n", nl=False)
+        write_costs(result.stats, slots=None if result.canvas is None else result.canvas.slots)
+    if request.replay is not None:
+        names = [f"seed {request.seed + index}" if len(results) > 1 else "" for index in range(len(results))]
+        page = replay_page(shown.recorder.replays(results, names=names))
+        Path(request.replay).write_text(page, encoding="utf-8")
+
+
+def _run_program(
+    path: str, request: Request, sampler: AnyCanvasSampler, unmasking: Unmasking, shown: _CanvasProgress
+) -> None:
+    if request.prompt is not None or request.prompt_file is not None or request.no_chat:
+        raise click.UsageError("a program has its own prompt: give its arguments with --arg NAME=VALUE")
+    from structgen.decode.diffusion.replay import replay_page
+    from structgen.program.outcome import Served
+
+    if request.weights:
+        raise click.UsageError("--weights is for descriptions: a program has one value")
+    outputs = _outputs(sampler, request)
+    says_sampler = request.sampler is not None or request.temperature is not None or outputs > 1
+    results: list[Result] = []
+    run_program(
+        path,
+        request.arg,
+        model=request.model,
+        load=shown.load,
+        progress=shown.progress,
+        changes={"max_tokens": request.max_tokens, "unmasking": replace(unmasking, stream=shown.stream)},
+        sampler=sampler if says_sampler else None,
+        seeds=range(request.seed, request.seed + outputs),
+        stream=False,
+        as_json=request.as_json,
+        trace=request.trace,
+        on_run=lambda run: results.extend(
+            outcome.result for outcome in run.outcomes if not isinstance(outcome.result, Served)
+        ),
+    )
+    if request.replay is not None:
+        names = [f"answer {number}" for number in range(1, len(results) + 1)]
+        page = replay_page(shown.recorder.replays(results, names=names))
+        Path(request.replay).write_text(page, encoding="utf-8")
+
+
+class _CanvasProgress:
+    """What is shown and kept while canvases are filled: progress, the canvas on standard error, snapshots."""
+
+    def __init__(self, request: Request, *, streams: bool) -> None:
+        self._request = request
+        self._last: Snapshot | None = None
+        self._model: DiffusionModel | None = None
+        self.stream: Callable[[Snapshot], object] | None = self.tell if streams else None
+        self._screen: Callable[[Snapshot], object] | None = None
+        self.progress = ProgressLine()
+        self.recorder: Recorder
+
+    def load(self, name: str | None, progress: ProgressLine) -> DiffusionModel:
+        """Load the model, and get ready to show its tokens."""
+        from structgen.cli.canvas_screen import CanvasScreen
+        from structgen.decode.diffusion.replay import Recorder
+
+        model = diffusion_model_of(
+            name, progress, trust_remote_code=self._request.trust_remote_code, device=self._request.device
+        )
+        self._model = model
+        self.recorder = Recorder()
+        if self._request.stream:
+            self._screen = CanvasScreen(model.vocabulary)
+        return model
+
+    def begin(self) -> None:
+        """A canvas is about to be filled."""
+        if self._screen is None:
+            self.progress("fill slots:", 0, None)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Say on Ctrl-C what stands on the canvas.
+
+        Raises:
+            Failure: the user has interrupted.
+        """
+        from structgen.decode.diffusion.fill import shown_canvas
+        from structgen.decode.diffusion.replay import visible
+
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.progress.close()
+            so_far = ""
+            if self._last is not None and self._model is not None:
+                free = int((self._last.canvas < 0).sum())
+                text = visible(shown_canvas(self._last.canvas, self._model.vocabulary))
+                so_far = f" with {free} of {len(self._last.canvas)} slots free: {text}"
+            raise Failure(f"interrupted{so_far}", INTERRUPTED) from None
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Show and keep a snapshot."""
+        self._last = snapshot
+        if self._request.replay is not None:
+            self.recorder(snapshot)
+        if self._screen is not None:
+            self.progress.close()
+            self._screen(snapshot)
+        else:
+            self.progress("fill slots:", int((snapshot.canvas >= 0).sum()), len(snapshot.canvas))
+
+
+def _outputs(sampler: AnyCanvasSampler, request: Request) -> int:
+    """How many outputs are written; SMC takes ``-n`` for itself."""
+    return 1 if _is_smc(sampler) else request.count or 1
+
+
+def _is_smc(sampler: AnyCanvasSampler) -> bool:
+    from structgen.decode.sampling import SMC
+
+    return isinstance(sampler, SMC)
+
+
+def _sampler(request: Request) -> AnyCanvasSampler:
+    """The sampler that the options ask for: without any, and for one output, the most probable completions."""
+    from structgen.decode.diffusion.posterior import Dingo, Posterior
+
+    if request.sampler is not None:
+        if request.temperature == 0:
+            raise click.UsageError("--temperature 0 takes the most probable completions: leave out --sampler")
+        made: AnyCanvasSampler = named_value("--sampler", request.sampler, CANVAS_SAMPLERS, count=request.count)
+        return made
+    if request.weights:
+        weighted: AnyCanvasSampler = named_value("--sampler", "smc", CANVAS_SAMPLERS, count=request.count)
+        return weighted
+    if request.temperature in (None, 0) and (request.count or 1) == 1:
+        return Dingo()
+    if request.temperature == 0:
+        raise click.UsageError("--temperature 0 takes the most probable completions, so all outputs were the same")
+    return Posterior()
+
+
+def _unmasking(request: Request) -> Unmasking:
+    from structgen.decode.diffusion.unmasking import Unmasking
+
+    policy = None if request.policy is None else _policy(request.policy, request.model)
+    reuse: Any = None if request.reuse is None else named_value("--reuse", request.reuse, REUSES)
+    try:
+        return Unmasking(
+            canvas=request.canvas,
+            policy=policy,
+            temperature=request.temperature or 1.0,
+            block=request.block,
+            reuse=reuse,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error).removeprefix("Unmasking: ")) from error
+
+
+def _policy(text: str, model: str | None) -> CommitPolicy:
+    """The policy that ``--policy`` asks for; the filter of a learned one comes with the embedded model."""
+    given: dict[str, Any] = {}
+    if split_named("--policy", text)[0] == "learned":
+        if model not in (None, EMBEDDED):
+            raise click.UsageError(
+                "--policy learned: its filter was trained for the embedded diffusion model; pass one of your own to "
+                "structgen.generate(policy=Learned(filter))"
+            )
+        from structgen.methods.policies.slot_filter import load_slot_filter
+
+        given["filter"] = load_slot_filter()
+    made: CommitPolicy = named_value("--policy", text, POLICIES, given=given)
+    return made

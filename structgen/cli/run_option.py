@@ -1,0 +1,377 @@
+"""What ``structgen run`` is asked for: the request, its sampler and potentials, and its drafter."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
+
+import click
+
+from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
+from structgen.cli.model_option import ImportTarget, instantiate, model_of, named_value, split_named
+from structgen.cli.terminal import Failure, accepted_drafts, finite
+from structgen.errors import DraftWarning
+
+if TYPE_CHECKING:
+    from structgen.cli.terminal import ProgressLine
+    from structgen.decode import AnyCanvasSampler, AnyPotential, AnySampler
+    from structgen.decode.sampling import Samples
+    from structgen.decode.speculative.speculation import AnyDrafter
+
+__all__ = [
+    "DEFAULT_PROMPT",
+    "DEFAULT_TOKENS",
+    "DRAFTERS",
+    "DRAFTER_NAMES",
+    "SAMPLERS",
+    "Decoder",
+    "Request",
+    "drafter_of",
+    "failures_noted",
+    "potentials_of",
+    "sampler_of",
+    "trace_of",
+    "weights_as_json",
+    "weights_as_text",
+    "write_weights",
+]
+
+_OPTION: Final = "--drafter"
+_AUTO: Final = "auto"
+_NONE: Final = "none"
+_DRAFT_MODEL: Final = "draft-model"
+_DRAFTER_MODULE: Final = "structgen.drafters"
+
+DRAFTERS: Final = {
+    "forced-tokens": ImportTarget(_DRAFTER_MODULE, "ForcedTokens"),
+    "prompt-lookup": ImportTarget(_DRAFTER_MODULE, "PromptLookup"),
+    "copyspec": ImportTarget(_DRAFTER_MODULE, "CopySpec"),
+    "retrieval": ImportTarget(_DRAFTER_MODULE, "Retrieval"),
+    "grammar-statistics": ImportTarget(_DRAFTER_MODULE, "GrammarStatistics"),
+    "token-recycling": ImportTarget(_DRAFTER_MODULE, "TokenRecycling"),
+    "stand": ImportTarget(_DRAFTER_MODULE, "Stand"),
+    "trigrams": ImportTarget(_DRAFTER_MODULE, "TrigramDrafts"),
+    "jacobi": ImportTarget(_DRAFTER_MODULE, "Jacobi"),
+    "lookahead": ImportTarget(_DRAFTER_MODULE, "Lookahead"),
+    "short-context": ImportTarget(_DRAFTER_MODULE, "ShortContext"),
+    "layer-skip": ImportTarget(_DRAFTER_MODULE, "LayerSkip"),
+    "clasp": ImportTarget(_DRAFTER_MODULE, "Clasp"),
+    "dynamic-exit": ImportTarget(_DRAFTER_MODULE, "DynamicExit"),
+    _DRAFT_MODEL: ImportTarget(_DRAFTER_MODULE, "DraftModel"),
+}
+"""The drafters by name."""
+
+DRAFTER_NAMES: Final = (_AUTO, _NONE, *DRAFTERS)
+"""All that the option may name."""
+
+_LEARN_FROM_OWN_ROWS: Final = ("jacobi", "lookahead")
+"""Drafters that learn from the rows of their own guesses."""
+
+_BRIDGES: Final = {
+    "match": ImportTarget(_DRAFTER_MODULE, "ExactStringMatch"),
+    "intersection": ImportTarget(_DRAFTER_MODULE, "TokenIntersection"),
+    "rejection": ImportTarget(_DRAFTER_MODULE, "StringRejection"),
+}
+"""Ways between two vocabularies, by name: ``draft-model:bridge=NAME``."""
+
+_NOT_SETTABLE: Final = frozenset(
+    ("calibration", "counts", "drafter", "laws", "pool", "ranks", "shape", "store", "trials", "trim")
+)
+"""Settings of drafters that are no literals."""
+
+
+def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
+    """Return what ``NAME`` or ``NAME:KEY=VALUE,...`` asks for; the model of ``draft-model`` is loaded.
+
+    Guesses are run only where they are expected to pay, as those of ``auto`` are; those of ``jacobi`` and ``lookahead``
+    are run in any case, for what their rows say.
+
+    Args:
+        text: the option; None is ``auto``.
+        progress: shows how far loading is.
+
+    Raises:
+        click.UsageError: there is no such drafter, or its settings are unusable.
+        Failure: there is no such draft model, or it cannot be loaded.
+    """
+    name, held = split_named(_OPTION, _AUTO if text is None else text)
+    if name in (_AUTO, _NONE):
+        if held:
+            raise click.UsageError(f"{_OPTION} {name}: there is no {next(iter(held))!r}; there are no settings")
+        return "auto" if name == _AUTO else None
+    if name not in DRAFTERS:
+        raise click.UsageError(f"{_OPTION} {name!r} is none; there are {', '.join(DRAFTER_NAMES)}")
+    from structgen.decode.speculative.speculation import Speculation
+
+    given: dict[str, Any] = {}
+    if name == _DRAFT_MODEL:
+        given = _draft_model(held, progress)
+    elif name == "short-context":
+        given = {"model": None}  # the target itself
+    drafter = instantiate(_OPTION, name, held, DRAFTERS, given=given, unsaid=_NOT_SETTABLE)
+    return Speculation(drafter, cost=None if name in _LEARN_FROM_OWN_ROWS else "assumed")
+
+
+def _draft_model(held: dict[str, Any], progress: ProgressLine) -> dict[str, Any]:
+    """Take the model and the bridge out of the settings of ``draft-model``."""
+    if "model" not in held:
+        raise click.UsageError(f"{_OPTION} {_DRAFT_MODEL}: it needs a model: write {_DRAFT_MODEL}:model=M")
+    bridge = held.pop("bridge", None)
+    return {
+        "bridge": None if bridge is None else named_value(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge), _BRIDGES),
+        "model": model_of(str(held.pop("model")), progress),
+    }
+
+
+@contextmanager
+def failures_noted() -> Iterator[None]:
+    """Write warnings of drafters that failed as notes on standard error, without their place in the code."""
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, DraftWarning):
+            click.echo(f"note: {message}", err=True)
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DraftWarning)
+        warnings.showwarning = show
+        yield
+
+
+DEFAULT_PROMPT: Final = "Write an example."
+DEFAULT_TOKENS: Final = 256
+
+Decoder: TypeAlias = Literal["autoregressive", "diffusion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of ``structgen run``, as they were given."""
+
+    prompt: str | None
+    prompt_file: str | None
+    model: str | None
+    device: str
+    trust_remote_code: bool
+    decoder: Decoder
+    max_tokens: int | None
+    sampler: str | None
+    drafter: str | None
+    potential: tuple[str, ...]
+    weights: bool
+    count: int | None
+    seed: int
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    canvas: int | None
+    policy: str | None
+    block: int | None
+    reuse: str | None
+    replay: str | None
+    stream: bool
+    as_json: bool
+    no_chat: bool
+    arg: tuple[str, ...]
+    trace: str | None
+
+    def refuse(self, options: dict[str, str]) -> None:
+        """Refuse options that are given although the decoder has no use for them.
+
+        Args:
+            options: fields of the request, with what to do instead.
+
+        Raises:
+            click.UsageError: one is given.
+        """
+        for name, remedy in options.items():
+            if getattr(self, name) not in (None, False, ()):
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} is not for --decoder {self.decoder}; leave it out: {remedy}"
+                )
+
+    def read_prompt(self, path: str | None) -> str:
+        """Return what the model is asked.
+
+        Args:
+            path: where the description is read from.
+
+        Raises:
+            click.UsageError: options exclude each other.
+            Failure: the file cannot be read.
+        """
+        if self.prompt_file is None:
+            return DEFAULT_PROMPT if self.prompt is None else self.prompt
+        if self.prompt is not None:
+            raise click.UsageError("--prompt and --prompt-file exclude each other")
+        if self.prompt_file == path == STANDARD_INPUT:
+            raise click.UsageError("FILE and --prompt-file cannot both be standard input")
+        return read_text(self.prompt_file)
+
+
+SAMPLERS: Final = {
+    "greedy": ImportTarget("structgen.decode", "Greedy"),
+    "multinomial": ImportTarget("structgen.decode", "Multinomial"),
+    "awrs": ImportTarget("structgen.decode.sampling", "AWRS"),
+    "smc": ImportTarget("structgen.decode.sampling", "SMC", "particles"),
+    "bestof": ImportTarget("structgen.decode.sampling", "BestOf", "n"),
+    "beam": ImportTarget("structgen.decode.sampling", "Beam", "n"),
+    "asap": ImportTarget("structgen.decode.sampling", "ASAp", "samples"),
+    "rejection": ImportTarget("structgen.decode.sampling", "RejectionTrie", "samples"),
+    "exact": ImportTarget("structgen.decode.sampling", "ExactBest", "n"),
+    "cautious": ImportTarget("structgen.methods.strategies", "Cautious"),
+    "adadec": ImportTarget("structgen.methods.strategies", "AdaDec"),
+    "foresight": ImportTarget("structgen.methods.strategies", "Foresight"),
+    "firstfinish": ImportTarget("structgen.methods.strategies", "FirstFinish", "samples"),
+    "thinking": ImportTarget("structgen.methods.strategies", "Thinking"),
+    "momentum": ImportTarget("structgen.methods.strategies", "Momentum"),
+    "lookback": ImportTarget("structgen.methods.strategies", "LookBack"),
+    "bregman": ImportTarget("structgen.methods.strategies", "BregmanTopK"),
+}
+"""The samplers of models that write token by token, by name."""
+
+TRACE_VERSION: Final = 1
+
+
+def sampler_of(text: str, count: int | None, *, weights: bool) -> AnySampler:
+    """Return the sampler that ``NAME`` or ``NAME:KEY=VALUE,...`` asks for.
+
+    Args:
+        text: the option.
+        count: ``-n``, which samplers of whole outputs take for themselves; None is their default.
+        weights: whether weights are wanted, which AWRS by itself has as importance sampling only.
+
+    Raises:
+        click.UsageError: there is no such sampler, or its settings are unusable.
+    """
+    from structgen.decode.sampling import AWRS, SMC
+
+    sampler: AnySampler = named_value("--sampler", text, SAMPLERS, count=count)
+    if isinstance(sampler, AWRS) and weights:
+        return SMC(count or 1, ess_threshold=0, proposal=sampler)
+    return sampler
+
+
+def potentials_of(paths: Sequence[str]) -> list[AnyPotential]:
+    """Return what ``FILE.py:NAME`` names: potentials, or functions of the text of a complete output.
+
+    Raises:
+        Failure: a file cannot be run, or holds no such thing.
+    """
+    return [_potential(path) for path in paths]
+
+
+def _potential(path: str) -> AnyPotential:
+    from structgen.decode.potentials import as_potential
+
+    file, _, name = path.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise Failure(f"--potential {path}: expected FILE.py:NAME")
+    module = run_file(file)
+    if not hasattr(module, name):
+        raise Failure(f"--potential {path}: {file} holds no {name!r}")
+    try:
+        return as_potential(getattr(module, name))
+    except TypeError as error:
+        raise Failure(f"--potential {path}: {error}") from error
+
+
+def write_weights(samples: Samples, request: Request, sampler: AnySampler | AnyCanvasSampler, model: str) -> None:
+    """Write all samples with their weights, and where ``--trace`` asks for it, how they came about."""
+    if request.trace is not None:
+        page = trace_of(samples, sampler, model=model, seed=request.seed)
+        Path(request.trace).write_text(page, encoding="utf-8")
+    if request.as_json:
+        click.echo(weights_as_json(samples))
+    else:
+        for line in weights_as_text(samples):
+            click.echo(line)
+    # Where nobody was asked and something was written, nobody forbade anything.
+    asked = f", {samples.asked} questions; {samples.verdict}" if samples.asked or not samples.samples else ""
+    click.echo(
+        f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes"
+        f"{accepted_drafts(samples.drafts)}{asked}",
+        err=True,
+    )
+
+
+def weights_as_text(samples: Samples) -> Iterator[str]:
+    """A line for each sample with its normalised weight, and one with the log-evidence."""
+    for weight, sample in zip(samples.weights, samples.samples, strict=True):
+        text = sample.result.text
+        shown = json.dumps(text, ensure_ascii=False) if "\n" in text else text
+        yield f"{weight:.4f}  {shown}"
+    evidence = "unknown to this sampler" if samples.log_evidence is None else f"{samples.log_evidence:.4f}"
+    error = "" if samples.standard_error is None else f" ± {samples.standard_error:.4f}"
+    size = f"effective sample size {samples.ess:.1f} of {samples.particles}"
+    yield f"log evidence {evidence}{error}, {size}"
+
+
+def weights_as_json(samples: Samples) -> str:
+    """One line of JSON with all samples and the log-evidence."""
+    return json.dumps(
+        {
+            "samples": [
+                {
+                    "text": sample.result.text,
+                    "weight": float(weight),
+                    "log_weight": finite(sample.log_weight),
+                    "particles": sample.particles,
+                    "score": finite(sample.score),
+                    "tokens": list(sample.result.tokens),
+                    "finish_reason": sample.result.finish_reason,
+                }
+                for weight, sample in zip(samples.weights, samples.samples, strict=True)
+            ],
+            **_summary(samples),
+        },
+        ensure_ascii=False,
+    )
+
+
+def trace_of(samples: Samples, sampler: AnySampler | AnyCanvasSampler, *, model: str, seed: int) -> str:
+    """What ``structgen trace`` shows of a run."""
+    page = {
+        "structgen_trace": TRACE_VERSION,
+        "sampler": repr(sampler),
+        "model": model,
+        "seed": seed,
+        "rounds": [{**asdict(each), "log_evidence": finite(each.log_evidence)} for each in samples.history],
+        "outputs": [
+            {"text": sample.result.text, "weight": float(weight), "particles": sample.particles}
+            for weight, sample in zip(samples.weights, samples.samples, strict=True)
+        ],
+        "verdict": samples.verdict,
+        **_summary(samples),
+    }
+    return json.dumps(page, ensure_ascii=False, indent=1) + "\n"
+
+
+def _summary(samples: Samples) -> dict[str, Any]:
+    return {
+        "lossless": samples.lossless,
+        "log_evidence": None if samples.log_evidence is None else finite(samples.log_evidence),
+        "standard_error": samples.standard_error,
+        "ess": samples.ess,
+        "particles": samples.particles,
+        "forwards": samples.forwards,
+        "sampled_tokens": samples.tokens,
+        "asked": samples.asked,
+        "masks": samples.masks,
+        "drafts": None if samples.drafts is None else asdict(samples.drafts),
+    }

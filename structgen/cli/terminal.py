@@ -1,0 +1,168 @@
+"""What the command line writes: exit statuses and errors, progress on standard error, results and their costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TextIO, final
+
+import click
+
+from structgen.errors import BudgetError, GenerationError, ModelError, StructgenError
+
+if TYPE_CHECKING:
+    from structgen.decode import DraftStats, Result, Stats
+
+__all__ = [
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "PIPE_CLOSED",
+    "UNUSABLE",
+    "Failure",
+    "ProgressLine",
+    "accepted_drafts",
+    "finite",
+    "result_as_json",
+    "status_of",
+    "write_costs",
+]
+
+DONE: Final = 0
+FAILED: Final = 1
+"""The input does not match, or generation failed."""
+UNUSABLE: Final = 2
+"""The arguments or the input cannot be used."""
+INTERRUPTED: Final = 130
+"""Ctrl-C, as a shell reports a process that SIGINT ended."""
+PIPE_CLOSED: Final = 141
+"""Nobody reads the output any more, as a shell reports a process that SIGPIPE ended."""
+
+
+class Failure(Exception):
+    """A command ends here.
+
+    Attributes:
+        message: what standard error is told.
+        status: the exit status.
+    """
+
+    def __init__(self, message: str, status: int = UNUSABLE) -> None:
+        self.message = message
+        self.status = status
+        super().__init__(message)
+
+
+def status_of(error: StructgenError) -> int:
+    """Return the exit status for an error of the library."""
+    if isinstance(error, (GenerationError, ModelError)) and not isinstance(error, BudgetError):
+        return FAILED
+    return UNUSABLE
+
+
+def result_as_json(result: Result, seed: int) -> str:
+    """Return a result as one line of JSON."""
+    held: dict[str, Any] = {
+        "text": result.text,
+        "value": result.value,
+        "captures": result.captures,
+        "tokens": list(result.tokens),
+        "finish_reason": result.finish_reason,
+        "seed": seed,
+        "logprob": finite(result.logprob),
+        "log_z": finite(result.log_z),
+        "unscored": result.unscored,
+        "stats": result.stats.as_dict(),
+    }
+    if result.canvas is not None:
+        held["canvas"] = {
+            "slots": result.canvas.slots,
+            "commits": [list(commit) for commit in result.canvas.commits],
+            "forced": list(result.canvas.forced),
+        }
+    return json.dumps(held, ensure_ascii=False)
+
+
+def write_costs(stats: Stats, *, slots: int | None = None) -> None:
+    """Say on standard error what an output cost; ``slots`` are those of its canvas."""
+    seconds = stats.time_mask_s + stats.time_model_s + stats.time_other_s
+    on = "" if slots is None else f" on {slots} slots"
+    drafted = stats.drafts is not None and stats.drafts.passes > 0
+    each = f", {stats.tokens_per_forward:.1f} tokens a pass" if drafted else ""
+    click.echo(
+        f"{stats.tokens} tokens{on} in {seconds:.1f} s: {stats.forced} forced, {stats.forwards} forward passes"
+        f"{each}{accepted_drafts(stats.drafts)}",
+        err=True,
+    )
+
+
+def accepted_drafts(drafts: DraftStats | None) -> str:
+    """How many of the drafted tokens were accepted, as the end of a sentence; nothing where none were run."""
+    if drafts is None or not drafts.drafted:
+        return ""
+    return f", {drafts.accepted} of {drafts.drafted} drafted tokens accepted"
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinities: a probability of zero is null."""
+    return value if math.isfinite(value) else None
+
+
+_REDRAW_S: Final = 0.1
+_QUARTERS: Final = 4
+
+
+@final
+class ProgressLine:
+    """Shows the stages of a long step; it is a ``structgen.models.Progress``.
+
+    On a terminal a stage is one line that is drawn over and over; elsewhere a stage is written when it begins and
+    at every quarter of the way.
+
+    Args:
+        stream: where to write; standard error by default.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._moves = self._stream.isatty()
+        self._stage = ""
+        self._line = ""
+        self._drawn = 0.0
+        self._quarter = 0
+
+    def __call__(self, stage: str, done: int, total: int | None, /) -> None:
+        """Report that ``done`` of ``total`` units of ``stage`` are through."""
+        began = stage != self._stage
+        if began:
+            self.close()
+            self._stage, self._quarter = stage, 0
+        self._line = _line(stage, done, total)
+        if self._moves:
+            now = monotonic()
+            if began or done == total or now - self._drawn >= _REDRAW_S:
+                self._drawn = now
+                self._write(f"\r\x1b[2K{self._line}")
+        elif began:
+            self._write(f"{stage}\n")
+        elif total and done * _QUARTERS // total > self._quarter:
+            self._quarter = done * _QUARTERS // total
+            self._write(f"{self._line}\n")
+
+    def close(self) -> None:
+        """End the line of the stage that is shown."""
+        if self._stage and self._moves:
+            self._write(f"\r\x1b[2K{self._line}\n")
+        self._stage = ""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _line(stage: str, done: int, total: int | None) -> str:
+    if total:
+        return f"{stage} {min(100, done * 100 // total)}%"
+    return f"{stage} {done}" if done else stage

@@ -1,1 +1,0 @@
-"""Policies that draft several commits and let a model say how many of them stand."""

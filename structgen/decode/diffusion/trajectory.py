@@ -1,0 +1,371 @@
+"""Exact laws over trajectories: particles that are canvases, each weighed by what its next pass says.
+
+A masked diffusion model alone fills a canvas in steps.  In each it is asked about the canvas ``x``, draws tokens for
+some free slots, each from its own law, and so comes to ``x'``; the chain of these steps gives the model a law over
+whole canvases.  The target is that law on the canvases of the language, EOS tails included and counted as any slots:
+
+    target(canvas) = P(the model alone fills the canvas so), for canvases that spell a member
+
+and the log-evidence is the log of its sum: of the probability that the model alone would have written a member.  Two
+canvases are two outputs, though they may spell the same text.
+
+``Posterior`` samples something else over several steps.  Each of its draws is exact given the law of one pass, so a
+step from ``x`` to ``x'`` has the probability of the model's own, times ``Z(x'; x) / Z(x; x)``: how much mass valid
+completions of ``x'`` have under the pass that was asked about ``x``, over that of ``x``.  Along a trajectory the
+factors do not cancel, since the next pass thinks otherwise of ``x'``: what comes out is the target times
+
+    product over steps of  Z(x_t; x_{t-1}) / Z(x_t; x_t)
+
+up to a constant.  So canvases are too likely whose beginnings promised more than they kept.  It is the target in three
+cases: everything is committed in one step; the language forbids nothing; no token that is revealed changes by how much
+the model believes in the rest.
+
+Here each particle steps as ``Posterior`` does and has the inverse of that factor for its weight: ``Z(x_0; x_0)`` at the
+beginning, then ``Z(x_t; x_t) / Z(x_t; x_{t-1})`` when the pass about ``x_t`` is there.  Both are known without any
+further pass.  Weighted particles stand for the target; resampling keeps them few.
+
+Which slots are revealed must not depend on tokens (see ``structgen.decode.diffusion.trajectories.reveal_order``).
+Nor may slots be filled outside that order, grammar-forced ones included: a slot that the language leaves one token has
+probability 1 here, but a pass that sees the token answers otherwise than one that does not, and the model alone would
+not have seen it yet.  So no slot is filled for free, and the forward passes are those of the order.
+
+Source: Thimmaiah et al. 2026 ("TWISTER") for regular languages; any ``CanvasLanguage`` serves, context-free ones too.
+Beyond it, particles whose canvases are the same share a row of the pass and the posterior.  Where a language counts the
+ways in which a canvas can be read, as that of an ambiguous grammar may, so does the target.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final, runtime_checkable
+
+import numpy as np
+
+from structgen.decode.diffusion.forward_pass import denoise
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+from structgen.decode.sampling.proposal import resample
+from structgen.decode.sampling.protocol import Round
+from structgen.decode.step.distribution import log_mass
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasPosterior
+    from structgen.decode.sampling.smc import SMC
+    from structgen.models.protocol.diffusion import Denoiser
+
+__all__ = ["CanvasParticle", "FixedOrder", "LeftToRight", "RandomOrder", "RevealOrder", "Twister", "TwisterRun"]
+
+
+@runtime_checkable
+class RevealOrder(Protocol):
+    """A rule for which slots are revealed next; a value."""
+
+    def reveal(self, free: NDArray[np.intp], generator: np.random.Generator, /) -> NDArray[np.intp]:
+        """Return some of the free slots, at least one.
+
+        Args:
+            free: the free slots, from left to right, at least one.
+            generator: of random numbers.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomOrder:
+    """Any slots, each as likely as the others.
+
+    Attributes:
+        per_step: how many in each step.
+
+    Raises:
+        ValueError: ``per_step`` is below 1.
+    """
+
+    per_step: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count(self)
+
+    def reveal(self, free: NDArray[np.intp], generator: np.random.Generator, /) -> NDArray[np.intp]:
+        """See ``RevealOrder.reveal``."""
+        return generator.permutation(free)[: self.per_step]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LeftToRight:
+    """The leftmost slots.
+
+    Attributes:
+        per_step: how many in each step.
+
+    Raises:
+        ValueError: ``per_step`` is below 1.
+    """
+
+    per_step: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count(self)
+
+    def reveal(self, free: NDArray[np.intp], generator: np.random.Generator, /) -> NDArray[np.intp]:
+        """See ``RevealOrder.reveal``."""
+        del generator
+        return free[: self.per_step]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedOrder:
+    """An order that is written down.
+
+    Attributes:
+        slots: in which order; those that are fixed already are passed over.
+        per_step: how many in each step.
+
+    Raises:
+        ValueError: ``per_step`` is below 1; in ``reveal``, a free slot is missing from ``slots``.
+    """
+
+    slots: tuple[int, ...]
+    per_step: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count(self)
+
+    def reveal(self, free: NDArray[np.intp], generator: np.random.Generator, /) -> NDArray[np.intp]:
+        """See ``RevealOrder.reveal``."""
+        del generator
+        rank = {slot: at for at, slot in reversed([*enumerate(self.slots)])}
+        missing = [slot for slot in free.tolist() if slot not in rank]
+        if missing:
+            raise ValueError(f"FixedOrder: slots must name every free slot of the canvas; slot {missing[0]} is missing")
+        at = sorted(range(len(free)), key=lambda index: rank[int(free[index])])
+        return free[at[: self.per_step]]
+
+
+def _check_count(order: RandomOrder | LeftToRight | FixedOrder) -> None:
+    if not isinstance(order.per_step, int) or order.per_step < 1:
+        raise ValueError(f"{type(order).__name__}: per_step must be an integer of at least 1; found {order.per_step!r}")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CanvasParticle:
+    """A canvas on its way, and how it came there.
+
+    Attributes:
+        canvas: int32 ``[slots]``.
+        log_weight: log of its weight.
+        log_owed: log of ``Z(canvas; canvas before)``, by which the next weight is divided; 0 at the beginning.
+        eve: the particle at the beginning that it comes from.
+        steps: the slots that were revealed, by step.
+        log_kernel: float64 ``[slots]``: by slot, log-probability of what was drawn; where several slots were revealed
+            together, what the language changes of it is shared equally among them.  0 in slots that were given.
+        log_native: float64 ``[slots]``: log-probability of the token under the model's own law for the slot.
+    """
+
+    canvas: Canvas
+    log_weight: float
+    log_owed: float
+    eve: int
+    steps: tuple[tuple[int, ...], ...]
+    log_kernel: NDArray[np.float64]
+    log_native: NDArray[np.float64]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether slots are free."""
+        return bool((self.canvas == FREE).any())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Twister:
+    """What is run, and of what.
+
+    Attributes:
+        denoiser: the model after the prompt.
+        mask_token: what the model calls a free slot.
+        language: which canvases are complete.
+        sampler: how many particles, and when and how they are resampled; its other attributes do not count.
+        order: which slots are revealed when.
+        temperature: of the model's law of each slot.
+    """
+
+    denoiser: Denoiser
+    mask_token: int
+    language: CanvasLanguage
+    sampler: SMC
+    order: RevealOrder
+    temperature: float = 1.0
+
+    def run(self, canvas: Canvas, generator: np.random.Generator) -> TwisterRun:
+        """Fill a canvas.
+
+        Raises:
+            GenerationError: the canvas cannot be completed; before any forward pass.
+        """
+        canvas = np.array(canvas, dtype=np.int32)
+        if not self.language.completable(canvas):
+            raise GenerationError(
+                "canvas",
+                "its free slots cannot be filled so that it spells a member of the grammar",
+                evidence=f"{len(canvas)} slots, {int((canvas == FREE).sum())} of them free; the shortest member takes "
+                f"{self.language.shortest}",
+                remedy="give the canvas more slots, or check what is fixed in it",
+            )
+        run = TwisterRun(self, canvas, generator)
+        while any(particle.is_live for particle in run.particles):
+            run.step()
+        return run
+
+
+class _PassAnswer(NamedTuple):
+    """What one pass says of one canvas; ``owed`` keeps what ``clamped`` answered, by the bytes of the canvas."""
+
+    law: MeanField
+    posterior: CanvasPosterior
+    owed: dict[bytes, float]
+
+
+@final
+class TwisterRun:
+    """Particles and what they cost.
+
+    Attributes:
+        particles: those of positive weight.
+        rounds: where the run stood after each pass.
+        canvases: how many canvases the passes were about.
+        revealed: slots that were revealed, on all particles.
+        model_seconds: spent in the denoiser.
+        language_seconds: spent in posteriors.
+    """
+
+    def __init__(self, of: Twister, canvas: Canvas, generator: np.random.Generator) -> None:
+        self._of = of
+        self._generator = generator
+        nothing = np.zeros(len(canvas))
+        self.particles = [
+            CanvasParticle(canvas, 0.0, 0.0, eve, (), nothing, nothing) for eve in range(of.sampler.particles)
+        ]
+        self.rounds: list[Round] = []
+        self.canvases = 0
+        self.revealed = 0
+        self.model_seconds = 0.0
+        self.language_seconds = 0.0
+
+    def step(self) -> None:
+        """Ask about all canvases in one pass, weigh the particles, resample where it is due, and reveal."""
+        asked = self._ask()
+        began = perf_counter()
+        self._weigh(asked)
+        self._end_round(len(asked))
+        self.particles = [
+            self._revealed(particle, asked[particle.canvas.tobytes()]) if particle.is_live else particle
+            for particle in self.particles
+        ]
+        self.language_seconds += perf_counter() - began
+
+    @property
+    def log_evidence(self) -> float:
+        """Estimate of the log of the target's sum; of the evidence itself it is unbiased."""
+        if not self.particles:
+            return -math.inf
+        return log_mass(self._log_weights()) - math.log(self._of.sampler.particles)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of ``log_evidence``, by how unequally the particles at the beginning share in the end, as for ``SMC``.
+
+        Source: A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018).
+        """
+        count = self._of.sampler.particles
+        if count == 1 or not self.particles:
+            return None
+        by_eve = np.bincount([particle.eve for particle in self.particles], self._normalised(), minlength=count)
+        return math.sqrt(max(0.0, (count * float((by_eve**2).sum()) - 1) / (count - 1)))
+
+    def _ask(self) -> dict[bytes, _PassAnswer]:
+        """What one pass says of each canvas that is not complete, by its bytes."""
+        live = {particle.canvas.tobytes(): particle.canvas for particle in self.particles if particle.is_live}
+        canvases = list(live.values())
+        size = self._of.language.vocabulary.size
+        began = perf_counter()
+        logits = denoise(self._of.denoiser, canvases, mask_token=self._of.mask_token, size=size)
+        laws = [
+            MeanField(canvas, of, temperature=self._of.temperature) for canvas, of in zip(canvases, logits, strict=True)
+        ]
+        self.model_seconds += perf_counter() - began
+        self.canvases += len(canvases)
+        return {
+            key: _PassAnswer(law, self._of.language.posterior(law, tail="scored"), {})
+            for key, law in zip(live, laws, strict=True)
+        }
+
+    def _weigh(self, asked: dict[bytes, _PassAnswer]) -> None:
+        """Multiply weights by ``Z(x; x) / Z(x; x before)``, and drop particles without weight."""
+        weighed = []
+        for particle in self.particles:
+            gained = 0.0
+            if particle.is_live:
+                gained = asked[particle.canvas.tobytes()].posterior.log_z - particle.log_owed
+            if gained > -math.inf:
+                weighed.append(replace(particle, log_weight=particle.log_weight + gained))
+        self.particles = weighed
+
+    def _end_round(self, distinct: int) -> None:
+        sampler = self._of.sampler
+        live = sum(particle.is_live for particle in self.particles)
+        ess = 1 / float((self._normalised() ** 2).sum()) if self.particles else 0.0
+        log_mean = self.log_evidence
+        resampled = live > 0 and ess < sampler.ess_threshold * sampler.particles
+        self.rounds.append(Round(live, len(self.particles) - live, distinct, ess, log_mean, resampled))
+        if resampled:
+            chosen = resample(self._normalised(), sampler.particles, sampler.resampling, self._generator)
+            self.particles = [replace(self.particles[index], log_weight=log_mean) for index in chosen.tolist()]
+
+    def _revealed(self, particle: CanvasParticle, asked: _PassAnswer) -> CanvasParticle:
+        """Draw a completion and keep some of it."""
+        slots = self._of.order.reveal(np.flatnonzero(particle.canvas == FREE), self._generator)
+        if not len(slots) or (particle.canvas[slots] != FREE).any():
+            raise ValueError(f"{self._of.order!r} must reveal free slots, one at least; found {slots.tolist()}")
+        completion = asked.posterior.draw(self._generator)
+        canvas = particle.canvas.copy()
+        canvas[slots] = completion.tokens[slots]
+        if (canvas == self._of.mask_token).any():
+            raise GenerationError(
+                f"slot {int((canvas == self._of.mask_token).argmax())}",
+                "the grammar asks for MASK, which is what the model calls a free slot",
+                evidence=f"MASK is token {self._of.mask_token}",
+                remedy="name another special token in the grammar",
+            )
+        self.revealed += len(slots)
+        log_owed = asked.owed.get(canvas.tobytes())
+        if log_owed is None:
+            log_owed = asked.owed[canvas.tobytes()] = asked.posterior.clamped(canvas)
+        log_native, log_kernel = particle.log_native.copy(), particle.log_kernel.copy()
+        log_native[slots] = asked.law.log_prob_of(completion.tokens)[slots]
+        log_kernel[slots] = log_native[slots] + (log_owed - asked.posterior.log_z) / len(slots)
+        return CanvasParticle(
+            canvas,
+            particle.log_weight,
+            log_owed,
+            particle.eve,
+            (*particle.steps, tuple(slots.tolist())),
+            log_kernel,
+            log_native,
+        )
+
+    def _log_weights(self) -> NDArray[np.float64]:
+        return np.array([particle.log_weight for particle in self.particles])
+
+    def _normalised(self) -> NDArray[np.float64]:
+        logs = self._log_weights()
+        weights: NDArray[np.float64] = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        return weights

@@ -1,0 +1,340 @@
+"""The texts that the named parts of a grammar matched, from one parse of the finished output.
+
+Of several parses the one is taken that a backtracking matcher would find first: the first alternative that
+can still succeed, and each repeat as often as possible.  Which ends are possible is known from the chart
+beforehand, so nothing is ever undone and the time is polynomial.  A grammar that derives one text in
+infinitely many ways has no first parse; where that shows, the derivation that was found first is followed
+instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, final
+
+from structgen.decode.parse.chart import Chart, ChartEntry, ParsedInput
+from structgen.decode.parse.end_set import NO_ENDS, EndSet
+from structgen.decode.parse.grammar_graph import (
+    SPECIAL_BASE,
+    Both,
+    Captured,
+    Characters,
+    Either,
+    GraphNode,
+    JsonText,
+    Linker,
+    Members,
+    Not,
+    Pair,
+    Repeated,
+)
+from structgen.errors import GrammarError
+from structgen.grammar.nodes import Capture, Grammar, postorder
+
+if TYPE_CHECKING:
+    from structgen.engine.vocabulary import Vocabulary
+
+__all__ = ["captures_of_tokens", "find_captures", "has_captures"]
+
+_MANY: Final = 2
+
+
+def has_captures(grammar: Grammar) -> bool:
+    """Whether any part of ``grammar`` is named.  Complexity: linear in the number of its nodes."""
+    return any(isinstance(node, Capture) for node in postorder(grammar))
+
+
+def captures_of_tokens(grammar: Grammar, tokens: Sequence[int], vocabulary: Vocabulary) -> dict[str, str | list[str]]:
+    """``find_captures`` of an output as token ids, EOS left out."""
+    if not has_captures(grammar):
+        return {}
+    texts = vocabulary.tokens
+    pieces = [texts[token].decode("latin-1") if texts[token] else chr(SPECIAL_BASE + token) for token in tokens]
+    ends = list(accumulate(map(len, pieces)))
+    places = {end - len(piece): (token, end) for token, piece, end in zip(tokens, pieces, ends, strict=True)}
+    return find_captures(grammar, "".join(pieces), vocabulary.special, places)
+
+
+def find_captures(
+    grammar: Grammar,
+    symbols: str,
+    special: Mapping[int, str] | None = None,
+    tokens: Mapping[int, tuple[int, int]] | None = None,
+) -> dict[str, str | list[str]]:
+    """The text of every named part of ``grammar`` in ``symbols``.
+
+    A name that can occur more than once in one output (under a repeat, in a recursive rule, in two places)
+    has the list of its texts, left to right, which may be empty.  Any other has its text, and is absent where
+    its part was not taken.  Names inside a complement name nothing.
+
+    Args:
+        grammar: a closed term.
+        symbols: the output, one character a byte, with ``chr(256 + id)`` for a special token.
+        special: the special tokens of the vocabulary, id to text.
+        tokens: those that the output is made of and where they end, by where they begin.
+
+    Raises:
+        GrammarError: ``symbols`` is not a member of the language.
+    """
+    linker = Linker(grammar, special or {})
+    chart = Chart(linker, symbols, tokens)
+    if len(symbols) not in chart.root.ends:
+        raise GrammarError("captures", "the text is not a member of the language", evidence=f"{len(symbols)} symbols")
+    found: dict[str, str | list[str]] = {}
+    spans = _CaptureWalk(linker, chart).spans()
+    for name, count in _multiplicities(linker).items():
+        texts = [source.text(start, end) for captured, source, start, end in spans if captured == name]
+        if count == _MANY:
+            found[name] = texts
+        elif texts:
+            found[name] = texts[0]
+    return found
+
+
+@final
+class _Goal:
+    """Match ``node`` from where the walk is, so that it ends at one of ``ends``.
+
+    ``ranked`` goals have one end and only take premises that were found before their conclusion, which ends
+    every cycle.
+    """
+
+    __slots__ = ("ends", "node", "ranked")
+
+    def __init__(self, node: GraphNode, ends: EndSet, *, ranked: bool) -> None:
+        self.node = node
+        self.ends = ends
+        self.ranked = ranked
+
+
+@final
+class _Close:
+    """The end of a captured part that began at ``start``."""
+
+    __slots__ = ("name", "slot", "start")
+
+    def __init__(self, name: str, slot: int, start: int) -> None:
+        self.name = name
+        self.slot = slot
+        self.start = start
+
+
+@final
+class _Leave:
+    """The end of a reference to a rule, after which the same goal may be met again."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: tuple[int, int, int, EndSet]) -> None:
+        self.key = key
+
+
+@final
+class _Jump:
+    """Go on at ``position`` of ``source``; ``None`` is where the walk is."""
+
+    __slots__ = ("position", "source")
+
+    def __init__(self, source: ParsedInput, position: int) -> None:
+        self.source = source
+        self.position = position
+
+
+@final
+class _Alike:
+    """Match the other items of an intersection over what the first one matched from ``start`` on."""
+
+    __slots__ = ("items", "start")
+
+    def __init__(self, items: tuple[GraphNode, ...], start: int) -> None:
+        self.items = items
+        self.start = start
+
+
+_Span = tuple[str, ParsedInput, int, int]
+
+
+@final
+class _CaptureWalk:
+    """Follows the preferred parse from left to right with a stack of goals."""
+
+    def __init__(self, linker: Linker, chart: Chart) -> None:
+        self._linker = linker
+        self._chart = chart
+        self._source = chart.source
+        self._position = 0
+        self._stack: list[_Goal | _Close | _Leave | _Jump | _Alike] = []
+        self._active: set[tuple[int, int, int, EndSet]] = set()
+        self._spans: list[_Span | None] = []
+
+    def spans(self) -> list[_Span]:
+        """The captured spans in the order in which they begin."""
+        self._stack.append(_Goal(self._linker.root, EndSet(len(self._source.symbols)), ranked=False))
+        while self._stack:
+            match self._stack.pop():
+                case _Goal() as goal:
+                    self._expand(goal)
+                case _Close(name=name, slot=slot, start=start):
+                    self._spans[slot] = name, self._source, start, self._position
+                case _Leave(key=key):
+                    self._active.discard(key)
+                case _Jump(source=source, position=position):
+                    self._source, self._position = source, position
+                case _Alike(items=items, start=start):
+                    self._push_alike(items, start)
+        return [span for span in self._spans if span is not None]
+
+    def _entry(self, node: GraphNode, start: int | None = None) -> ChartEntry:
+        return self._chart.entry(node, self._source, self._position if start is None else start)
+
+    def _push(self, node: GraphNode, ends: EndSet, goal: _Goal) -> None:
+        self._stack.append(_Goal(node, ends, ranked=goal.ranked))
+
+    def _expand(self, goal: _Goal) -> None:
+        goal.node = self._linker.unfold(goal.node)
+        match goal.node:
+            case Pair(head=head, tail=tail):
+                self._expand_pair(goal, head, tail)
+            case Either():
+                self._expand_either(goal, goal.node)
+            case Repeated():
+                self._expand_repeat(goal, goal.node)
+            case Captured(name=name, item=item):
+                self._stack.append(_Close(name, len(self._spans), self._position))
+                self._spans.append(None)
+                self._push(item, goal.ends, goal)
+            case Members(item=item):
+                self._push(item, goal.ends, goal)
+            case JsonText(value=value):
+                self._expand_json(goal, value)
+            case Both(items=items) if items:
+                shared = goal.ends
+                for item in items:
+                    shared = shared & self._entry(item).ends
+                self._stack.append(_Alike(items[1:], self._position))
+                self._push(items[0], shared, goal)
+            case Characters() | Not() | Both():
+                self._position = (self._entry(goal.node).ends & goal.ends).last
+            case _:
+                self._position = (self._entry(goal.node).ends & goal.ends).base
+
+    def _expand_pair(self, goal: _Goal, head: GraphNode, tail: GraphNode) -> None:
+        self._push(tail, goal.ends, goal)
+        self._push(head, self._middles(goal, head, tail, self._entry(head).ends), goal)
+
+    def _middles(self, goal: _Goal, head: GraphNode, tail: GraphNode, candidates: EndSet) -> EndSet:
+        """Those ends of ``head`` from which ``tail`` can reach the goal; one of them if the goal is ranked."""
+        own, heads = self._entry(goal.node), self._entry(head)
+        digits: list[int] = []
+        for middle in candidates:
+            tails = self._entry(tail, middle)
+            if not goal.ranked:
+                if tails.ends & goal.ends:
+                    digits.append(middle)
+            elif _precedes(own, goal.ends, (heads, middle), (tails, goal.ends.base)):
+                return EndSet(middle)
+        return EndSet.of(digits)
+
+    def _expand_either(self, goal: _Goal, node: Either) -> None:
+        if node.recursive:
+            goal = self._entered(goal, self._linker.unfold(node.items[0]))
+        own = self._entry(node)
+        for item in node.items:
+            entry = self._entry(item)
+            fits = _precedes(own, goal.ends, (entry, goal.ends.base)) if goal.ranked else entry.ends & goal.ends
+            if fits:
+                self._push(item, goal.ends, goal)
+                return
+        raise RuntimeError("the chart promised an alternative that is not there")
+
+    def _entered(self, goal: _Goal, rule: GraphNode) -> _Goal:
+        """The goal of a reference, turned into a ranked one where it is met within itself."""
+        if goal.ranked:
+            return goal
+        key = id(rule), self._source.index, self._position, goal.ends
+        if key not in self._active:
+            self._active.add(key)
+            self._stack.append(_Leave(key))
+            return goal
+        own = self._entry(goal.node)
+        earliest = min(own.ends & goal.ends, key=own.rank)
+        return _Goal(goal.node, EndSet(earliest), ranked=True)
+
+    def _expand_repeat(self, goal: _Goal, node: Repeated) -> None:
+        heads = self._entry(node.item).ends if node.max != 0 else NO_ENDS
+        if goal.ranked and node.min > 0 and self._position in heads:
+            self._push(node.optional(), goal.ends, goal)  # what the chart derived it from
+            return
+        candidates = heads if node.min > 0 else heads - EndSet(self._position)
+        middles = self._middles(goal, node.item, node.rest(), candidates) if candidates else NO_ENDS
+        if middles:
+            self._push(node.rest(), goal.ends, goal)
+            self._push(node.item, middles, goal)
+
+    def _expand_json(self, goal: _Goal, value: GraphNode) -> None:
+        decoded = self._chart.decoded(self._source, self._position)
+        if decoded is None:
+            raise RuntimeError("the chart promised a string that is not there")
+        inner, end = decoded
+        self._stack.append(_Jump(self._source, end))
+        self._source, self._position = inner, 0
+        self._stack.append(_Goal(value, EndSet(len(inner.symbols)), ranked=False))
+
+    def _push_alike(self, items: tuple[GraphNode, ...], start: int) -> None:
+        end = self._position
+        for item in reversed(items):
+            self._stack.append(_Goal(item, EndSet(end), ranked=False))
+            self._stack.append(_Jump(self._source, start))
+
+
+def _precedes(own: ChartEntry, ends: EndSet, *premises: tuple[ChartEntry, int]) -> bool:
+    """Whether every premise (entry and end) was found before ``own`` got the one end in ``ends``."""
+    limit = own.rank(ends.base)
+    return all(end in entry.ends and entry.rank(end) < limit for entry, end in premises)
+
+
+def _multiplicities(linker: Linker) -> Counter[str]:
+    """How often each name can occur in one parse, with ``_MANY`` for more than once.
+
+    A least fixpoint over the graph of nodes, with counts that stop growing at ``_MANY``.
+    """
+    parents: dict[int, list[GraphNode]] = {}
+    root = linker.unfold(linker.root)
+    nodes: list[GraphNode] = [root]
+    seen = {id(root)}
+    for node in nodes:
+        for child in linker.children(node):
+            parents.setdefault(id(child), []).append(node)
+            if id(child) not in seen:
+                seen.add(id(child))
+                nodes.append(child)
+    counts: dict[int, Counter[str]] = {id(node): Counter() for node in nodes}
+    stale: list[GraphNode] = [node for node in nodes if isinstance(node, Captured)]
+    while stale:
+        node = stale.pop()
+        new = _count(node, [counts[id(child)] for child in linker.children(node)])
+        if new != counts[id(node)]:
+            counts[id(node)] = new
+            stale.extend(parents.get(id(node), ()))
+    return counts[id(root)]
+
+
+def _count(node: GraphNode, inner: list[Counter[str]]) -> Counter[str]:
+    match node:
+        case Not():
+            return Counter()
+        case Either():
+            total: Counter[str] = Counter()
+            for counts in inner:
+                total |= counts
+        case Repeated(max=most):
+            total = Counter() if most == 0 else inner[0] if most == 1 else inner[0] + inner[0]
+        case Members():
+            total = sum([*inner, *inner[-2:]], Counter())  # the rest and the separator may stand more than once
+        case Captured(name=name):
+            total = inner[0] + Counter([name])
+        case _:
+            total = sum(inner, Counter())
+    return Counter({name: min(count, _MANY) for name, count in total.items()})

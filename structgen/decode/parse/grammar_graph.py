@@ -1,0 +1,435 @@
+"""Grammar terms with every name resolved, as a graph that is unfolded on demand.
+
+A :class:`GraphNode` stands for one term in one scope.  Binary sequences and counted repeats become nodes of their
+own, so that a parser needs one step per node and position.  Nodes are made when they are first asked for;
+nothing here recurses on the depth of a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, final
+
+from structgen.errors import GrammarError
+from structgen.grammar.nodes import (
+    MAX_CODE_POINT,
+    Budget,
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Label,
+    Literal,
+    Permutation,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    Shared,
+    SpecialToken,
+    Tempered,
+    TokenSet,
+)
+from structgen.grammar.nodes.description import Described
+
+__all__ = [
+    "Both",
+    "Captured",
+    "Characters",
+    "Either",
+    "GraphNode",
+    "JsonText",
+    "Linker",
+    "Members",
+    "Not",
+    "Pair",
+    "Repeated",
+    "Special",
+    "Text",
+    "TokenOf",
+]
+
+_PermutationState: TypeAlias = "tuple[frozenset[int], int, bool]"
+
+SPECIAL_BASE: Final = 0x100
+"""Symbols from here on are special tokens (``SPECIAL_BASE + id``); those below are bytes."""
+
+
+class GraphNode:
+    """One term in one scope; compared by identity."""
+
+    __slots__ = ()
+
+
+@final
+class Text(GraphNode):
+    """Exactly these bytes, each written as one character of ``symbols``."""
+
+    __slots__ = ("symbols",)
+
+    def __init__(self, symbols: str) -> None:
+        self.symbols = symbols
+
+
+@final
+class Special(GraphNode):
+    """One special token out of ``symbols``."""
+
+    __slots__ = ("symbols",)
+
+    def __init__(self, symbols: frozenset[str]) -> None:
+        self.symbols = symbols
+
+
+@final
+class TokenOf(GraphNode):
+    """One token out of a set of ids, as a symbol: ranges of ids, or all but those."""
+
+    __slots__ = ("is_excluded", "ranges")
+
+    def __init__(self, ranges: tuple[tuple[int, int], ...], *, is_excluded: bool) -> None:
+        self.ranges = ranges
+        self.is_excluded = is_excluded
+
+    def holds(self, token: int) -> bool:
+        """Whether a token is one of them."""
+        return any(low <= token <= high for low, high in self.ranges) != self.is_excluded
+
+
+@final
+class Characters(GraphNode):
+    """From ``min`` to ``max`` bytes (``utf8`` false) or UTF-8 characters out of ``ranges``."""
+
+    __slots__ = ("max", "min", "ranges", "utf8")
+
+    def __init__(self, ranges: tuple[tuple[int, int], ...], *, utf8: bool, min: int, max: int | None) -> None:
+        self.ranges = ranges
+        self.utf8 = utf8
+        self.min = min
+        self.max = max
+
+
+@final
+class Pair(GraphNode):
+    """``head`` and then ``tail``."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: GraphNode, tail: GraphNode) -> None:
+        self.head = head
+        self.tail = tail
+
+
+@final
+class Either(GraphNode):
+    """Any one of ``items``, the first preferred; ``recursive`` marks a reference: only it closes cycles."""
+
+    __slots__ = ("items", "recursive")
+
+    def __init__(self, items: tuple[GraphNode, ...], *, recursive: bool = False) -> None:
+        self.items = items
+        self.recursive = recursive
+
+
+@final
+class Repeated(GraphNode):
+    """``item`` from ``min`` to ``max`` times, as often as possible preferred."""
+
+    __slots__ = ("_optional", "_rest", "item", "max", "min")
+
+    def __init__(self, item: GraphNode, min: int, max: int | None) -> None:
+        self.item = item
+        self.min = min
+        self.max = max
+        self._optional: Repeated | None = self if min == 0 else None
+        self._rest: Repeated | None = self if min == 0 and max is None else None
+
+    def optional(self) -> Repeated:
+        """The same without a lower bound: what it means where the item may be empty."""
+        if self._optional is None:
+            self._optional = Repeated(self.item, 0, self.max)
+        return self._optional
+
+    def rest(self) -> Repeated:
+        """What may follow one item."""
+        if self._rest is None:
+            self._rest = Repeated(self.item, max(self.min - 1, 0), None if self.max is None else self.max - 1)
+        return self._rest
+
+
+@final
+class Both(GraphNode):
+    """Texts that belong to every one of ``items``; no items is every well-formed text."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[GraphNode, ...]) -> None:
+        self.items = items
+
+
+@final
+class Not(GraphNode):
+    """Well-formed texts that do not belong to ``item``."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: GraphNode) -> None:
+        self.item = item
+
+
+@final
+class JsonText(GraphNode):
+    """A JSON string literal whose decoded text belongs to ``value``."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: GraphNode) -> None:
+        self.value = value
+
+
+@final
+class Captured(GraphNode):
+    """``item``, whose text is reported under ``name``."""
+
+    __slots__ = ("item", "name")
+
+    def __init__(self, name: str, item: GraphNode) -> None:
+        self.name = name
+        self.item = item
+
+
+@final
+class Members(GraphNode):
+    """What is left of a permutation: the items that were ``used``, how many members there were, and what is next.
+
+    ``item`` is the same one step on, made when it is asked for: the sets of items that no text leads to are never made.
+    """
+
+    __slots__ = ("_item", "_linker", "count", "is_after", "scope", "term", "used")
+
+    def __init__(self, linker: Linker, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> None:
+        self._linker = linker
+        self.term = term
+        self.scope = scope
+        self.used, self.count, self.is_after = state
+        self._item: GraphNode | None = None
+
+    @property
+    def item(self) -> GraphNode:
+        """A member and what may follow it, or a separator and what must; nothing, if nothing more is required."""
+        if self._item is None:
+            self._item = Either((Either(self._ways()),), recursive=True)
+        return self._item
+
+    def parts(self) -> tuple[tuple[Grammar, ...], tuple[Grammar, ...]]:
+        """The terms that are matched at most once, and those that may be matched more often."""
+        term = self.term
+        return (*term.required, *term.optional), (term.rest, term.separator)
+
+    def _ways(self) -> tuple[GraphNode, ...]:
+        term, used, count = self.term, self.used, self.count
+        items, (rest, separator) = self.parts()
+        is_complete = count >= term.min and all(place in used for place in range(len(term.required)))
+        end = (Text(""),) if is_complete and (self.is_after or not count) else ()
+        if count == term.max:
+            return end
+        if self.is_after:
+            return (self._way(separator, used, count, is_after=False), *end)
+        more = count + 1 if term.max is not None else min(count + 1, max(term.min, 1))
+        free = [
+            self._way(item, used | {place}, more, is_after=True)
+            for place, item in enumerate(items)
+            if place not in used
+        ]
+        return (*free, self._way(rest, used, more, is_after=True), *end)
+
+    def _way(self, head: Grammar, used: frozenset[int], count: int, *, is_after: bool) -> GraphNode:
+        following = self._linker.members(self.term, self.scope, (used, count, is_after))
+        return Pair(self._linker.later(head, self.scope), following)
+
+
+@final
+class _PendingNode(GraphNode):
+    """A term that has not been unfolded yet."""
+
+    __slots__ = ("node", "scope", "term")
+
+    def __init__(self, term: Grammar, scope: _RuleScope | None) -> None:
+        self.term = term
+        self.scope = scope
+        self.node: GraphNode | None = None
+
+
+@final
+class _RuleScope:
+    """The rules that one :class:`Rules` binds, inside those of ``outer``."""
+
+    __slots__ = ("outer", "rules")
+
+    def __init__(self, rules: dict[str, Grammar], outer: _RuleScope | None) -> None:
+        self.rules = rules
+        self.outer = outer
+
+
+class Linker:
+    """Unfolds the terms of one grammar; equal (term object, scope) pairs are one node.
+
+    Args:
+        grammar: a closed term.
+        special: the special tokens of the vocabulary, id to text.
+    """
+
+    def __init__(self, grammar: Grammar, special: Mapping[int, str]) -> None:
+        self._special = special
+        self._pending: dict[tuple[int, int], _PendingNode] = {}
+        self._members: dict[tuple[int, int, _PermutationState], Members] = {}
+        self.root: GraphNode = self.later(grammar, None)
+
+    def unfold(self, node: GraphNode) -> GraphNode:
+        """The node itself, for one that stands for a term not looked at before."""
+        if not isinstance(node, _PendingNode):
+            return node
+        if node.node is None:
+            term, scope = node.term, node.scope
+            while isinstance(term, (Shared, Described, Distinct, Label, Tempered, Rules)):
+                if isinstance(term, Rules):
+                    scope, term = _RuleScope(dict(term.rules), scope), term.body
+                else:  # what is shared is closed, so it is one node in all scopes
+                    scope, term = None if isinstance(term, Shared) else scope, term.item
+            node.node = self._made(term, scope)
+        return node.node
+
+    def children(self, node: GraphNode) -> tuple[GraphNode, ...]:
+        """The unfolded nodes that the meaning of an unfolded ``node`` is made from."""
+        match node:
+            case Pair(head=head, tail=tail):
+                inner: tuple[GraphNode, ...] = (head, tail)
+            case Either(items=items) | Both(items=items):
+                inner = items
+            case Members():
+                inner = tuple(self.later(part, node.scope) for parts in node.parts() for part in parts)
+            case Repeated(item=item) | Not(item=item) | Captured(item=item) | JsonText(value=item):
+                inner = (item,)
+            case _:
+                inner = ()
+        return tuple(self.unfold(child) for child in inner)
+
+    def later(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
+        """The node of a term, unfolded when it is asked for."""
+        key = id(term), id(scope)
+        found = self._pending.get(key)
+        if found is None:
+            found = self._pending[key] = _PendingNode(term, scope)
+        return found
+
+    def members(self, term: Permutation, scope: _RuleScope | None, state: _PermutationState) -> Members:
+        """The node of what is left of a permutation."""
+        key = id(term), id(scope), state
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = Members(self, term, scope, state)
+        return found
+
+    def _made(self, term: Grammar, scope: _RuleScope | None) -> GraphNode:
+        make = _MAKERS.get(type(term))
+        if make is None:
+            raise GrammarError("captures", f"a term of type {type(term).__name__} has no meaning here")
+        return make(self, term, scope)
+
+    def _literal(self, term: Literal, scope: _RuleScope | None) -> GraphNode:
+        return Text(term.data.decode("latin-1"))
+
+    def _bytes(self, term: ByteClass, scope: _RuleScope | None) -> GraphNode:
+        return Characters(term.ranges, utf8=False, min=1, max=1)
+
+    def _characters(self, term: CharClass, scope: _RuleScope | None) -> GraphNode:
+        return Characters(term.ranges, utf8=True, min=1, max=1)
+
+    def _sequence(self, term: Sequence, scope: _RuleScope | None) -> GraphNode:
+        if not term.items:
+            return Text("")
+        node: GraphNode = self.later(term.items[-1], scope)
+        for item in reversed(term.items[:-1]):
+            node = Pair(self.later(item, scope), node)
+        return self.unfold(node)
+
+    def _choice(self, term: Choice, scope: _RuleScope | None) -> GraphNode:
+        return Either(tuple(self.later(item, scope) for item in term.items))
+
+    def _repeat(self, term: Repeat, scope: _RuleScope | None) -> GraphNode:
+        item = term.item
+        if isinstance(item, (ByteClass, CharClass)):
+            return Characters(item.ranges, utf8=isinstance(item, CharClass), min=term.min, max=term.max)
+        return Repeated(self.later(item, scope), term.min, term.max)
+
+    def _permutation(self, term: Permutation, scope: _RuleScope | None) -> GraphNode:
+        return self.members(term, scope, (frozenset(), 0, False))
+
+    def _reference(self, term: Reference, scope: _RuleScope | None) -> GraphNode:
+        bound = scope
+        while bound is not None and term.name not in bound.rules:
+            bound = bound.outer
+        if bound is None:
+            raise GrammarError(f"rule {term.name!r}", "no enclosing Rules binds this name")
+        return Either((self.later(bound.rules[term.name], bound),), recursive=True)
+
+    def _budget(self, term: Budget, scope: _RuleScope | None) -> GraphNode:
+        """The characters are counted; a text does not tell its tokens, so any number of those will do."""
+        item = self.later(term.item, scope)
+        if term.characters is None:
+            return self.unfold(item)
+        texts = Characters(((0, MAX_CODE_POINT),), utf8=True, min=0, max=term.characters)
+        return Both((item, texts))
+
+    def _intersection(self, term: Intersection, scope: _RuleScope | None) -> GraphNode:
+        return Both(tuple(self.later(item, scope) for item in term.items))
+
+    def _complement(self, term: Complement, scope: _RuleScope | None) -> GraphNode:
+        return Not(self.later(term.item, scope))
+
+    def _capture(self, term: Capture, scope: _RuleScope | None) -> GraphNode:
+        return Captured(term.name, self.later(term.item, scope))
+
+    def _json_string(self, term: JsonString, scope: _RuleScope | None) -> GraphNode:
+        return JsonText(self.later(term.value, scope))
+
+    def _special_token(self, term: SpecialToken, scope: _RuleScope | None) -> GraphNode:
+        ids = (
+            [term.token]
+            if isinstance(term.token, int)
+            else [token for token, text in self._special.items() if text == term.token]
+        )
+        if term.or_text and not ids:
+            return Text(str(term.token).encode().decode("latin-1"))
+        return Special(frozenset(chr(SPECIAL_BASE + token) for token in ids))
+
+    def _token_set(self, term: TokenSet, scope: _RuleScope | None) -> GraphNode:
+        named = {token for token in term.tokens if isinstance(token, str)}
+        ids = [token for token in term.tokens if not isinstance(token, str)]
+        ids += [token for token, text in self._special.items() if text in named]
+        ranges = tuple((token, token) if isinstance(token, int) else token for token in ids)
+        return TokenOf(ranges, is_excluded=term.is_excluded)
+
+
+_MAKERS: Final[dict[type[Grammar], Callable[..., GraphNode]]] = {
+    Literal: Linker._literal,
+    ByteClass: Linker._bytes,
+    CharClass: Linker._characters,
+    Sequence: Linker._sequence,
+    Choice: Linker._choice,
+    Repeat: Linker._repeat,
+    Permutation: Linker._permutation,
+    Reference: Linker._reference,
+    Intersection: Linker._intersection,
+    Budget: Linker._budget,
+    Complement: Linker._complement,
+    Capture: Linker._capture,
+    JsonString: Linker._json_string,
+    SpecialToken: Linker._special_token,
+    TokenSet: Linker._token_set,
+}

@@ -1,0 +1,222 @@
+"""A branch, one of several sequences that are written side by side, and the masks of the states that branches reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.potentials import Hypothesis
+from structgen.decode.step.context import Context
+from structgen.decode.step.distribution import allowed_ids
+from structgen.decode.step.result import FinishReason, Step
+
+if TYPE_CHECKING:
+    from structgen.engine import Matcher, Vocabulary
+    from structgen.models.protocol import Logits
+
+__all__ = ["Branch", "MaskCache"]
+
+_MAX_CACHED: Final = 1024
+
+
+@final
+class MaskCache:
+    """The masks of one run.
+
+    Stopping is one choice: of several EOS ids the lowest that is allowed stands for it.
+
+    Attributes:
+        asked: how often a matcher was asked about one token.
+        filled: how many rows were filled.
+        time_s: seconds that was spent on masks and answers.
+
+    Args:
+        vocabulary: of the constraint.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.asked = 0
+        self.filled = 0
+        self.time_s = 0.0
+        self._size = vocabulary.size
+        self._eos = np.array(sorted(vocabulary.eos), dtype=np.intp)
+        self._stops = frozenset(vocabulary.eos)
+        self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        self._rows: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._guessed: dict[tuple[int, int], NDArray[np.int32]] = {}
+
+    def allowed(
+        self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
+    ) -> NDArray[np.intp]:
+        """The tokens that are allowed where a matcher stands, ascending, one EOS id for the stop.
+
+        Args:
+            matcher: stays as it is.
+            remaining: of the budget.
+            forbidding: a row without other tokens that are forbidden; None for none.
+        """
+        began = perf_counter()
+        if remaining <= 0:
+            ids = self._eos[: int(matcher.is_accepting)]
+        else:
+            row = self._filled(matcher, remaining)
+            ids = allowed_ids(self._with_one_stop(row if forbidding is None else row & forbidding), self._size)
+        self.time_s += perf_counter() - began
+        return ids
+
+    def guessing(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        """What is allowed where a matcher stands, with every EOS id, for those that guess; read-only.
+
+        ``knows`` knows nothing of it, since what is drawn must not depend on guesses; who needs the mask later finds it
+        filled.
+
+        Args:
+            matcher: stays as it is.
+            remaining: of the budget; not spent.
+        """
+        began = perf_counter()
+        key = _mask_key(matcher, remaining)
+        row = None if key is None else self._rows.get(key, self._guessed.get(key))
+        if row is None:
+            row = self._fill(matcher, remaining)
+            if key is not None:
+                if len(self._guessed) >= _MAX_CACHED:
+                    self._guessed.clear()
+                self._guessed[key] = row
+        row = row.view()
+        row.flags.writeable = False
+        self.time_s += perf_counter() - began
+        return row
+
+    @cached_property
+    def all_ids(self) -> NDArray[np.intp]:
+        """Every token, one EOS id for the stop."""
+        return np.setdiff1d(np.arange(self._size, dtype=np.intp), self._eos[1:], assume_unique=True)
+
+    def knows(self, matcher: Matcher, remaining: int) -> bool:
+        """Whether ``allowed`` need not fill a mask."""
+        if remaining <= 0:
+            return True
+        key = _mask_key(matcher, remaining)
+        return key is not None and key in self._rows
+
+    def accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
+        """Whether a token is allowed: as ``allowed``, without a mask."""
+        began = perf_counter()
+        self.asked += 1
+        answer = self._accepts(matcher, remaining, token)
+        self.time_s += perf_counter() - began
+        return answer
+
+    def goes_on(self, matcher: Matcher) -> bool:
+        """Whether the grammar, without the budget, allows anything but the stop."""
+        matcher.fill_mask(self._row)
+        ids = allowed_ids(self._row[0], self._size)
+        return bool((~np.isin(ids, self._eos)).any())
+
+    def clear(self) -> None:
+        """Forget all masks."""
+        self._rows.clear()
+        self._guessed.clear()
+
+    def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        """The row of the constraint and the budget, which is not spent."""
+        key = _mask_key(matcher, remaining)
+        known = None if key is None else self._rows.get(key)
+        if known is not None:
+            return known
+        self.filled += 1
+        row = None if key is None else self._guessed.pop(key, None)
+        if row is None:
+            row = self._fill(matcher, remaining)
+        if key is not None:
+            if len(self._rows) >= _MAX_CACHED:
+                self._rows.clear()
+            self._rows[key] = row
+        return row
+
+    def _fill(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        if matcher.needs_budget_mask(remaining):
+            matcher.fill_mask_within(self._row, 0, remaining)
+        else:
+            matcher.fill_mask(self._row)
+        row: NDArray[np.int32] = self._row[0].copy()
+        return row
+
+    def _with_one_stop(self, row: NDArray[np.int32]) -> NDArray[np.int32]:
+        """A row in which at most one EOS id is allowed."""
+        if len(self._eos) < 2:
+            return row
+        words = row.view(np.uint32)
+        held = [token for token in self._eos.tolist() if int(words[token // 32]) >> token % 32 & 1]
+        if len(held) < 2:
+            return row
+        words = words.copy()
+        for token in held[1:]:
+            words[token // 32] ^= np.uint32(1 << token % 32)
+        return words.view(np.int32)
+
+    def _accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
+        if token in self._stops:
+            return bool(matcher.is_accepting)
+        if remaining <= 0:
+            return False
+        if not matcher.needs_budget_mask(remaining):
+            count: int = matcher.validate([token])
+            return count == 1
+        if not matcher.accept(token):
+            return False
+        needed: int | None = matcher.min_tokens()
+        matcher.rollback(1)
+        return needed is not None and needed < remaining
+
+
+def _mask_key(matcher: Matcher, remaining: int) -> tuple[int, int] | None:
+    """What the mask depends on: the state, and the budget where that matters; None where it depends on more."""
+    state = matcher.mask_id
+    return None if state is None else (state, remaining if matcher.needs_budget_mask(remaining) else -1)
+
+
+class StepPath(NamedTuple):
+    """Steps, the last first."""
+
+    before: StepPath | None
+    step: Step
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Branch:
+    """One sequence.
+
+    Attributes:
+        hypothesis: its tokens.
+        matcher: where they stand in the grammar.
+        context: the prompt and the tokens in front of the model; None once it is finished, or without a cache.
+        log_p: the model's log-probability of the tokens, and of the stop where it is finished.
+        score: what the potentials say of it: of a beginning, or once it is finished of the complete output.
+        finish_reason: None for as long as it is not finished.
+        logits: what the model says after it, where that is known already.
+    """
+
+    hypothesis: Hypothesis
+    matcher: Matcher
+    context: Context | None
+    log_p: float
+    score: float
+    finish_reason: FinishReason | None = None
+    path: StepPath | None = None
+    logits: Logits | None = None
+
+    def steps(self) -> list[Step]:
+        """The steps that led here."""
+        steps, path = [], self.path
+        while path is not None:
+            steps.append(path.step)
+            path = path.before
+        return steps[::-1]

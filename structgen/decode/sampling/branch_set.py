@@ -1,0 +1,555 @@
+"""Sequences that are written side by side, their forward passes together.
+
+Particles with the same tokens are one branch, with one cache, one mask and one next-token distribution.  A branch that
+goes on in several ways splits: one of them takes over its cache and the others copy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.potentials import Questions, as_potential
+from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
+from structgen.decode.sampling.joint_draft import BranchDrafts, Growing
+from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
+from structgen.decode.sampling.shared_pass import ContextPool, Passes
+from structgen.decode.step.budget import check_start
+from structgen.decode.step.context import Context
+from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
+from structgen.decode.step.logits_row import on_host
+from structgen.decode.step.result import FinishReason, Result, Stats, Step
+from structgen.errors import GenerationError
+
+if TYPE_CHECKING:
+    from structgen.decode.potentials import Potential
+    from structgen.decode.potentials.lifted import Score
+    from structgen.decode.sampling.ngram_lookahead import Expectation
+    from structgen.decode.sampling.protocol import SequenceSampler
+    from structgen.decode.speculative.speculation import Speculation
+    from structgen.decode.step.result import DraftStats
+    from structgen.engine import Constraint
+    from structgen.models.protocol import Logits
+
+__all__ = ["Branches", "run_sampler"]
+
+
+@final
+class Branches:
+    """The branches of one run, and what they cost.
+
+    Use it in a ``with`` statement, or close it, to free the caches.
+
+    Attributes:
+        problem: what is sampled.
+        questions: its potentials, asked.
+        masks: what its constraint allows.
+        expectation: what is expected of beginnings, for laws to propose tokens by; None for nothing.
+
+    Args:
+        problem: see above.
+        context: the prompt in a context that may have it cached; it is forked, not used.
+        speculation: how to guess what branches that grow together take; None not to.
+    """
+
+    def __init__(
+        self, problem: Problem, context: Context | None = None, *, speculation: Speculation | None = None
+    ) -> None:
+        self.problem = problem
+        self.questions = Questions(problem.potentials)
+        self.masks = MaskCache(problem.constraint.vocabulary)
+        self.expectation: Expectation | None = None
+        self._vocabulary = problem.constraint.vocabulary
+        self._eos = np.array(sorted(self._vocabulary.eos), dtype=np.intp)
+        self._stops = frozenset(self._vocabulary.eos)
+        self._passes = Passes(problem.model, self._vocabulary.size)
+        self._drafts: BranchDrafts | None = None
+        if speculation is not None:
+            self._drafts = BranchDrafts(speculation, problem, self.masks, is_packed=self._passes.is_packed)
+        self._open: set[Context] = set()
+        self._base = None if context is None else context.fork()
+        self._base_logits: Logits | None = None
+        self._pool = ContextPool(lambda: self._prompted()[0], len(problem.prompt))
+        self._sampled = 0
+        self._began = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all caches; results stay."""
+        if self._drafts is not None:
+            self._drafts.close()
+        for context in self._open:
+            context.close()
+        self._open.clear()
+        if self._base is not None:
+            self._base.close()
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes so far; one that several branches share counts once."""
+        return self._passes.count
+
+    @property
+    def drafts(self) -> DraftStats | None:
+        """What drafts brought so far; None where there are none."""
+        return None if self._drafts is None else self._drafts.stats()
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that were added to branches, stops included."""
+        return self._sampled
+
+    @property
+    def asked(self) -> int:
+        """How often potentials were asked, and the matcher about single tokens."""
+        return self.masks.asked + sum(self.questions.asked.values())
+
+    @property
+    def verdict(self) -> str:
+        """Who forbade what, for messages."""
+        return self.questions.culprits()
+
+    def samples(
+        self,
+        found: Iterable[Sample],
+        *,
+        particles: int,
+        lossless: bool = False,
+        log_evidence: float | None = None,
+        standard_error: float | None = None,
+        remark: str = "",
+        history: Sequence[Round] = (),
+    ) -> Samples:
+        """What a run came to, with what it cost so far.
+
+        Args:
+            found: see ``Samples``, as the others.
+            particles: how many were drawn.
+            lossless: whether the weights are those of the target.
+            log_evidence: where it is estimated.
+            standard_error: of it.
+            remark: said before who forbade what.
+            history: the rounds.
+        """
+        return Samples(
+            samples=tuple(found),
+            lossless=lossless,
+            log_evidence=log_evidence,
+            standard_error=standard_error,
+            particles=particles,
+            forwards=self.forwards,
+            tokens=self.sampled,
+            asked=self.asked,
+            verdict=f"{remark}; {self.verdict}" if remark else self.verdict,
+            masks=self.masks.filled,
+            history=tuple(history),
+            drafts=self.drafts,
+        )
+
+    @property
+    def has_eos(self) -> bool:
+        """Whether a token ends the output."""
+        return bool(self._stops)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the model runs several sequences in one forward pass."""
+        return self._passes.is_packed
+
+    def is_stop(self, token: int) -> bool:
+        """Whether ``token``, one of a law, stands for the stop."""
+        return token in self._stops or token == BARE_END
+
+    def root(self) -> Branch:
+        """Return a new branch, with nothing but what stands already.
+
+        Raises:
+            GenerationError: the potentials forbid every output.
+        """
+        problem = self.problem
+        hypothesis = problem.beginning()
+        score = self.questions.prefix(hypothesis)
+        if score == -np.inf:
+            raise GenerationError(
+                "potentials",
+                "they forbid every output",
+                evidence=f"prefix gives -inf for {hypothesis!r}; {self.questions.culprits()}",
+                remedy="loosen the potential that forbids it",
+            )
+        matcher = problem.constraint.matcher()
+        for token in problem.begun:
+            if not matcher.accept(token):
+                raise GenerationError("matcher", f"it refuses token {token}, which the output begins with")
+        context, logits = self._prompted() if self._drafts is None else (self._unprompted(), None)
+        return Branch(hypothesis, matcher, context, 0.0, score, logits=logits)
+
+    def remaining(self, branch: Branch) -> int:
+        """Tokens that are left of the budget."""
+        return self.problem.max_tokens - len(branch.hypothesis.tokens)
+
+    def logits(self, branches: Sequence[Branch], counts: Sequence[int] = ()) -> list[Logits]:
+        """Run what is pending of branches that are not finished through the model; ``[V]`` after each.
+
+        Args:
+            branches: all that grow together.
+            counts: how many next tokens are drawn after each; then what may follow is looked at in the same passes, and
+                those that told it are not run again.  None looks at nothing.
+        """
+        pending = [branch for branch in branches if branch.logits is None]
+        if any(branch.context is None for branch in pending):
+            raise ValueError("a finished branch has no law")
+        if self._drafts is not None and counts:
+            self._run_ahead(self._drafts, branches, counts)
+        else:
+            rows = self._passes.run([branch.context for branch in pending if branch.context is not None])
+            for branch, row in zip(pending, rows, strict=True):
+                branch.logits = row
+        return [branch.logits for branch in branches if branch.logits is not None]
+
+    def logits_at(self, branches: Sequence[Branch]) -> list[Logits]:
+        """Run branches that ``grown`` made, or the root; ``[V]`` after each, which the branches do not keep."""
+        skipped = len(self.problem.begun)
+        pending = [branch for branch in branches if branch.logits is None]
+        paths = [branch.hypothesis.tokens[skipped:] for branch in pending]
+        rows = iter(self._passes.run(self._pool.placed([path for path in paths if path])))
+        found = iter([next(rows) if path else self._prompt_law() for path in paths])
+        return [next(found) if branch.logits is None else branch.logits for branch in branches]
+
+    def allowed(self, branch: Branch) -> NDArray[np.intp]:
+        """The tokens that the constraint, the budget and the masks of potentials allow next, ascending.
+
+        One EOS id stands for the stop.  There is none, and no other, where a vocabulary without EOS ends the output.
+        """
+        remaining = self.remaining(branch)
+        asked = self.questions.any and remaining > 0
+        forbidding = self.questions.allowed(branch.hypothesis) if asked else None
+        return self.masks.allowed(branch.matcher, remaining, forbidding)
+
+    def law(
+        self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None, *, tilted: bool = True
+    ) -> Distribution:
+        """What may come next.
+
+        Args:
+            branch: not finished.
+            logits: after it, ``[V]``.
+            ids: among which tokens, one EOS id at most; None is ``allowed(branch)``.
+            tilted: whether tokens are to be drawn, by what potentials and the look-ahead can tell of all at once.
+                Searches that look at ``log_p`` alone need not ask them.
+
+        Raises:
+            GenerationError: the logits are not usable, or a potential is not.
+
+        Complexity: O(V).
+        """
+        ids = self.allowed(branch) if ids is None else ids
+        if not len(ids) and self.ends_here(branch):
+            return Distribution.bare_end()
+        total = log_mass(logits)
+        log_p = np.subtract(logits[ids], total, dtype=np.float64)
+        weights = self.questions.logw_next(branch.hypothesis) if tilted and self.questions.any else None
+        tilt = None if weights is None else weights[ids]
+        stop = self._stop_among(ids)
+        if stop is not None and len(self._eos) > 1:
+            eos = np.subtract(logits[self._eos], total, dtype=np.float64)
+            log_p[stop] = min(log_mass(eos), 0.0)  # rounding
+            if weights is not None and tilt is not None and log_p[stop] > -np.inf:
+                tilt[stop] = log_mass(eos + weights[self._eos]) - log_p[stop]
+        if tilted and self.expectation is not None:
+            expected = self.expectation.tilts(branch, ids, log_p)
+            tilt = expected if tilt is None else tilt + expected
+        return Distribution.of(ids.astype(np.int32), log_p, stop=None if stop is None else int(ids[stop]), tilt=tilt)
+
+    def ends_here(self, branch: Branch) -> bool:
+        """Whether the output ends where nothing may follow: only without EOS, which would have to be drawn."""
+        return not self._stops and branch.matcher.is_accepting
+
+    def admits(self, branch: Branch, token: int) -> bool:
+        """Whether the potentials allow ``token``, which the constraint allows."""
+        if not self.questions.any:
+            return True
+        if self.is_stop(token):
+            return self.questions.complete(branch.hypothesis) > -np.inf
+        hypothesis = branch.hypothesis.extended(token)
+        if self.questions.prefix(hypothesis) > -np.inf:
+            return True
+        if self.questions.tests_more:
+            matcher = branch.matcher.fork()
+            if matcher.accept(token) and matcher.is_accepting:
+                self.questions.test_forbidden(hypothesis)
+        return False
+
+    def knows_mask(self, branch: Branch) -> bool:
+        """Whether ``allowed`` need not fill a mask."""
+        return self.masks.knows(branch.matcher, self.remaining(branch))
+
+    def accepts(self, branch: Branch, token: int) -> bool:
+        """Whether the constraint and the budget allow ``token``: as ``allowed``, without a mask."""
+        return self.masks.accepts(branch.matcher, self.remaining(branch), token)
+
+    def take(self, branch: Branch, law: Distribution, indices: Sequence[int]) -> list[Branch]:
+        """Go on with several choices of a law; ``branch`` is used up.
+
+        Args:
+            branch: not finished.
+            law: of what may come after it.
+            indices: into the law, no two alike.
+
+        Returns:
+            A branch for each index.
+
+        Raises:
+            GenerationError: as ``split``.
+        """
+        if law.ends and indices:
+            return [self.finish(branch)]
+        return self.split(branch, [law.step(index) for index in indices], [float(law.log_p[at]) for at in indices])
+
+    def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
+        """Go on in several ways; ``branch`` is used up.
+
+        Args:
+            branch: not finished.
+            steps: each the next token, or the stop; no two alike.
+            log_ps: the model's log-probability of each.
+
+        Raises:
+            GenerationError: the matcher refuses a token that its own mask allows.
+        """
+        if branch.context is None:
+            raise ValueError("a finished branch cannot go on")
+        context = branch.context
+        contexts = self._contexts(branch, sum(step.token is not None for step in steps))
+        if self._drafts is not None:
+            going_on = [
+                (step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None
+            ]
+            self._drafts.split(context, going_on, contexts[::-1])
+        self._sampled += len(steps)
+        return [
+            self._finished(branch, step, log_p)
+            if step.token is None
+            else self._grown(branch, step, log_p, contexts.pop())
+            for step, log_p in zip(steps, log_ps, strict=True)
+        ]
+
+    def grown(self, branch: Branch, law: Distribution, token: int, log_p: float) -> Branch:
+        """Go on without a cache, for searches that come back to many beginnings; ``branch`` stays as it is.
+
+        Args:
+            branch: not finished, without a cache.
+            law: of what may come after it; it may be blank.
+            token: one of the law's.
+            log_p: the model's log-probability of it.
+        """
+        if law.ends:
+            return self.finish(branch)
+        self._sampled += 1
+        step = law.step_of(token, log_p)
+        return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
+
+    def finish(self, branch: Branch) -> Branch:
+        """End a branch without EOS; it is used up."""
+        self.drop(branch)
+        score = self.questions.complete(branch.hypothesis)
+        return Branch(branch.hypothesis, branch.matcher, None, branch.log_p, score, "stop", branch.path)
+
+    def drop(self, branch: Branch) -> None:
+        """Give up a branch."""
+        if branch.context is not None:
+            if self._drafts is not None:
+                self._drafts.drop(branch.context)
+            self._open.discard(branch.context)
+            branch.context.close()
+            branch.context = None
+
+    def copy(self, branch: Branch) -> Branch:
+        """Return the same branch once more."""
+        context = None
+        if branch.context is not None:
+            context = branch.context.fork()
+            self._open.add(context)
+        return Branch(
+            branch.hypothesis,
+            branch.matcher.fork(),
+            context,
+            branch.log_p,
+            branch.score,
+            branch.finish_reason,
+            branch.path,
+            branch.logits,
+        )
+
+    def result(self, branch: Branch) -> Result:
+        """The output of a finished branch, with what the whole run cost so far."""
+        if branch.finish_reason is None:
+            raise ValueError("the branch is not finished")
+        steps = tuple(branch.steps())
+        tokens = branch.hypothesis.tokens
+        forced = sum(step.forced for step in steps if step.token is not None)
+        elapsed = perf_counter() - self._began
+        drafts = self.drafts
+        stats = Stats(
+            prompt_tokens=len(self.problem.prompt),
+            tokens=len(tokens),
+            forced=forced,
+            sampled=len(tokens) - forced,
+            drafted=0 if drafts is None else drafts.drafted,
+            accepted=0 if drafts is None else drafts.accepted,
+            forwards=self._passes.count,
+            time_mask_s=self.masks.time_s,
+            time_model_s=self._passes.time_s,
+            time_other_s=max(elapsed - self._passes.time_s - self.masks.time_s, 0.0),
+            drafts=drafts,
+        )
+        return Result(
+            data=branch.hypothesis.data,
+            tokens=tokens,
+            steps=steps,
+            stats=stats,
+            finish_reason=branch.finish_reason,
+            grammar=self.problem.constraint.grammar,
+            vocabulary=self._vocabulary,
+        )
+
+    def _stop_among(self, ids: NDArray[np.intp]) -> int | None:
+        """The place of the stop."""
+        for at, token in zip(np.searchsorted(ids, self._eos).tolist(), self._eos.tolist(), strict=True):
+            if at < len(ids) and ids[at] == token:
+                return int(at)
+        return None
+
+    def _run_ahead(self, drafts: BranchDrafts, branches: Sequence[Branch], counts: Sequence[int]) -> None:
+        """Give every branch its law: from what was looked at, else by passes that look ahead."""
+        pending: list[tuple[Branch, Growing]] = []
+        ready: list[Growing] = []
+        for branch, count in zip(branches, counts, strict=True):
+            if branch.context is None:
+                continue
+            growing = Growing(branch.context, branch.matcher, self.remaining(branch), count)
+            if branch.logits is None:
+                branch.logits = next(map(on_host, branch.context.known(1)), None)
+            if branch.logits is None:
+                pending.append((branch, growing))
+            else:
+                ready.append(growing)
+        drafts.spare(len(ready), len(pending))
+        if not pending:
+            return
+        growing_now = [growing for _, growing in pending]
+        trees = drafts.propose(growing_now, ready)
+        before = self._passes.time_s
+        rows = self._passes.run(
+            [growing.context for growing in growing_now],
+            [tree.token_tree() if len(tree) else None for tree in trees],
+        )
+        for (branch, _), row in zip(pending, rows, strict=True):
+            branch.logits = row
+        drafts.observe(growing_now, trees, rows, self._passes.time_s - before)
+
+    def _prompt(self) -> Context:
+        """The context with the prompt that others are forked from."""
+        if self._base is None:
+            self._base = Context(self.problem.model, self.problem.prompt)
+        return self._base
+
+    def _unprompted(self) -> Context:
+        """A context with the prompt, which is run with what is looked at behind it."""
+        context = self._prompt().fork()
+        self._open.add(context)
+        context.prepare()
+        return context
+
+    def _prompt_law(self) -> Logits:
+        """What the model says after the prompt; all of it is in front of the model then."""
+        if self._base_logits is None:
+            base = self._prompt()
+            base.prepare()
+            (self._base_logits,) = self._passes.run([base])
+        return self._base_logits
+
+    def _prompted(self) -> tuple[Context, Logits]:
+        """A context with the prompt, all of it in front of the model, and what the model says then."""
+        law = self._prompt_law()
+        context = self._prompt().fork()
+        self._open.add(context)
+        return context, law
+
+    def _contexts(self, branch: Branch, count: int) -> list[Context]:
+        """As many contexts with what ``branch`` holds, its own last."""
+        if branch.context is None or count == 0:
+            self.drop(branch)
+            return []
+        copies = [branch.context.fork() for _ in range(count - 1)]
+        self._open.update(copies)
+        own = branch.context
+        branch.context = None
+        return [own, *copies]
+
+    def _grown(self, branch: Branch, step: Step, log_p: float, context: Context | None) -> Branch:
+        if step.token is None:
+            raise ValueError("a stop adds no token")
+        matcher = branch.matcher.fork()
+        if not matcher.accept(step.token):
+            raise GenerationError("matcher", f"it refuses token {step.token}, which its own mask allows")
+        if context is not None:
+            context.append([step.token])
+        hypothesis = branch.hypothesis.extended(step.token)
+        score = self.questions.prefix(hypothesis) if self.questions.any else 0.0
+        return Branch(hypothesis, matcher, context, branch.log_p + log_p, score, path=StepPath(branch.path, step))
+
+    def _finished(self, branch: Branch, step: Step, log_p: float) -> Branch:
+        score = self.questions.complete(branch.hypothesis) if self.questions.any else 0.0
+        is_cut = self.remaining(branch) <= 0 and self.masks.goes_on(branch.matcher)
+        reason: FinishReason = "length" if is_cut else "stop"
+        return Branch(
+            branch.hypothesis,
+            branch.matcher,
+            None,
+            branch.log_p + log_p,
+            score,
+            reason,
+            StepPath(branch.path, step),
+        )
+
+
+def run_sampler(
+    sampler: SequenceSampler,
+    context: Context,
+    constraint: Constraint,
+    *,
+    potentials: Sequence[Potential | Constraint | Score] = (),
+    max_tokens: int,
+    generator: np.random.Generator,
+    begun: tuple[int, ...] = (),
+    speculation: Speculation | None = None,
+) -> Samples:
+    """As ``sample``, after the tokens of a context, which stays as it is.
+
+    Args:
+        sampler: see ``sample``.
+        context: the prompt, at least one token, and what is written already.
+        constraint: see ``sample``.
+        potentials: see ``sample``.
+        max_tokens: see ``sample``; what is written already counts.
+        generator: the randomness.
+        begun: tokens of the output that stand already; the context ends with them.
+        speculation: how to guess tokens; None not to.
+
+    Raises:
+        GenerationError, BudgetError, VocabularyError: as ``sample``.
+    """
+    check_start(context.model, len(context) - len(begun), constraint, max_tokens)
+    asked = tuple(as_potential(each) for each in potentials)
+    problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
+    with Branches(problem, context, speculation=speculation) as branches:
+        return sampler.run(branches, generator)

@@ -1,0 +1,377 @@
+"""Drafts for sequences that are written side by side, and the trees that their passes have explored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+import numpy as np
+
+from structgen.decode.sampling.joint_source import DICTATED, AutoParticles, DictatedText, Outlook, joint_depth, outlook
+from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, merged_tree
+from structgen.decode.speculative.drafter import DraftState, DraftTask, GuardedDrafting, Verified
+from structgen.decode.speculative.grammar_walk import grammar_filtered
+from structgen.decode.speculative.rounds import position_kind
+from structgen.decode.speculative.tree_pruning import pruned_tree
+from structgen.decode.step.result import DraftStats, SourceStats
+from structgen.decode.step.sampler import Multinomial
+from structgen.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branch import MaskCache
+    from structgen.decode.sampling.protocol import Problem
+    from structgen.decode.speculative.cost import CostModel
+    from structgen.decode.speculative.speculation import Speculation
+    from structgen.decode.step.context import Context
+    from structgen.engine import Matcher
+    from structgen.models.protocol import Logits
+
+__all__ = ["BranchDrafts", "ExploredTrees", "Growing", "TreePosition"]
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _ExploredTree:
+    """A tree that was looked at.
+
+    Attributes:
+        tree: what was run.
+        taken: the nodes that some sequence took.
+        heights: of each node how many more tokens the tree has behind it, at the most.
+    """
+
+    tree: DraftTree
+    taken: set[int] = field(default_factory=set)
+    heights: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heights = [0] * len(self.tree)
+        for node in range(len(self.tree) - 1, -1, -1):
+            parent = self.tree.parents[node]
+            if parent != ROOT:
+                self.heights[parent] = max(self.heights[parent], self.heights[node] + 1)
+
+    def depth_taken(self) -> int:
+        """How many tokens of it some sequence took, one behind the other."""
+        return max((len(self.tree.path(node)) for node in self.taken), default=0)
+
+
+class TreePosition(NamedTuple):
+    """Where a sequence stands in the tree that was looked at last behind it or its beginning."""
+
+    looked: _ExploredTree
+    node: int
+
+    @property
+    def tree(self) -> DraftTree:
+        """The tree."""
+        return self.looked.tree
+
+    @property
+    def height(self) -> int:
+        """How many tokens the longest path has that goes on from here."""
+        heights = self.looked.heights
+        return 1 + max(heights, default=-1) if self.node == ROOT else heights[self.node]
+
+
+@final
+class ExploredTrees:
+    """All of them.  Sequences that split stay in the same tree, each at its own place."""
+
+    def __init__(self) -> None:
+        self._all: list[_ExploredTree] = []
+        self._places: dict[Context, TreePosition] = {}
+
+    def look(self, context: Context, tree: DraftTree) -> None:
+        """A pass looked at ``tree`` behind a sequence."""
+        self._all.append(_ExploredTree(tree))
+        self._places[context] = TreePosition(self._all[-1], ROOT)
+
+    def leave(self, context: Context) -> None:
+        """A sequence goes on outside of its tree, or no more."""
+        self._places.pop(context, None)
+
+    def height(self, context: Context) -> int:
+        """How far the tree goes on that a sequence stands in."""
+        place = self._places.get(context)
+        return 0 if place is None else place.height
+
+    def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
+        """A sequence goes on with each of ``tokens``; return where it stood.
+
+        Args:
+            context: that of the sequence, which one of ``children`` may be.
+            tokens: none twice.
+            children: the contexts that go on with them.
+        """
+        place = self._places.pop(context, None)
+        if place is not None:
+            for token, child in zip(tokens, children, strict=True):
+                node = place.tree.child(place.node, token)
+                if node is not None:
+                    place.looked.taken.add(node)
+                    self._places[child] = TreePosition(place.looked, node)
+        return place
+
+    def sources(self) -> dict[str, SourceStats]:
+        """What each drafter brought; tokens that several sequences took count once."""
+        drafted = Counter(source for each in self._all for source in each.tree.sources)
+        taken = Counter(each.tree.sources[node] for each in self._all for node in each.taken)
+        return {name: SourceStats(count, taken[name]) for name, count in sorted(drafted.items())}
+
+    def lengths(self) -> dict[int, int]:
+        """How many trees were followed how far."""
+        return dict(sorted(Counter(each.depth_taken() for each in self._all).items()))
+
+
+_DRAFT_STREAM: Final = 1
+_MAX_PENDING_ROWS: Final = 64
+"""A prompt has more rows than this; what one more adds then, a model of costs need not tell."""
+
+
+class Growing(NamedTuple):
+    """A sequence that is being written.
+
+    Attributes:
+        context: the prompt and the sequence.
+        matcher: where it stands in the grammar.
+        remaining: tokens that are left of its budget.
+        particles: how many it stands for.
+    """
+
+    context: Context
+    matcher: Matcher
+    remaining: int
+    particles: int
+
+
+class _TokenPasses(NamedTuple):
+    """Passes for one more token.
+
+    Attributes:
+        passes: how many.
+        needed: rows that each of them had to run, on average.
+        rows: rows that it ran.
+        seconds: of all of them.
+    """
+
+    passes: int
+    needed: float
+    rows: float
+    seconds: float
+
+
+@final
+class BranchDrafts:
+    """The guesses for the sequences of one run.
+
+    Each has a ``Drafting`` of its own, which begins when it is first asked and goes along with the context.
+
+    Args:
+        speculation: how to guess.
+        problem: what is sampled.
+        masks: of the run.
+        is_packed: whether one pass runs all sequences that need one.
+    """
+
+    def __init__(self, speculation: Speculation, problem: Problem, masks: MaskCache, *, is_packed: bool) -> None:
+        self._speculation = speculation
+        self._asks_for = 1 if isinstance(speculation.drafter, AutoParticles) else None  # the most particles
+        self._cost = speculation.cost_of(problem.model)
+        self._masks = masks
+        self._is_packed = is_packed
+        generator = np.random.Generator(np.random.PCG64([0, _DRAFT_STREAM]))
+        prompt_tokens = len(problem.prompt) - len(problem.begun)
+        self._task = DraftTask(problem.constraint, Multinomial(), prompt_tokens, generator)
+        self._dictated = DictatedText(problem.constraint)
+        self._draftings: dict[Context, GuardedDrafting] = {}
+        self._looked = ExploredTrees()
+        self._passes = 0
+        self._saved = 0
+        self._needed = 0  # rows that are run in any case
+        self._runs: list[_TokenPasses] = []
+        self._time = 0.0
+
+    def propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
+        """Guess what follows sequences, for the passes that come now.
+
+        Args:
+            pending: what is run.
+            ready: what grows beside them and need not be run, for its law is known.
+        """
+        began = perf_counter()
+        self._needed = sum(len(each.context.unseen) for each in pending)
+        particles = sum(each.particles for each in (*pending, *ready))
+        asks = self._asks_for is None or particles <= self._asks_for
+        together = self._is_packed and particles > 1 and self._cost is not None
+        trees = self._all_guessed(pending, ready, asks=asks, together=together)
+        if self._cost is not None:
+            trees = self._worthwhile(self._cost, pending, trees, ready, together=together)
+        self._time += perf_counter() - began
+        return trees
+
+    def observe(
+        self, pending: Sequence[Growing], trees: Sequence[DraftTree], laws: Sequence[Logits], seconds: float
+    ) -> None:
+        """Take in what the passes told.
+
+        Args:
+            pending: what was run.
+            trees: what was looked at behind each, if the session could.
+            laws: of their next tokens.
+            seconds: that it took.
+        """
+        began = perf_counter()
+        looked = 0
+        for each, tree, law in zip(pending, trees, laws, strict=True):
+            context, ahead = each.context, each.context.ahead
+            self._looked.leave(context)
+            if ahead is None or not len(tree):
+                verified = Verified(len(context), DraftTree(), law[None])
+            else:
+                verified = Verified(len(context), tree, ahead.told)
+                self._looked.look(context, tree)
+                looked += len(tree)
+            drafting = self._draftings.get(context)
+            if drafting is not None:
+                drafting.observe(verified)
+        self._passes += looked > 0
+        passes = 1 if self._is_packed else len(pending)
+        self._runs.append(_TokenPasses(passes, self._needed / passes, (self._needed + looked) / passes, seconds))
+        self._time += perf_counter() - began
+
+    def spare(self, ready: int, pending: int) -> None:
+        """Of so many sequences laws were known, while so many others were to be run."""
+        self._saved += (not pending and ready > 0) if self._is_packed else ready
+
+    def split(self, context: Context, ways: Sequence[tuple[int, float]], children: Sequence[Context]) -> None:
+        """A sequence goes on in several ways.
+
+        Args:
+            context: that of the sequence, which one of ``children`` may be.
+            ways: tokens, none twice, each with its log-probability.
+            children: the contexts that go on with them.
+        """
+        place = self._looked.split(context, [token for token, _ in ways], children)
+        if place is not None:
+            self._dictated.learn(place.tree, place.node, ways)
+
+    def drop(self, context: Context) -> None:
+        """Guess no more for a sequence."""
+        self._looked.leave(context)
+        drafting = self._draftings.pop(context, None)
+        if drafting is not None:
+            drafting.close()
+
+    def close(self) -> None:
+        """The run is over."""
+        for drafting in self._draftings.values():
+            drafting.close()
+        self._draftings.clear()
+
+    def stats(self) -> DraftStats:
+        """What it came to: of all sequences together, tokens that several of them took counted once."""
+        return DraftStats(
+            passes=self._passes,
+            lengths=self._looked.lengths(),
+            sources=self._looked.sources(),
+            saved_forwards=self._saved,
+            saved_s=self._saved_seconds(),
+            time_draft_s=self._time,
+        )
+
+    def _all_guessed(
+        self, pending: Sequence[Growing], ready: Sequence[Growing], *, asks: bool, together: bool
+    ) -> list[DraftTree]:
+        """What is guessed of each; nothing where they need it together and of one of them nothing is known."""
+        trees: list[DraftTree] = []
+        if not together or all(self._looked.height(each.context) for each in ready):
+            for each in pending:
+                tree = self._guessed(each, asks=asks)
+                if together and not len(tree):
+                    break
+                trees.append(tree)
+        return trees if len(trees) == len(pending) else [DraftTree() for _ in pending]
+
+    def _guessed(self, each: Growing, *, asks: bool) -> DraftTree:
+        """What the drafter guesses and the grammar allows, and what the grammar dictates at the ends of it."""
+        if each.remaining <= 0 or (self._is_packed and not each.context.branches):
+            return DraftTree()
+        budget = self._speculation.budget
+        tree = DraftTree()
+        state = self._state(each) if asks else None
+        if state is not None:
+            tree = self._drafting(each.context).propose(each.context, state, budget)
+        if len(tree):
+            tree = merged_tree([tree])  # without laws: tokens are compared with what is taken, however they were found
+            tree.sources[:] = [self._source(source) for source in tree.sources]
+            tree = grammar_filtered(tree, each.matcher, remaining=each.remaining, budget=budget, forced=False)
+        self._dictated.extend(tree, each.matcher, remaining=each.remaining, budget=budget)
+        return tree
+
+    def _worthwhile(
+        self,
+        cost: CostModel,
+        pending: Sequence[Growing],
+        trees: Sequence[DraftTree],
+        ready: Sequence[Growing],
+        *,
+        together: bool,
+    ) -> list[DraftTree]:
+        """The parts of trees that are expected to pay."""
+        budget = self._speculation.budget
+        rows = [min(len(each.context.unseen), _MAX_PENDING_ROWS) for each in pending]
+        kept = [
+            pruned_tree(
+                tree, cost, budget, pending=sum(rows) if self._is_packed else own, branches=each.context.branches
+            )
+            for each, tree, own in zip(pending, trees, rows, strict=True)
+        ]
+        if not together:
+            return kept
+        outlooks = [outlook(tree, each.particles) for each, tree in zip(pending, kept, strict=True)]
+        for each in ready:  # for as long as the tree that told its law goes on
+            height = self._looked.height(each.context)
+            outlooks.append(Outlook([1.0] * height, [0] * height, each.particles))
+        depth = joint_depth(outlooks, cost, pending=sum(rows), budget=budget)
+        return [_cut(tree, depth) for tree in kept]
+
+    def _source(self, source: str) -> str:
+        """What a node of the drafter's tree counts as: nothing is taken without a law here, dictated or not."""
+        return DICTATED if source == FORCED else source or self._speculation.drafter.name
+
+    def _drafting(self, context: Context) -> GuardedDrafting:
+        drafting = self._draftings.get(context)
+        if drafting is None:
+            drafting = self._draftings[context] = GuardedDrafting(self._speculation.drafter, context, self._task)
+        return drafting
+
+    def _state(self, each: Growing) -> DraftState | None:
+        try:
+            mask = self._masks.guessing(each.matcher, each.remaining)
+        except LimitExceeded:  # there are samplers that never ask for a mask
+            return None
+        return DraftState(each.matcher.fork(), mask, each.remaining, position_kind(mask))
+
+    def _saved_seconds(self) -> float:
+        """What the passes that were not needed would have taken, less what drafts cost."""
+        if not self._saved or self._cost is None:
+            return -self._time
+        cost = self._cost
+        # The first run is over the prompt.
+        alone = [run.seconds / run.passes / cost.relative(round(run.rows)) for run in self._runs[1:] or self._runs]
+        wider = sum(
+            run.seconds * (1 - cost.relative(round(run.needed)) / cost.relative(round(run.rows))) for run in self._runs
+        )
+        return self._saved * float(np.median(alone)) - wider - self._time
+
+
+def _cut(tree: DraftTree, depth: int) -> DraftTree:
+    """The first ``depth`` tokens of every path."""
+    depths = tree.token_tree().depths()
+    if max(depths, default=-1) < depth:
+        return tree
+    return tree.kept(node for node, at in enumerate(depths) if at < depth)

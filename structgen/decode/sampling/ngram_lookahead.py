@@ -1,0 +1,256 @@
+"""The expected probability that text after a prefix stays in the language, by a byte n-gram model.
+
+Source: the function is the ``h`` of Doob's transform; as a twist of particle filters, N. Whiteley and A. Lee, "Twisted
+particle filters" (2014).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branch import Branch
+    from structgen.engine import Matcher, Vocabulary
+
+__all__ = ["END", "Expectation", "Lookahead", "NGram"]
+
+END: Final = 256
+"""The symbol after the last byte."""
+
+
+@final
+class NGram:
+    """Laws of the next byte, or the end, given the ``order - 1`` bytes before; immutable.
+
+    Counts of longer contexts are smoothed by those of shorter ones, and those of none by the uniform law over 257
+    symbols, so that nothing is impossible.  Without any text it is that uniform law: expectations under it count.
+
+    Source: I. Witten and T. Bell, "The zero-frequency problem" (1991), for the smoothing.
+
+    Args:
+        texts: with their weights.
+        order: bytes that hang together, the predicted one included; at least 1.
+
+    Raises:
+        ValueError: ``order`` is below 1, or a weight is negative.
+
+    Complexity: O(bytes * order) to make; O(order) for a law that was asked for before.
+    """
+
+    def __init__(self, texts: Iterable[tuple[bytes, float]] = (), *, order: int = 3) -> None:
+        if order < 1:
+            raise ValueError(f"NGram: order must be at least 1; found {order!r}")
+        self.order = order
+        self._counts: dict[bytes, dict[int, float]] = {}
+        for text, weight in texts:
+            if weight < 0:
+                raise ValueError(f"NGram: weights must not be negative; found {weight!r} for {text[:40]!r}")
+            for place, symbol in enumerate((*text, END)):
+                for length in range(min(order - 1, place) + 1):
+                    row = self._counts.setdefault(text[place - length : place], {})
+                    row[symbol] = row.get(symbol, 0.0) + weight
+        self._laws: dict[bytes, NDArray[np.float64]] = {}
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str | bytes], *, order: int = 3) -> NGram:
+        """Fit to complete outputs, for instance to what the model writes without a constraint."""
+        return cls(((text.encode() if isinstance(text, str) else text, 1.0) for text in texts), order=order)
+
+    @classmethod
+    def of_vocabulary(cls, vocabulary: Vocabulary, *, order: int = 2) -> NGram:
+        """Fit to the tokens of a vocabulary.
+
+        A token with id ``i`` counts ``1 / (i + 1)``: tokenizers number tokens as they merge them, frequent ones first,
+        and frequencies of words fall about so (Zipf's law).
+        """
+        return cls(((token, 1 / (index + 1)) for index, token in enumerate(vocabulary.tokens) if token), order=order)
+
+    def __repr__(self) -> str:
+        return f"<NGram of order {self.order}, {len(self._counts)} contexts>"
+
+    def context(self, data: bytes) -> bytes:
+        """What of ``data`` the next byte depends on."""
+        return data[len(data) - min(len(data), self.order - 1) :]
+
+    def law(self, context: bytes) -> NDArray[np.float64]:
+        """Probabilities of the bytes and of ``END`` after ``context``, ``[257]``; read only."""
+        known = self._laws.get(context)
+        if known is None:
+            known = self._laws[context] = self._smoothed(context)
+            known.flags.writeable = False
+        return known
+
+    def _smoothed(self, context: bytes) -> NDArray[np.float64]:
+        law = np.full(257, 1 / 257)
+        for start in range(len(context), -1, -1):
+            row = self._counts.get(context[start:])
+            if row is None:
+                break
+            total = sum(row.values())
+            if not total:
+                continue
+            unseen = len(row) / (len(row) + total)  # the more kinds followed, the more others may
+            law = unseen * law
+            for symbol, count in row.items():
+                law[symbol] += (1 - unseen) * count / total
+        return law
+
+
+_UNKNOWN: Final = 0.0
+"""Log of the expectation where the limit is reached: nothing is known against it."""
+
+
+@final
+@dataclass(frozen=True)
+class Lookahead:
+    """How far to look ahead, and by which model of text.
+
+    Attributes:
+        ngram: how text goes on; ``NGram()`` counts continuations.  The more it is like the model, the more it helps:
+            fit it to what the model writes without a constraint, or to outputs of before.
+        horizon: bytes to look ahead; what is still in the language then counts as good.
+        strength: expectations are raised to this power: 1 trusts them, as those of a fitted model may be; 0 ignores
+            them.  A guess that is trusted too much makes weights unequal.
+        width: the most probable tokens that are looked behind one by one; the others count like these on average.
+        limit: the most states of the automaton that are visited in a run; those beyond count as good.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    ngram: NGram = field(default_factory=NGram)
+    horizon: int = 16
+    strength: float = 0.5
+    width: int = 32
+    limit: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1 or self.width < 1 or self.limit < 1:
+            raise ValueError(f"Lookahead: horizon, width and limit must be at least 1; found {self!r}")
+        if not 0 <= self.strength <= 1:
+            raise ValueError(f"Lookahead: strength must be in [0, 1]; found {self.strength!r}")
+
+    def start(self) -> Expectation:
+        """Return what computes the expectations of one run."""
+        return Expectation(self)
+
+
+@final
+class Expectation:
+    """The expectations of one run; states and contexts that were visited are kept."""
+
+    def __init__(self, lookahead: Lookahead) -> None:
+        self._lookahead = lookahead
+        self._ngram = lookahead.ngram
+        self._edges: dict[int, _Edges | None] = {}  # by state; None beyond the limit
+        self._matchers: dict[int, Matcher] = {}
+        self._values: dict[tuple[int, bytes, int], float] = {}
+
+    def log_h(self, branch: Branch) -> float:
+        """The logarithm of what is expected of a branch that is not finished, times ``strength``."""
+        return self._log(branch.matcher, branch.hypothesis.data)
+
+    def tilts(self, branch: Branch, ids: NDArray[np.intp], log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What to add to the log-probabilities of next tokens, ``[n]``: what is expected after them."""
+        tokens = branch.hypothesis.vocabulary.tokens
+        width = min(self._lookahead.width, len(ids))
+        head = np.argpartition(-log_p, width - 1)[:width] if width else np.arange(0)
+        found = np.full(len(ids), np.nan)
+        for index in head.tolist():
+            data = tokens[int(ids[index])]
+            if not data:  # the stop, or a special token
+                found[index] = 0.0
+                continue
+            matcher = branch.matcher.fork()
+            if matcher.accept_bytes(data) == len(data):
+                found[index] = self._log(matcher, branch.hypothesis.data + data)
+        known = ~np.isnan(found)
+        if not known.any():
+            return np.zeros(len(ids))
+        mass = np.exp(log_p[known] - log_p[known].max())
+        usual = float((mass * found[known]).sum() / mass.sum()) if mass.sum() else 0.0
+        return np.where(known, found, usual)
+
+    def _log(self, matcher: Matcher, data: bytes) -> float:
+        if not self._lookahead.strength:
+            return 0.0
+        value = self._expect(matcher, self._ngram.context(data), self._lookahead.horizon)
+        return self._lookahead.strength * math.log(value) if value > 0 else _UNKNOWN
+
+    def _expect(self, matcher: Matcher, context: bytes, horizon: int) -> float:
+        """The probability that text after ``context`` ends in the language, or is in it ``horizon`` bytes later."""
+        state = matcher.state_id
+        known = self._values.get((state, context, horizon))
+        if known is not None:
+            return known
+        self._matchers.setdefault(state, matcher.fork())
+        layers = self._layers(state, context, horizon)
+        for depth in range(len(layers) - 1, -1, -1):
+            left = horizon - depth
+            for at, before in layers[depth]:
+                self._values[at, before, left] = self._value(at, before, left)
+        return self._values[state, context, horizon]
+
+    def _layers(self, state: int, context: bytes, horizon: int) -> list[list[tuple[int, bytes]]]:
+        """States with contexts, by their distance, of which the value is not known."""
+        layers = [[(state, context)]]
+        while len(layers) <= horizon:
+            reached: dict[tuple[int, bytes], None] = {}
+            left = horizon - len(layers)
+            for at, before in layers[-1]:
+                edges = self._edges_of(at)
+                for byte, after in edges.after.items() if edges is not None else ():
+                    following = after, self._ngram.context(before + bytes([byte]))
+                    if left and (*following, left) not in self._values:
+                        reached[following] = None
+            if not reached:
+                break
+            layers.append(list(reached))
+        return layers
+
+    def _value(self, state: int, context: bytes, left: int) -> float:
+        if not left:
+            return 1.0
+        edges = self._edges_of(state)
+        if edges is None:
+            return 1.0
+        law = self._ngram.law(context)
+        total = float(law[END]) if edges.may_end else 0.0
+        for byte, after in edges.after.items():
+            following = self._ngram.context(context + bytes([byte]))
+            rest = 1.0 if left == 1 else self._values[after, following, left - 1]
+            total += float(law[byte]) * rest
+        return total
+
+    def _edges_of(self, state: int) -> _Edges | None:
+        if state in self._edges:
+            return self._edges[state]
+        found: _Edges | None = None
+        if len(self._edges) < self._lookahead.limit:
+            matcher = self._matchers[state]
+            found = _Edges(matcher.is_accepting, {})
+            for byte in matcher.live_bytes():
+                follower = matcher.fork()
+                if follower.accept_bytes(bytes([byte])):
+                    found.after[byte] = follower.state_id
+                    self._matchers.setdefault(follower.state_id, follower)
+        self._edges[state] = found
+        return found
+
+
+class _Edges(NamedTuple):
+    """Where a state leads.
+
+    Attributes:
+        may_end: whether the output may end in it.
+        after: the state after each live byte.
+    """
+
+    may_end: bool
+    after: dict[int, int]

@@ -1,1 +1,0 @@
-"""Draft models with another vocabulary than the target."""

@@ -1,1 +1,0 @@
-"""Drafters that count what came where the grammar stood alike."""

@@ -1,1 +1,0 @@
-"""Drafters that are language models themselves."""

@@ -1,0 +1,194 @@
+"""Draft tokens by counts: what came most often in the same state of the grammar."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, final
+from weakref import WeakKeyDictionary
+
+from structgen.decode.speculative.acceptance import Calibration
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
+from structgen.decode.speculative.drafters.best_first import DraftCandidate, FollowingDrafting
+
+if TYPE_CHECKING:
+    from structgen.decode.step.context import Context
+    from structgen.engine import Constraint, Matcher
+
+__all__ = ["GrammarStatistics", "StateCounts"]
+
+_MAX_STATES: Final = 1 << 14
+_MAX_SUCCESSORS: Final = 16
+
+
+@final
+class StateCounts:
+    """Counts of tokens for each engine and state; threads may share one.
+
+    States are numbered by the engine of a vocabulary, alike for constraints of equal grammars, so that outputs of a
+    grammar that was compiled anew go on with the same counts.  Of a state the 16 tokens that came most are kept, and
+    the states that were not used for longest are forgotten beyond ``max_states``.  Counts go with their engine.
+
+    Args:
+        max_states: the most states of each engine, each with up to 32 counts.
+
+    Raises:
+        ValueError: ``max_states`` is less than 1.
+    """
+
+    def __init__(self, *, max_states: int = _MAX_STATES) -> None:
+        if max_states < 1:
+            raise ValueError(f"StateCounts: max_states must be at least 1; found {max_states!r}")
+        self._max_states = max_states
+        self._counts: WeakKeyDictionary[object, OrderedDict[Hashable, dict[int, int]]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def states(self, constraint: Constraint) -> int:
+        """How many states of the engine of a constraint are known."""
+        with self._lock:
+            return len(self._counts.get(_engine(constraint), ()))
+
+    def add(self, constraint: Constraint, states: Iterable[Hashable], token: int) -> None:
+        """Count a token that came in a state, which goes by several names, from precise to coarse."""
+        with self._lock:
+            known = self._counts.setdefault(_engine(constraint), OrderedDict())
+            for state in states:
+                counts = known.setdefault(state, {})
+                counts[token] = counts.get(token, 0) + 1
+                if len(counts) > 2 * _MAX_SUCCESSORS:
+                    for rare in sorted(counts, key=counts.__getitem__)[:_MAX_SUCCESSORS]:
+                        del counts[rare]
+                known.move_to_end(state)
+            while len(known) > self._max_states:
+                known.popitem(last=False)
+
+    def after(
+        self, constraint: Constraint, states: Iterable[Hashable], count: int
+    ) -> tuple[int, int, list[tuple[int, int]]]:
+        """What came in a state.
+
+        Args:
+            constraint: the grammar.
+            states: the names of the state, from precise to coarse; the first that is known counts.
+            count: the most tokens.
+
+        Returns:
+            Which of the names that is (their number where none is), how often the state came, and its tokens with how
+            often each came, the most frequent first.
+        """
+        level = 0
+        with self._lock:
+            known = self._counts.get(_engine(constraint))
+            for state in states:
+                counts = known.get(state) if known is not None else None
+                if counts:
+                    best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:count]
+                    return level, sum(counts.values()), best
+                level += 1
+        return level, 0, []
+
+
+def _engine(constraint: Constraint) -> object:
+    """What numbers the states of a constraint; the constraint itself where that is not its vocabulary's engine."""
+    engine = constraint.vocabulary.engine
+    return engine if engine is not None and constraint.is_of(engine) else constraint
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GrammarStatistics(Drafter):
+    """Follows the counts of what came in each state of the grammar, in this output and in those before it.
+
+    A state is that of the automaton, with the two last tokens or the last one where such a state has been seen, else
+    alone.  ``Matcher.state_id`` numbers states alike for all outputs of equal grammars on a vocabulary, until their
+    engine has reached a limit and forgets all states.  The bytes that may come next are part of the key, so that
+    numbers which are then given to other states mostly meet no counts; where they do, drafts are wasted, nothing else.
+
+    Source: L. Beurer-Kellner et al., "Guiding LLMs The Right Way: Fast, Non-Invasive Constrained Generation" (ICML
+    2024, arXiv 2403.06988), which counts by the states of parser and scanner.
+
+    Attributes:
+        counts: what came; outputs and drafters may share it.
+        most: the most tokens that are guessed in a state.
+        calibration: of the confidences; outputs that share the value share what was learned.
+
+    Raises:
+        ValueError: ``most`` is less than 1.
+    """
+
+    counts: StateCounts = field(default_factory=StateCounts, repr=False)
+    most: int = 4
+    calibration: Calibration = field(default_factory=Calibration, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"GrammarStatistics: most must be at least 1; found {self.most!r}")
+
+    @property
+    def name(self) -> str:
+        """See ``Drafter.name``."""
+        return "grammar statistics"
+
+    def start(self, context: Context, task: DraftTask) -> Drafting:
+        """See ``Drafter.start``."""
+        return _CountDrafting(self, context, task)
+
+
+@final
+class _CountDrafting(FollowingDrafting):
+    def __init__(self, settings: GrammarStatistics, context: Context, task: DraftTask) -> None:
+        super().__init__(context, task, settings.calibration)
+        self._settings = settings
+        self._matcher = task.constraint.matcher()
+        self._read = 0  # tokens of the output that it has taken
+
+    def appended(self, tokens: Sequence[int]) -> None:
+        """See ``FollowingDrafting.appended``."""
+        for token in self.output[self._read :]:
+            names = _state_keys(self._matcher, *_last_two(self.output[max(self._read - 2, 0) : self._read]))
+            if not self._matcher.accept(token):
+                break
+            self._settings.counts.add(self._task.constraint, names, token)
+            self._read += 1
+
+    def truncated(self, length: int) -> None:
+        """See ``FollowingDrafting.truncated``."""
+        kept = min(max(length - self._task.prompt_tokens, 0), self._read)
+        self._matcher.rollback(self._read - kept)
+        self._read = kept
+
+    def guesses(self, state: DraftState) -> Iterator[DraftCandidate]:
+        """See ``FollowingDrafting.guesses``."""
+        return self._frequent(state.matcher, *_last_two(self.output))
+
+    def _frequent(self, matcher: Matcher, first: int, second: int) -> Iterator[DraftCandidate]:
+        settings = self._settings
+        level, total, tokens = settings.counts.after(
+            self._task.constraint, _state_keys(matcher, first, second), settings.most
+        )
+        for token, count in tokens:
+            share = count / (total + 1)
+            yield DraftCandidate(
+                token,
+                ("state", level, round(8 * share), min(total, 4)),
+                max(min(share, 0.97), 0.01),
+                lambda token=token: self._behind(matcher, second, token),  # type: ignore[misc]
+            )
+
+    def _behind(self, matcher: Matcher, second: int, token: int) -> Iterator[DraftCandidate]:
+        probe = matcher.fork()
+        if probe.accept(token):
+            yield from self._frequent(probe, second, token)
+
+
+def _last_two(output: Sequence[int]) -> tuple[int, int]:
+    return (output[-2] if len(output) > 1 else -1, output[-1] if output else -1)
+
+
+def _state_keys(matcher: Matcher, first: int, second: int) -> tuple[Hashable, ...]:
+    """The state of a matcher behind two tokens, from precise to coarse."""
+    state = (matcher.state_id, zlib.crc32(matcher.live_bytes()))
+    return (*state, first, second), (*state, second), state

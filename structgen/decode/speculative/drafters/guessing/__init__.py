@@ -1,1 +1,0 @@
-"""What drafters that guess token by token share: a tree of guesses, grown best first and judged by what came."""

@@ -1,1 +1,0 @@
-"""Drafts by heads that were trained to look ahead."""

@@ -1,1 +1,0 @@
-"""Drafters that learn from the target's own rows of logits."""

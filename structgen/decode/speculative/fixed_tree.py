@@ -1,0 +1,291 @@
+"""Draft trees of fixed form: a chain and what stops it, a given form, the best form for measured acceptance rates."""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Self, final
+
+import numpy as np
+
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.tree_policy import Children, Shape, check_budget, with_forced
+
+if TYPE_CHECKING:
+    from structgen.decode.speculative.tree_policy import DraftDistribution, Growth
+
+__all__ = ["Chain", "Fixed", "RankTree", "Stop"]
+
+_MAX_NODES: Final = 4096
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fixed(Shape):
+    """The form of a tree: the first child of a node is the most probable token there, or the first that was drawn.
+
+    It is filled level by level, with one question to the drafter for each.  Where the grammar leaves fewer tokens than
+    the form has children, the last ones are missing, with all behind them; where the budget ends, the lowest levels.
+
+    Attributes:
+        parents: of each node, before itself; ``ROOT`` for the first level.  Children of a node are counted in order.
+
+    Raises:
+        ValueError: a parent does not stand before its child.
+    """
+
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise ValueError(f"Fixed: parents must stand before their children; found {parent!r} for node {node}")
+
+    @classmethod
+    def branching(cls, *counts: int) -> Self:
+        """The form in which all nodes of a level have the same number of children, ``counts[0]`` those of the root.
+
+        Raises:
+            ValueError: a number is below 1, or there are more than 4096 nodes.
+        """
+        parents: list[int] = []
+        level = [ROOT]
+        for count in counts:
+            if count < 1 or len(parents) + count * len(level) > _MAX_NODES:
+                raise ValueError(
+                    f"Fixed: counts must be at least 1, of up to {_MAX_NODES} nodes in all; found {counts!r}"
+                )
+            first = len(parents)
+            parents += [node for node in level for _ in range(count)]
+            level = list(range(first, len(parents)))
+        return cls(tuple(parents))
+
+    @classmethod
+    def paths(cls, paths: Sequence[Sequence[int]]) -> Self:
+        """The form that has these ways down from the root, each told by which child comes next, 0 for the first.
+
+        Beginnings of paths, and the children before a child, are added where they are missing.
+
+        Raises:
+            ValueError: a number is negative.
+        """
+        wanted: set[tuple[int, ...]] = set()
+        for path in paths:
+            for end in range(1, len(path) + 1):
+                if path[end - 1] < 0:
+                    raise ValueError(f"Fixed: paths must not hold negative numbers; found {tuple(path)!r}")
+                wanted |= {(*path[: end - 1], rank) for rank in range(path[end - 1] + 1)}
+        numbers: dict[tuple[int, ...], int] = {(): ROOT}
+        parents = []
+        for node, path in enumerate(sorted(wanted, key=lambda path: (len(path), path))):
+            parents.append(numbers[path[:-1]])
+            numbers[path] = node
+        return cls(tuple(parents))
+
+    def grow(
+        self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
+    ) -> DraftTree:
+        """See ``Shape.grow``."""
+        check_budget(self, budget)
+        tree = DraftTree()
+        form: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents):
+            form.setdefault(parent, []).append(node)
+        level = {ROOT: ROOT}  # of the form, with the nodes of the tree
+        while len(tree) < budget:
+            level = {node: grown for node, grown in level.items() if node in form}
+            if not level:
+                break
+            laws = growth.laws(tree, list(level.values()))
+            below: dict[int, int] = {}
+            for (node, grown), law in zip(level.items(), laws, strict=True):
+                if law is not None:
+                    found = _filled(tree, grown, law, min(len(form[node]), budget), budget, generator)
+                    below.update(zip(form[node], found, strict=False))
+            level = below
+        return tree
+
+
+def _filled(
+    tree: DraftTree, node: int, law: DraftDistribution, count: int, budget: int, generator: np.random.Generator | None
+) -> list[int]:
+    """Add what is forced behind a node and up to ``count`` children; return these."""
+    end = with_forced(tree, node, law, budget)
+    found: list[int] = []
+    if end is None or len(tree) >= budget:
+        return found
+    children = Children(tree, end, law, generator)
+    while len(found) < count and len(tree) < budget:
+        child = children.add()
+        if child is None:
+            break
+        found.append(child)
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class RankTree(Shape):
+    """The same tree at each step (``Fixed``), of which a small budget gets the nodes that stand first.
+
+    A node is told by the ranks of the children that lead down to it.
+
+    Source: the static tree of X. Luo et al. (2024, arXiv 2408.08696); the tree by measured acceptance of
+    W. Song et al. (2025, arXiv 2506.04708), which keeps the nodes that were reached most often.
+
+    Attributes:
+        paths: the nodes; a parent stands before its children, and a child of a lower rank before its siblings.
+
+    Raises:
+        ValueError: a node comes twice, or before its parent or a sibling of a lower rank.
+    """
+
+    paths: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        seen: set[tuple[int, ...]] = {()}
+        for path in self.paths:
+            known = path and path[:-1] in seen and path[-1] >= 0
+            if not known or path in seen or (path[-1] and (*path[:-1], path[-1] - 1) not in seen):
+                raise ValueError(
+                    f"RankTree: {path} does not stand behind its parent and its siblings of lower rank, once"
+                )
+            seen.add(path)
+
+    @classmethod
+    def of_rates(cls, rates: Sequence[Sequence[float]], size: int) -> Self:
+        """The tree with the most accepted tokens to be expected.
+
+        Where a child is accepted with a probability that its depth and rank alone decide, a node is reached with the
+        product of those on its path, and the expected number of accepted tokens is the sum of these products.  So the
+        best tree of ``size`` nodes has those with the largest products; it is the beginning of the best larger ones.
+
+        Args:
+            rates: by depth, the acceptance rate of each rank; the last is that of all greater depths too.  Rates of
+                one depth that do not fall with the rank are taken in the order of the ranks all the same.
+            size: how many nodes; fewer where no other is ever reached.
+
+        Raises:
+            ValueError: there are no rates, one is not between 0 and 1, or ``size`` is negative.
+
+        Complexity: O(size * ranks * log).
+        """
+        if not rates or any(not 0 <= rate <= 1 for each in rates for rate in each):
+            raise ValueError(f"RankTree: expected acceptance rates between 0 and 1 for each depth; found {rates!r}")
+        if size < 0:
+            raise ValueError(f"RankTree: size must not be negative; found {size!r}")
+        falling = [np.minimum.accumulate(np.asarray(each, dtype=np.float64)).tolist() for each in rates]
+        paths: list[tuple[int, ...]] = []
+        waiting: list[tuple[float, int, tuple[int, ...], float]] = []
+
+        def wait(parent: tuple[int, ...], reach: float, rank: int) -> None:
+            level = falling[min(len(parent), len(falling) - 1)]
+            if rank < len(level) and reach * level[rank] > 0:
+                heapq.heappush(waiting, (-reach * level[rank], len(parent), (*parent, rank), reach))
+
+        wait((), 1.0, 0)
+        while waiting and len(paths) < size:
+            negative, _, path, above = heapq.heappop(waiting)
+            paths.append(path)
+            wait(path[:-1], above, path[-1] + 1)
+            wait(path, -negative, 0)
+        return cls(tuple(paths))
+
+    def expected_length(self, rates: Sequence[Sequence[float]]) -> float:
+        """How many tokens of the tree are accepted on average, with such rates (see ``of_rates``)."""
+        reach: dict[tuple[int, ...], float] = {(): 1.0}
+        for path in self.paths:
+            level = rates[min(len(path) - 1, len(rates) - 1)]
+            reach[path] = reach[path[:-1]] * (level[path[-1]] if path[-1] < len(level) else 0.0)
+        return sum(reach.values()) - 1.0
+
+    def grow(
+        self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
+    ) -> DraftTree:
+        """See ``Shape.grow``."""
+        check_budget(self, budget)
+        return _form(self.paths[:budget]).grow(growth, budget, kind=kind, generator=generator)
+
+    def __repr__(self) -> str:
+        return f"RankTree of {len(self.paths)} nodes, {max(map(len, self.paths), default=0)} deep"
+
+
+@lru_cache(maxsize=256)
+def _form(paths: tuple[tuple[int, ...], ...]) -> Fixed:
+    numbers = {path: node for node, path in enumerate(paths)} | {(): ROOT}
+    return Fixed(tuple(numbers[path[:-1]] for path in paths))
+
+
+class Stop(ABC):
+    """Ends a draft: a value.
+
+    It is asked in front of each guess and not about forced tokens, which never end a draft.  It knows what stands and
+    the law of what is next, not which token that is: so drafts that are drawn may be stopped too.
+    """
+
+    @abstractmethod
+    def stops(self, law: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
+        """Whether nothing more is guessed.
+
+        Args:
+            law: of the next guess.
+            confidences: of the guesses that stand, from the first on.
+            kind: of the position where the draft begins.
+        """
+
+    def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
+        """Learn from what came (``Shape.learn``)."""
+        del tree, came, kind
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chain(Shape):
+    """One token behind the other.
+
+    Attributes:
+        length: the most guesses; forced tokens between them do not count.
+        stop: may end a draft before.
+
+    Raises:
+        ValueError: ``length`` is negative.
+    """
+
+    length: int = 8
+    stop: Stop | None = None
+
+    most_children = 1
+
+    def __post_init__(self) -> None:
+        if self.length < 0:
+            raise ValueError(f"Chain: length must not be negative; found {self.length!r}")
+
+    def grow(
+        self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
+    ) -> DraftTree:
+        """See ``Shape.grow``."""
+        check_budget(self, budget)
+        tree = DraftTree()
+        last = ROOT
+        confidences: list[float] = []
+        while len(confidences) < self.length and len(tree) < budget:
+            (law,) = growth.laws(tree, (last,))
+            if law is None:
+                break
+            end = with_forced(tree, last, law, budget)
+            if end is None or len(tree) == budget or (self.stop and self.stop.stops(law, confidences, kind)):
+                break
+            child = Children(tree, end, law, generator).add()
+            if child is None:
+                break
+            last = child
+            confidences.append(tree.confidences[child])
+        return tree
+
+    def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
+        """See ``Shape.learn``."""
+        if self.stop is not None:
+            self.stop.learn(tree, came, kind)

@@ -1,0 +1,251 @@
+"""Verifiers: what decides which sampled draft tokens are accepted, and recursive rejection, which is the default.
+
+For one draft this is speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv
+2302.01318).  Without replacement: W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160); Z. Chen
+et al., "Sequoia" (2024, arXiv 2402.12374); Y. Li et al., "EAGLE-2" (2024, arXiv 2406.16858).  With replacement:
+X. Miao et al., "SpecInfer" (2023, arXiv 2305.09781).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.step.sampler import inverse_cdf
+
+__all__ = [
+    "ChainVerifier",
+    "Chance",
+    "DistributionRows",
+    "GeneratorChance",
+    "IndependentRejection",
+    "RecursiveRejection",
+    "VerificationResult",
+    "Verifier",
+    "acceptance",
+    "reject_recursively",
+    "residual",
+]
+
+
+class Chance(Protocol):
+    """Answers what is left to chance."""
+
+    def coin(self, probability: Any, /) -> bool:
+        """Return True with ``probability``; one of 1 or more is True, one of 0 or less is False."""
+
+    def draw(self, weights: NDArray[Any], /) -> int:
+        """Return an index with a probability proportional to its weight ``[n]``; not all of them are 0."""
+
+
+@final
+class GeneratorChance:
+    """One run, by a generator of random numbers."""
+
+    __slots__ = ("_generator",)
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def coin(self, probability: float, /) -> bool:
+        """See ``Chance.coin``."""
+        return bool(self._generator.random() < probability)
+
+    def draw(self, weights: NDArray[np.float64], /) -> int:
+        """See ``Chance.draw``."""
+        return inverse_cdf(weights, self._generator.random())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VerificationResult:
+    """The guesses that are taken, and one token behind them that is no guess.
+
+    Attributes:
+        nodes: the nodes that are taken, one behind the other; of a chain, the positions from 0 on.
+        token: what follows them; an index into the law of that position.
+    """
+
+    nodes: tuple[int, ...]
+    token: int
+
+    @property
+    def accepted(self) -> int:
+        """How many guesses are taken."""
+        return len(self.nodes)
+
+
+DistributionRows: TypeAlias = Sequence[NDArray[Any]] | NDArray[Any]
+"""The laws of several positions; they need not be over the same tokens, so they need not have the same length."""
+
+
+class Verifier(ABC):
+    """Chooses the next token where some were drawn from another law: a value.
+
+    Where the tokens of a tree were chosen by a rule, not drawn, no verifier is needed: the sampler chooses as ever, and
+    a token that was guessed is found to be so (``sample_and_match``).
+    """
+
+    lossless: ClassVar[bool]
+    """Whether what is chosen has the target's law, whatever was drawn."""
+    replaced: ClassVar[bool]
+    """Whether tokens have to be drawn with replacement; else they may be."""
+
+    @abstractmethod
+    def choose(self, p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, /) -> int:
+        """Return the index of the next token; never one whose ``p`` is zero.
+
+        Drafts to which ``q`` gives no probability were not drawn from it, and are passed over.
+
+        Args:
+            p: the target's law over the allowed tokens, ``[n]``: the mask applied, the sampler's shaping done; sums to
+                1.
+            q: the law that the drafts were drawn from, restricted to the same tokens, ``[n]``; sums to 1.  It is not
+                looked at where there are no drafts.
+            drafts: indices in the order in which they were drawn.
+            chance: answers what is left to chance.
+        """
+
+
+class ChainVerifier(ABC):
+    """Decides on all tokens of a drawn chain together: a value."""
+
+    lossless: ClassVar[bool]
+    """Whether what comes out has the target's law."""
+
+    @abstractmethod
+    def verify(
+        self, p: DistributionRows, q: DistributionRows, drafts: Sequence[int], chance: Chance, /
+    ) -> VerificationResult:
+        """Return how much of a chain is taken, and what follows; nothing whose ``p`` is zero.
+
+        Where the chain ends may depend on the tokens before its end and on the grammar, not on what the next token
+        would have been.  So it may be cut before the first token that the grammar refuses.
+
+        Args:
+            p: the target's laws before each draft and behind the last, ``[1 + k]`` rows, each as in
+                ``Verifier.choose``.
+            q: the laws that the drafts were drawn from, ``[k]`` rows, each restricted to the tokens of its row of
+                ``p``.
+            drafts: an index into each row of ``q``, ``[k]``.
+            chance: answers what is left to chance.
+        """
+
+
+_CANCELS: Final = 0.01
+_TINY: Final = 1e-290
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RecursiveRejection(Verifier):
+    """Drafts tried one after the other, each against what those before it left of their law.
+
+    They may have been drawn with or without replacement.  Tokens that come again are passed over, and what is left of
+    drafts with replacement is what drawing without would have given: only how many there are is left to chance.
+
+    Complexity: O(1) where the first draft is taken, O(n) for each that is rejected.
+    """
+
+    lossless: ClassVar[bool] = True
+    replaced: ClassVar[bool] = False
+
+    def choose(self, p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, /) -> int:
+        """See ``Verifier.choose``."""
+        return reject_recursively(p, q, drafts, chance)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndependentRejection(Verifier):
+    """Drafts that were drawn with replacement, tried one after the other, each against their whole law.
+
+    Of the same drafts it may take more than ``RecursiveRejection`` or less, depending on the laws.
+
+    Complexity: as ``RecursiveRejection``.
+    """
+
+    lossless: ClassVar[bool] = True
+    replaced: ClassVar[bool] = True
+
+    def choose(self, p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, /) -> int:
+        """See ``Verifier.choose``."""
+        return reject_recursively(p, q, drafts, chance, replaced=True)
+
+
+def reject_recursively(
+    p: NDArray[Any],
+    q: NDArray[Any],
+    drafts: Sequence[int],
+    chance: Chance,
+    *,
+    replaced: bool = False,
+    passes: Callable[[int], bool] | None = None,
+) -> int:
+    """Return the index of the next token.
+
+    Args:
+        p: the target's law, ``[n]``.
+        q: the law of the drafts, ``[n]``.
+        drafts: indices, in the order in which they were drawn.
+        chance: answers what is left to chance.
+        replaced: whether each is tried against the whole law of the drafts; they must have been drawn with replacement.
+        passes: takes a draft at once where it is True; asked only about drafts to which ``p`` gives a probability.
+            What is chosen has the law ``p`` only where it is never True.
+    """
+    # Both laws are kept as weights with their sums.  Those of ``q`` need not be touched: of a draft that was rejected
+    # nothing is left in ``p``, so that its ``q`` makes no difference any more.
+    left = p
+    p_total: Any = 1
+    q_total: Any = 1
+    scale: Any = 1  # of the two sums; an integer, not a float, as long as both are 1, so that fractions stay fractions
+    rejected: set[int] = set()
+    for draft in drafts:
+        if not q[draft] > 0 or (draft in rejected and not replaced):
+            continue
+        if passes is not None and p[draft] > 0 and passes(draft):
+            return draft
+        if chance.coin(acceptance(left[draft] * q_total, q[draft] * p_total)):
+            return draft
+        rest = residual(left, q, scale)
+        rest[draft] = 0
+        total = rest.sum()
+        if not total > _TINY:
+            break  # the laws are equal but for rounding, so that rejection had no probability
+        left, p_total = rest, total
+        rejected.add(draft)
+        if not replaced:
+            q_total = _sum_without(q, q_total - q[draft], rejected)
+            if not q_total > _TINY:
+                break  # there is nothing left to draft
+        scale = q_total / p_total
+    return chance.draw(left)
+
+
+def residual(p: NDArray[Any], q: NDArray[Any], scale: Any) -> NDArray[Any]:
+    """``max(scale p - q, 0)``, ``[n]``."""
+    rest: NDArray[Any] = p * scale
+    np.subtract(rest, q, out=rest)
+    np.maximum(rest, 0, out=rest)
+    return rest
+
+
+def acceptance(weight: Any, against: Any) -> Any:
+    """``min(1, weight / against)``; zero where both are."""
+    if not weight > 0:
+        return 0
+    return 1 if weight >= against else weight / against
+
+
+def _sum_without(q: NDArray[Any], difference: Any, rejected: set[int]) -> Any:
+    """The sum of what is not rejected; by subtraction where little cancels."""
+    if difference > _CANCELS:
+        return difference
+    rest = q.copy()
+    rest[list(rejected)] = 0
+    return rest.sum()

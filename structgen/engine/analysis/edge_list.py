@@ -1,0 +1,278 @@
+"""Automata and networks as lists of edges, from which derivations are counted and sampled.
+
+Terms that a grammar has in several places become rules first, where that makes the automaton small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import numpy as np
+from structgen_kernels import _native
+
+from structgen.engine.analysis.determinism import is_deterministic
+from structgen.engine.constraint import compile
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.algebra import with_children
+from structgen.grammar.nodes import Choice, Grammar, Reference, Repeat, Rules, Sequence, postorder
+from structgen.grammar.scopes import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from structgen.engine.analysis.byte_graph import ByteGraph
+    from structgen.engine.constraint import Constraint
+    from structgen.grammar.limits import Limits
+
+__all__ = [
+    "Edge",
+    "Transitions",
+    "deterministic_transitions",
+    "network_transitions",
+    "transitions_of",
+    "with_shared_rules",
+]
+
+_TRANSPARENT: Final = (Sequence, Choice, Repeat, Rules)
+"""Terms whose children may be called, as those of operators on regular languages may not."""
+
+
+def with_shared_rules(grammar: Grammar, limits: Limits) -> Grammar:
+    """Return an equal grammar in which a term that stands in several places is a rule, which is called there.
+
+    A terminal that is made of others many times over has an automaton that is too large to be written out, but a small
+    network of calls.  Nothing is shared that no object of ``grammar`` shares.
+
+    Raises:
+        LimitExceeded, GrammarError: as ``resolve``.
+
+    Complexity: linear in the flat grammar.
+    """
+    flat = resolve(grammar, limits)
+    rules = dict(flat.rules)
+    terms = [*rules.values(), flat.body]
+    tops = {id(term) for term in terms}
+    uses: Counter[int] = Counter()
+    inside: set[int] = set()
+    for node in _visible(terms):
+        inside.add(id(node))
+        if isinstance(node, _TRANSPARENT):
+            uses.update(id(child) for child in node.children)
+    made: dict[int, Grammar] = {}
+    shared: dict[str, Grammar] = {}
+    names = (name for number in count() if (name := f"${number}") not in rules)
+    for term in terms:
+        for node in postorder(term, known=lambda node: id(node) in made):
+            new = node
+            if id(node) in inside and isinstance(node, _TRANSPARENT):
+                new = with_children(node, [made[id(child)] for child in node.children])
+                if uses[id(node)] > 1 and id(node) not in tops and not isinstance(node, Rules):
+                    name = next(names)
+                    shared[name] = new
+                    new = Reference(name)
+            made[id(node)] = new
+    if not shared:
+        return flat
+    return Rules({name: made[id(term)] for name, term in rules.items()} | shared, made[id(flat.body)])
+
+
+def _visible(terms: list[Grammar]) -> Iterator[Grammar]:
+    """Yield the terms that only sequences, choices and repetitions stand around."""
+    seen: set[int] = set()
+    agenda = list(terms)
+    while agenda:
+        node = agenda.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            if isinstance(node, _TRANSPARENT):
+                agenda += node.children
+
+
+_FEW_STATES: Final = 500
+"""States that are made to see whether a language with recursion is regular; those of ambiguous ones take long."""
+_SMALL_NETWORK: Final = 5_000
+"""States of a network; where there are more, sharing terms is tried first."""
+_LARGE_NETWORK: Final = 40_000
+"""States of any network; a table of them takes a kilobyte each while it is read."""
+
+Edge: TypeAlias = "tuple[int, tuple[int, ...], int]"
+"""The state after it, the symbols that are read, and in how many ways they are read."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Transitions:
+    """A recursive transition network over bytes; state 0 is the start.
+
+    A symbol is a byte, or -1 - id for a special token.  A *run* reads a text by edges and calls; a called rule reads at
+    least one symbol.
+
+    Attributes:
+        reads: for each state the symbols that it reads, by the state after them.
+        calls: for each state the starts of the rules that it calls, with the state after the return.
+        final: whether a rule may end in a state.
+        ways: in how many ways a byte is read; 1 for a special token.
+        is_unambiguous: every text is known to have at most one run.
+    """
+
+    reads: list[list[Edge]]
+    calls: list[list[tuple[int, int]]]
+    final: list[bool]
+    ways: Mapping[int, int]
+    is_unambiguous: bool
+
+
+def transitions_of(constraint: Constraint, ways: Mapping[int, int]) -> Transitions:
+    """Return the edges of a constraint that read the bytes in ``ways``.
+
+    Raises:
+        LimitExceeded: there are too many states.
+    """
+    made = _native.unfold(constraint.native, _FEW_STATES)
+    if made is not None:
+        next_, final_, specials = made
+        none = np.zeros((0, 3), dtype=np.int32)
+        return _readable((next_, final_, none, specials), ways)
+    network = _native.unfold_calls(constraint.native, _SMALL_NETWORK)
+    if network is None and not constraint.native.has_scope:
+        network = _shared_network(constraint)
+    if network is None:
+        network = _native.unfold_calls(constraint.native, _LARGE_NETWORK)
+    if network is None:
+        raise LimitExceeded(
+            "members of a grammar",
+            limit="states of a network",
+            maximum=_LARGE_NETWORK,
+            remedy="bound what repeats, or allow fewer characters",
+        )
+    return _readable(network, ways)
+
+
+def network_transitions(constraint: Constraint, ways: Mapping[int, int], most_states: int) -> Transitions | None:
+    """Return the edges of the rules of a constraint as they call each other; None where there are too many states."""
+    network = _native.unfold_calls(constraint.native, most_states)
+    return None if network is None else _readable(network, ways)
+
+
+def _shared_network(
+    constraint: Constraint,
+) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]] | None:
+    try:
+        grammar = with_shared_rules(constraint.grammar, constraint.limits)
+        shared = compile(grammar, constraint.vocabulary, limits=constraint.limits)
+    except (LimitExceeded, GrammarError):
+        return None
+    return _native.unfold_calls(shared.native, _LARGE_NETWORK)
+
+
+def _readable(
+    network: tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]],
+    ways: Mapping[int, int],
+) -> Transitions:
+    """The network with what calls may leave unread read without them, so that every call reads something.
+
+    Complexity: linear in the edges, and in those of states that empty calls lead to.
+    """
+    next_, final_, called, specials = network
+    states = len(next_)
+    allowed = sorted(ways)
+    calls: list[list[tuple[int, int]]] = [[] for _ in range(states)]
+    for state, start, after in called.tolist():
+        calls[state].append((start, after))
+    columns, kind_of = np.unique(next_[:, allowed], axis=1, return_inverse=True)
+    alike: list[list[int]] = [[] for _ in range(columns.shape[1])]
+    for byte, kind in zip(allowed, kind_of.reshape(-1).tolist(), strict=True):
+        alike[kind].append(byte)
+    edges: list[dict[int, list[int]]] = [defaultdict(list) for _ in range(states)]
+    tails, kinds = np.nonzero(columns >= 0)
+    for state, kind, target in zip(tails.tolist(), kinds.tolist(), columns[tails, kinds].tolist(), strict=True):
+        edges[state][target] += alike[kind]
+    for state, token, target in specials.tolist():
+        edges[state][target].append(-1 - token)
+    nullable = _nullable(final_, calls)
+    reads: list[list[Edge]] = []
+    joined: list[list[tuple[int, int]]] = []
+    for state in range(states):
+        closure, agenda = [state], [state]
+        while agenda:
+            for start, after in calls[agenda.pop()]:
+                if nullable[start] and after not in closure:
+                    closure.append(after)
+                    agenda.append(after)
+        if len(closure) == 1:
+            found = edges[state]
+            joined.append(sorted(set(calls[state])))
+        else:
+            found = defaultdict(list)
+            for one in closure:
+                for target, symbols in edges[one].items():
+                    found[target] += symbols
+            joined.append(sorted({edge for one in closure for edge in calls[one]}))
+        reads.append([_edge(target, set(symbols), ways) for target, symbols in found.items()])
+    return Transitions(reads, joined, nullable, ways, is_deterministic(reads, joined, nullable))
+
+
+def _edge(target: int, symbols: set[int], ways: Mapping[int, int]) -> Edge:
+    ordered = tuple(sorted(symbols))
+    return target, ordered, sum(ways.get(symbol, 1) for symbol in ordered)
+
+
+def _nullable(final_: NDArray[np.uint8], calls: list[list[tuple[int, int]]]) -> list[bool]:
+    """From which states a rule may end without reading anything."""
+    nullable = [bool(one) for one in final_.tolist()]
+    waiting: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for state, edges in enumerate(calls):
+        for start, after in edges:
+            waiting[start].append((state, start, after))
+            waiting[after].append((state, start, after))
+    agenda = [state for state, one in enumerate(nullable) if one]
+    while agenda:
+        for state, start, after in waiting[agenda.pop()]:
+            if not nullable[state] and nullable[start] and nullable[after]:
+                nullable[state] = True
+                agenda.append(state)
+    return nullable
+
+
+def deterministic_transitions(
+    graph: ByteGraph, most_bytes: int, ways: Mapping[int, int], most_nodes: int
+) -> Transitions:
+    """Return the edges of the nodes of a graph that members of up to ``most_bytes`` lead through.
+
+    Raises:
+        LimitExceeded: there are more than ``most_nodes``.
+    """
+    number = {graph.start.number: 0}
+    agenda = deque([(graph.start, 0)])
+    reads: list[list[Edge]] = []
+    final: list[bool] = []
+    blocks = [{byte for byte in block if byte in ways} for block in graph.blocks]
+    while agenda:  # breadth first, so that a node is met with the shortest text that leads to it
+        node, read = agenda.popleft()
+        found: dict[int, set[int]] = {}
+        for label, target in graph.successors(node).items():
+            symbols = blocks[label] if label >= 0 else {label}
+            if not symbols or read + 1 + target.distance > most_bytes:
+                continue
+            if target.number not in number:
+                number[target.number] = len(number)
+                agenda.append((target, read + 1))
+                if len(number) > most_nodes:
+                    raise LimitExceeded(
+                        "members of a grammar",
+                        limit="most_nodes",
+                        maximum=most_nodes,
+                        evidence=f"that many different beginnings have members of up to {most_bytes} bytes",
+                        remedy="ask for shorter members",
+                    )
+            reached = number[target.number]
+            found[reached] = found.get(reached, set()) | symbols
+        reads.append([_edge(target, symbols, ways) for target, symbols in found.items()])
+        final.append(node.is_accepting)
+    return Transitions(reads, [[] for _ in reads], final, ways, True)

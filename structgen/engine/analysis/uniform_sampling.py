@@ -1,0 +1,242 @@
+"""Strings of a grammar up to a length, counted exactly and sampled uniformly."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+
+from structgen.engine.analysis.byte_graph import byte_graphs, byte_vocabulary, string_language
+from structgen.engine.analysis.character_kind import Characters
+from structgen.engine.analysis.counting import DerivationCounter, LengthCounts, shortest_runs
+from structgen.engine.analysis.edge_list import Transitions, deterministic_transitions, transitions_of
+from structgen.engine.constraint import compile
+from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.engine.constraint import Constraint
+    from structgen.grammar.limits import Limits
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["Alphabet", "UniformMembers"]
+
+Alphabet: TypeAlias = Literal["any", "printable"] | bytes
+"""Which bytes members may have: any, those of printable ASCII with tab and line feed, or those that are given."""
+
+_PRINTABLE: Final = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
+_MAX_REJECTED: Final = 2_000
+"""Draws in a row that are refused before a deterministic automaton is tried instead."""
+_MAX_NODES: Final = 50_000
+
+
+@final
+class UniformMembers:
+    """The members of a grammar of up to ``max_bytes`` bytes.
+
+    A special token counts as one byte, and is written by its name.
+
+    Each rule is a deterministic automaton that may call others.  In such a network runs are counted by length, and one
+    is drawn uniformly.  Where a text may have several runs, the draw is kept with probability 1 / (runs of the text),
+    which makes it uniform over texts; where that refuses too many, the texts are counted over the nodes of the engine,
+    which are deterministic.
+
+    Source: M. Goldwurm, B. Palano, M. Santini, "On the circuit complexity of random generation problems for regular and
+    context-free languages" (2001, STACS), for rejection by the degree of ambiguity.
+
+    >>> from structgen.frontends.regex import regex
+    >>> members = UniformMembers(regex("a?b{2,}"), 4)
+    >>> [members.count(length) for length in range(5)]
+    [0, 0, 1, 2, 2]
+    >>> members.draw(3, seed=2)
+    [b'bb', b'abb', b'bbbb']
+    """
+
+    def __init__(
+        self, grammar: Grammar, max_bytes: int, *, alphabet: Alphabet = "any", limits: Limits | None = None
+    ) -> None:
+        """Make the automaton, and count what it has.
+
+        Args:
+            grammar: a closed term.
+            max_bytes: the length of the longest members that are asked for.
+            alphabet: which bytes they may have.
+            limits: for the compilation.
+
+        Raises:
+            UnsatisfiableGrammar: no member has so few bytes and these alone.
+            LimitExceeded: the automaton has too many states.
+            GrammarError: as ``compile`` and ``texts_of``.
+        """
+        if max_bytes < 0:
+            raise ValueError(f"UniformMembers: max_bytes is {max_bytes}; give 0 or more")
+        self._grammar = grammar = string_language(grammar)
+        self._limits = limits
+        self._max_bytes = max_bytes
+        self._alphabet = frozenset(_bytes_of(alphabet))
+        self._characters = Characters(grammar, self._alphabet)
+        self._constraint = self._compiled(grammar)
+        self._has_scope = self._constraint.native.has_scope
+        self._transitions: Transitions | None = None
+        try:
+            self._transitions = transitions_of(self._constraint, self._characters.ways)
+        except LimitExceeded:
+            if self._has_scope:
+                raise
+        self._made: dict[str, LengthCounts] = {}
+        is_exact = self._transitions is None or self._transitions.is_unambiguous
+        self._are_runs_members = is_exact and not self._has_scope
+        transitions = self._transitions if self._transitions is not None else self._determined().transitions
+        if shortest_runs(transitions)[0][0] > max_bytes:
+            raise self._unsatisfiable()
+
+    def count(self, length: int) -> int:
+        """Return the number of members of exactly ``length`` bytes.
+
+        Raises:
+            ValueError: ``length`` is above ``max_bytes``.
+            LimitExceeded: the grammar is ambiguous, and a deterministic automaton has too many states.
+            GrammarError: members have values that must differ from each other; they are drawn, not counted.
+        """
+        if not 0 <= length <= self._max_bytes:
+            raise ValueError(f"count: the length {length} is not within 0..{self._max_bytes}")
+        return self._determined().total(length)
+
+    def draw(
+        self,
+        count: int,
+        seed: int = 0,
+        *,
+        exactly: int | None = None,
+        lengths: Literal["members", "even"] = "members",
+        among: Literal["members", "shapes"] = "members",
+    ) -> list[bytes]:
+        """Draw members independently, with replacement; equal arguments give equal members.
+
+        Args:
+            count: how many.
+            seed: of the draws.
+            exactly: their length in bytes.
+            lengths: ``"members"`` draws each member of up to ``max_bytes`` with the same probability, so that nearly
+                all are about as long as that; ``"even"`` draws a length first, uniformly from those that have
+                members, then a member of that length uniformly.
+            among: ``"members"`` counts each member as one, so that most have many characters where any may stand: for
+                each of these there are many members.  ``"shapes"`` counts members as one that differ only in bytes
+                which no state tells apart, and draws each of those uniformly afterwards.  Of a text with several runs
+                in the network, the probability is the average over its runs.
+
+        Raises:
+            UnsatisfiableGrammar: no member has ``exactly`` so many bytes.
+            LimitExceeded: to count members of up to ``max_bytes`` takes too many steps; or too many draws in a row were
+                refused, and no deterministic automaton is small enough.
+        """
+        chance = random.Random(seed)
+        drawn = []
+        counts = self._counts(are_shapes=among == "shapes")
+        for _ in range(count):
+            text = self._draw(counts, chance, exactly, lengths, _MAX_REJECTED)
+            if text is None:
+                text = self._draw(self._determined(), chance, exactly, lengths, 1)
+            if text is None:  # nothing is refused of a deterministic automaton
+                raise RuntimeError("a draw was refused that had no reason to be")
+            drawn.append(self._written(self._characters.replaced(text, chance)))
+        return drawn
+
+    def _compiled(self, grammar: Grammar) -> Constraint:
+        vocabulary = byte_vocabulary(grammar)
+        try:
+            return compile(self._characters.grammar, vocabulary, limits=self._limits)
+        except UnsatisfiableGrammar:  # no member has these characters alone
+            self._constraint = compile(grammar, vocabulary, limits=self._limits)
+            raise self._unsatisfiable() from None
+
+    def _draw(
+        self, counts: LengthCounts, chance: random.Random, exactly: int | None, lengths: str, tries: int
+    ) -> tuple[int, ...] | None:
+        """Draw a member; None where ``tries`` draws were refused."""
+        weights = [counts.total(length) for length in range(self._max_bytes + 1)]
+        if exactly is not None:
+            weights = [weight if length == exactly else 0 for length, weight in enumerate(weights)]
+        if not any(weights):
+            raise self._unsatisfiable(exactly)
+        if lengths == "even":
+            chosen = _weighted([min(weight, 1) for weight in weights], chance)
+            weights = [weight if length == chosen else 0 for length, weight in enumerate(weights)]
+        while tries > 0:
+            text = counts.draw(_weighted(weights, chance), chance)
+            ways = 1
+            if counts.transitions is self._transitions and not self._transitions.is_unambiguous:
+                ways = self._runs_of(text)
+            if chance.randrange(ways) == 0 and (not self._has_scope or self._is_member(text)):
+                return text
+            tries -= ways.bit_length()  # where texts have many runs, more refusals are to be expected
+        return None
+
+    def _runs_of(self, text: tuple[int, ...]) -> int:
+        return 1 if self._transitions is None else DerivationCounter(self._transitions).count(text)
+
+    def _is_member(self, text: Sequence[int]) -> bool:
+        matcher = self._constraint.matcher()
+        for symbol in text:
+            taken = matcher.accept_bytes(bytes([symbol])) == 1 if symbol >= 0 else matcher.accept(-1 - symbol)
+            if not taken:
+                return False
+        return matcher.is_accepting
+
+    def _counts(self, *, are_shapes: bool) -> LengthCounts:
+        """The counts of runs."""
+        name = "shapes" if are_shapes else "runs"
+        if name not in self._made:
+            transitions = self._transitions if self._transitions is not None else self._determined().transitions
+            self._made[name] = LengthCounts(transitions, self._max_bytes, are_shapes=are_shapes)
+        return self._made[name]
+
+    def _determined(self) -> LengthCounts:
+        """The counts of members themselves."""
+        if self._transitions is not None and self._are_runs_members:
+            return self._counts(are_shapes=False)
+        exact = self._made.get("members")
+        if exact is None:
+            if self._has_scope:
+                raise GrammarError(
+                    "members of a grammar",
+                    "the grammar asks for values or names that differ from each other, or for labels that decode; "
+                    "nearly all texts that are drawn violate that, and such members cannot be counted",
+                    evidence=f"the term is {self._grammar!r}",
+                    remedy="leave out uniqueItems and the like, or ask for other lengths",
+                )
+            (graph,) = byte_graphs(self._characters.grammar, limits=self._limits)
+            exact = self._made["members"] = LengthCounts(
+                deterministic_transitions(graph, self._max_bytes, self._characters.ways, _MAX_NODES), self._max_bytes
+            )
+        return exact
+
+    def _written(self, text: Sequence[int]) -> bytes:
+        special = self._constraint.vocabulary.special
+        return b"".join(bytes([symbol]) if symbol >= 0 else special[-1 - symbol].encode() for symbol in text)
+
+    def _unsatisfiable(self, exactly: int | None = None) -> UnsatisfiableGrammar:
+        length = f"at most {self._max_bytes} bytes" if exactly is None else f"exactly {exactly} bytes"
+        among = "" if len(self._alphabet) == 256 else " that are all of the alphabet"
+        return UnsatisfiableGrammar(
+            "grammar",
+            f"no member has {length}{among}",
+            evidence=f"the shortest has {self._constraint.shortest_bytes} bytes",
+            remedy="ask for longer members" if len(self._alphabet) == 256 else "ask for longer ones or any character",
+        )
+
+
+def _bytes_of(alphabet: Alphabet) -> bytes:
+    if isinstance(alphabet, bytes):
+        return alphabet
+    return bytes(range(256)) if alphabet == "any" else _PRINTABLE
+
+
+def _weighted(weights: Sequence[int], chance: random.Random) -> int:
+    """An index, drawn with probabilities that are as the weights, exactly."""
+    index = chance.randrange(sum(weights))
+    for place, weight in enumerate(weights):
+        if index < weight:
+            return place
+        index -= weight
+    raise RuntimeError("weights do not add up")

@@ -1,0 +1,374 @@
+"""From tokens to terms without recursion, and from the rules of a text to a grammar with a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.frontends.bnf.scanner import Notation, Token, class_of, scan, string_of
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.grammar.analysis import Nullability, strongly_connected
+from structgen.grammar.left_splitting import LeftPositions
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Grammar,
+    Literal,
+    Reference,
+    Repeat,
+    Rules,
+    choice_of,
+    postorder,
+    sequence_of,
+)
+from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
+
+__all__ = ["Definition", "Parser", "read"]
+
+_COUNT: Final = re.compile(r"\{\s*([0-9]*)\s*(?:(,)\s*(-1|[0-9]*)\s*)?\}")
+_QUANTIFIERS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MAX_COUNT: Final = 1_000_000
+
+
+class Definition:
+    """A rule: its name with its place, and its expression."""
+
+    __slots__ = ("term", "token")
+
+    def __init__(self, token: Token, term: Grammar) -> None:
+        self.token = token
+        self.term = term
+
+
+class _OpenGroup:
+    """What stands in open parentheses: alternatives that are complete, and the items of the last one."""
+
+    __slots__ = ("alternatives", "is_blocked", "items", "opening")
+
+    def __init__(self, opening: Token) -> None:
+        self.opening = opening
+        self.alternatives: list[Grammar] = []
+        self.items: list[Grammar] = []
+        self.is_blocked = True  # whether the last item takes no repetition: there is none, or it has one
+
+    def close_alternative(self) -> None:
+        items = self.items
+        self.alternatives.append(items[0] if len(items) == 1 else sequence_of(tuple(items)) if items else EPSILON)
+        self.items = []
+        self.is_blocked = True
+
+    def term(self) -> Grammar:
+        self.close_alternative()
+        return self.alternatives[0] if len(self.alternatives) == 1 else choice_of(tuple(self.alternatives))
+
+
+class Parser:
+    """Reads the rules of one text.
+
+    Attributes:
+        source: the text.
+        notation: how it is written.
+        limits: bounds on its size.
+        entries: the report: what was found, in order.
+        references: the first place of each name that is referred to.
+        regular: the rules that must be regular, with the option that asks for it.
+    """
+
+    def __init__(self, source: GrammarSource, notation: Notation, limits: Limits) -> None:
+        self.source = source
+        self.notation = notation
+        self.limits = limits
+        self.entries: list[ReportEntry] = []
+        self.references: dict[str, Token] = {}
+        self.regular: dict[str, tuple[Token, str]] = {}
+        self._tokens = scan(source, notation, limits)
+        self._at = 0
+        self._terms = 0
+        self._known: dict[str, Reference] = {}
+
+    def peek(self) -> Token:
+        """The token that comes next."""
+        return self._tokens[self._at]
+
+    def take(self) -> Token:
+        """The token that comes next, which is read thereby; the end stays."""
+        token = self._tokens[self._at]
+        if token.kind != "end":
+            self._at += 1
+        return token
+
+    def note(self, keyword: str, token: Token, status: Status, detail: str = "") -> None:
+        """Put one construct into the report."""
+        self.entries.append(ReportEntry(keyword, self.source.where(token.start), status, detail))
+
+    def reference(self, token: Token) -> Reference:
+        """The rule with the name of a token."""
+        known = self._known.get(token.text)
+        if known is None:
+            known = self._known[token.text] = Reference(token.text)
+            self.references[token.text] = token
+        return known
+
+    def string(self, token: Token) -> str:
+        """The text that a string means."""
+        return string_of(self.source, token, self.notation)
+
+    def definitions(self) -> dict[str, Definition]:
+        """Read all rules.
+
+        Raises:
+            GrammarSyntaxError: the text is malformed, or defines a name twice.
+            LimitExceeded: it is nested too deeply, or has too many terms.
+        """
+        found: dict[str, Definition] = {}
+        while True:
+            token = self.take()
+            if token.kind == "newline":
+                continue
+            if token.kind == "end":
+                return found
+            if token.kind != "rule":
+                self._refuse_outside(token)
+            name, bracket, _ = token.text.partition("[")
+            token_of_name = Token("rule", name, token.start)
+            earlier = found.get(name)
+            if earlier is not None:
+                place = self.source.where(earlier.token.start)
+                raise self.source.syntax_error(
+                    token_of_name.span, f"{name!r} is defined more than once", f"it is first defined at {place}"
+                )
+            self.note(f"rule {name}", token, Status.ENFORCED)
+            term = self.expression(token_of_name)
+            if bracket:
+                term = self.notation.options(self, token, term)
+            found[name] = Definition(token_of_name, term)
+
+    def expression(self, opening: Token) -> Grammar:
+        """Read an expression up to what ends it: the next rule, the end, or the ``)`` of an opening that is no rule."""
+        stack = [_OpenGroup(opening)]
+        may_go_on = True  # whether the end of a line does not end the rule here
+        while True:
+            token = self.peek()
+            kind, group = token.kind, stack[-1]
+            if kind == "rule" and may_go_on and self.notation.ends_at_line:
+                raise self.source.syntax_error(token.span, "an expression is expected before the next rule")
+            if kind in ("rule", "end") or (kind == "newline" and not may_go_on and len(stack) == 1):
+                if len(stack) == 1 and opening.kind == "rule":
+                    break
+                raise self.source.syntax_error(
+                    group.opening.span, "the parenthesis is not closed", "close it with ) before the next rule"
+                )
+            self.take()
+            if kind == "newline":
+                continue
+            may_go_on = kind == "|"
+            if kind == ")":
+                self._refuse_empty(group, token)
+                if len(stack) == 1:
+                    if opening.kind != "rule":
+                        return group.term()
+                    raise self.source.syntax_error(token.span, "no parenthesis is open here", "remove it")
+                stack.pop()
+                self._add(stack[-1], group.term(), token)
+            elif kind == "(":
+                if len(stack) >= self.limits.nesting:
+                    raise LimitExceeded(
+                        self.source.subject_at(token.start), limit="nesting", maximum=self.limits.nesting
+                    )
+                stack.append(_OpenGroup(token))
+            elif kind == "|":
+                self._refuse_empty(group, token)
+                group.close_alternative()
+            elif kind in _QUANTIFIERS or kind == "count":
+                self._repeat(group, token)
+            elif kind == opening.kind:
+                raise self.source.syntax_error(token.span, "look-ahead stands within look-ahead", "remove one of them")
+            else:
+                self._add(group, self._element(token), token)
+        self._refuse_empty(stack[0], token)
+        return stack[0].term()
+
+    def _element(self, token: Token) -> Grammar:
+        match token.kind:
+            case "string":
+                return Literal(self.string(token).encode())
+            case "class":
+                return class_of(self.source, token, self.notation)
+            case "any":
+                return ANY_CHAR
+            case "name":
+                macro = self.notation.macros.get(token.text)
+                return self.reference(token) if macro is None else macro(self, token)
+        own = self.notation.elements.get(token.kind)
+        if own is None:
+            raise self.source.syntax_error(
+                token.span, f"{token.text!r} has no meaning here", "expected a string, a class, a name or ( ... )"
+            )
+        return own(self, token)
+
+    def _add(self, group: _OpenGroup, term: Grammar, token: Token) -> None:
+        group.items.append(term)
+        group.is_blocked = False
+        self._count_term(token)
+
+    def _count_term(self, token: Token) -> None:
+        self._terms += 1
+        if self._terms > self.limits.grammar_nodes:
+            maximum = self.limits.grammar_nodes
+            raise LimitExceeded(self.source.subject_at(token.start), limit="grammar_nodes", maximum=maximum)
+
+    def _repeat(self, group: _OpenGroup, token: Token) -> None:
+        if group.is_blocked:
+            problem = f"{token.text} repeats nothing"
+            if group.items:
+                problem = f"{token.text} follows another repetition"
+            raise self.source.syntax_error(
+                token.span, problem, "put it behind an item; in parentheses, an item with a repetition is one"
+            )
+        least, most = _QUANTIFIERS.get(token.kind) or self._count(token)
+        group.items[-1] = Repeat(group.items[-1], least, most)
+        group.is_blocked = not self.notation.ends_at_line
+        self._count_term(token)
+
+    def _count(self, token: Token) -> tuple[int, int | None]:
+        match = _COUNT.fullmatch(token.text)
+        if match is None or not (match[1] or match[3]):
+            raise self.source.syntax_error(token.span, "the count is malformed", "write it as {2}, {2,} or {2,5}")
+        low, comma, high = match.groups()
+        if len(low) > 7 or len(high or "") > 7 or max(int(low or 0), int(high or 0)) > _MAX_COUNT:
+            raise self.source.syntax_error(token.span, f"the count is above {_MAX_COUNT}", "lower it, or leave it open")
+        least = int(low or 0)
+        most = least if not comma else int(high) if high and high != "-1" else None
+        if most is not None and most < least:
+            raise self.source.syntax_error(token.span, f"no count is from {least} to {most}", "swap the bounds")
+        return least, most
+
+    def _refuse_empty(self, group: _OpenGroup, token: Token) -> None:
+        """An empty alternative has a meaning only where rules end with their lines, and empty parentheses have one."""
+        if group.items or self.notation.ends_at_line or (token.kind == ")" and not group.alternatives):
+            return
+        raise self.source.syntax_error(token.span, "an alternative is empty", 'write "" for the empty text')
+
+    def _refuse_outside(self, token: Token) -> None:
+        if token.kind == "|":
+            raise self.source.syntax_error(
+                token.span,
+                "a line begins with |, but the rule ended with the line before",
+                "put | at the end of that line, or the alternatives in parentheses",
+            )
+        raise self.source.syntax_error(token.span, "a rule is expected here", "write: name ::= expression")
+
+
+def read(text: str, root: str, path: str | Path | None, limits: Limits, notation: Notation) -> Grammar:
+    """Read a grammar; ``path`` is the file that it comes from, which errors name.
+
+    Raises:
+        GrammarSyntaxError: the text is malformed, or a name is not defined or defined twice.
+        UnsupportedFeature: a construct that is refused by name.
+        GrammarError: there is no rule called ``root``.
+        LimitExceeded: the text is too large.
+    """
+    if len(text) > limits.source_bytes or len(text.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        raise LimitExceeded(notation.subject, limit="source_bytes", maximum=limits.source_bytes)
+    source = GrammarSource(text, "" if path is None else str(path), kind=notation.subject)
+    parser = Parser(source, notation, limits)
+    definitions = parser.definitions()
+    for name, token in parser.references.items():
+        if name not in definitions:
+            raise source.syntax_error(token.span, f"no rule is called {name!r}", _similar(name, definitions))
+    if root not in definitions:
+        names = list(definitions)
+        raise GrammarError(
+            source.subject,
+            f"there is no rule called {root!r} to start from",
+            evidence=f"it defines {', '.join(names[:8]) or 'no rules'}{' ...' if len(names) > 8 else ''}",
+            remedy="name one of its rules: root=...",
+        )
+    _check_regular(parser, definitions)
+    rules = _used({name: definition.term for name, definition in definitions.items()}, root)
+    flat = Rules(rules, Reference(root))
+    entries = _remarked(parser.entries, definitions, flat)
+    return Described(flat, Description(source=notation.source, entries=tuple(entries)))
+
+
+def _check_regular(parser: Parser, definitions: Mapping[str, Definition]) -> None:
+    """Refuse recursion where a text must have an automaton."""
+    if not parser.regular:
+        return
+    below = {name: _references(definition.term) for name, definition in definitions.items()}
+    components = strongly_connected(below)
+    recursive = {name for each in components for name in each if len(each) > 1 or name in below[name]}
+    for name, (token, option) in parser.regular.items():
+        seen, stack = {name}, [name]
+        while stack:
+            used = stack.pop()
+            if used in recursive:
+                raise parser.source.syntax_error(
+                    token.span,
+                    f"{option!r} needs a rule without recursion, and {used!r} is recursive",
+                    "take the recursion out of what it ends",
+                )
+            stack += below[used] - seen
+            seen |= below[used]
+
+
+def _references(term: Grammar) -> set[str]:
+    return {node.name for node in postorder(term) if isinstance(node, Reference)}
+
+
+def _used(rules: Mapping[str, Grammar], root: str) -> list[tuple[str, Grammar]]:
+    """The rules that the root leads to, in the order of the text."""
+    found = {root}
+    seen: set[int] = set()
+    stack = [rules[root]]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Reference) and node.name not in found:
+            found.add(node.name)
+            stack.append(rules[node.name])
+        stack.extend(node.children)
+    return [(name, term) for name, term in rules.items() if name in found]
+
+
+def _remarked(
+    entries: Iterable[ReportEntry], definitions: Mapping[str, Definition], flat: Rules
+) -> Iterable[ReportEntry]:
+    """The entries, with what is worth knowing of a rule as a whole."""
+    used = {name for name, _ in flat.rules}
+    recursive = _left_recursive(flat)
+    rules = {f"rule {name}": name for name in definitions}
+    for entry in entries:
+        name = rules.get(entry.keyword)
+        if name is not None and name not in used:
+            yield replace(entry, status=Status.ANNOTATION, detail="the root does not lead to it")
+        elif name is not None and name in recursive:
+            yield replace(entry, detail="left-recursive: llama.cpp refuses it, here it is rewritten")
+        else:
+            yield entry
+
+
+def _left_recursive(flat: Rules) -> frozenset[str]:
+    rules = dict(flat.rules)
+    positions = LeftPositions(flat, Nullability(rules))
+    graph = {name: positions.references(term) for name, term in rules.items()}
+    found: set[str] = set()
+    for component in strongly_connected(graph):
+        if len(component) > 1 or component[0] in graph[component[0]]:
+            found.update(component)
+    return frozenset(found)
+
+
+def _similar(name: str, definitions: Mapping[str, Definition]) -> str:
+    lowered = name.lower().replace("_", "-")
+    for known in definitions:
+        if known.lower().replace("_", "-") == lowered:
+            return f"write {known!r}: names are compared letter by letter"
+    return f"define it: {name} ::= ..."

@@ -1,0 +1,286 @@
+"""From text to tokens, strings and character classes, by what the notations of this family differ in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.errors import GrammarSyntaxError, LimitExceeded
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.grammar.algebra import inverse_of
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import MAX_CODE_POINT, SURROGATES, CharClass, Grammar
+
+if TYPE_CHECKING:
+    from structgen.frontends.bnf.parser import Parser
+
+__all__ = ["Notation", "Token", "class_of", "scan", "string_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """A notation.
+
+    Attributes:
+        source: what a description calls it: ``"gbnf"``.
+        subject: what errors call a grammar in it.
+        name: a regular expression for names of rules.
+        tokens: regular expressions for tokens that only this notation has, by kind.
+        ends_at_line: whether a rule ends with its line, except in parentheses and after ``|`` and ``::=``; else a rule
+            ends where the next begins, which must be at the beginning of a line.
+        hexadecimal: what follows the letter of an escape by code point, by letter.
+        string_escapes: what other escapes stand for in a string, by letter.
+        class_escapes: the same in a class.
+        macros: what names that are followed by arguments in parentheses stand for.
+        elements: what tokens of its own stand for, by kind.
+        options: applies the options in brackets behind the name of a rule.
+    """
+
+    source: str
+    subject: str
+    name: str
+    tokens: Mapping[str, str]
+    ends_at_line: bool
+    hexadecimal: Mapping[str, re.Pattern[str]]
+    string_escapes: Mapping[str, str]
+    class_escapes: Mapping[str, str]
+    macros: Mapping[str, Callable[[Parser, Token], Grammar]]
+    elements: Mapping[str, Callable[[Parser, Token], Grammar]]
+    options: Callable[[Parser, Token, Grammar], Grammar]
+
+
+class Token(NamedTuple):
+    """A piece of the text.
+
+    Attributes:
+        kind: ``"name"``, ``"rule"`` (a name with ``::=`` behind it), ``"string"``, ``"class"``, ``"count"``,
+            ``"number"``, ``"newline"``, ``"end"``, a kind of the notation's own, or the piece itself.
+        text: as it stands.
+        start: its offset.
+    """
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its half-open interval of offsets."""
+        return self.start, self.start + len(self.text)
+
+
+_COMMON: Final = {
+    "skipped": r"[ \t]+|\#[^\r\n]*",
+    "newline": r"\r\n?|\n",
+    "assign": r"::=",
+    "string": r'"[^"\\]*(?:\\.[^"\\]*)*"',
+    "class": r"\[[^\]\\]*(?:\\.[^\]\\]*)*\]",
+    "count": r"\{[^{}\"\[\]()|:]{0,80}\}",
+}
+_TOKENS_PER_NODE: Final = 4
+"""Tokens that a node of the grammar may take: an item, its repetition, and what separates it."""
+_PUNCTUATION: Final = r"[()|*+?]"
+_UNFINISHED: Final = {
+    '"': ("the string is not terminated", 'close it with "'),
+    "[": ("the class of characters is not terminated", "close it with ]"),
+    "{": ("the count is not terminated", "write it as {2}, {2,} or {2,5}"),
+    "<": ("the token is not terminated", "close it with >"),
+    "'": ("a string stands in single quotes", 'write it in double ones: "..."'),
+    ":": ("a colon stands alone", "a rule is written: name ::= expression"),
+    "=": ("an equals sign stands alone", "a rule is written: name ::= expression"),
+    ";": ("rules have no semicolon behind them", "remove it"),
+    "/": ("a slash stands outside a string", "comments begin with #, and there are no regexps in slashes"),
+}
+
+
+@cache
+def _pattern(own: tuple[tuple[str, str], ...], name: str) -> re.Pattern[str]:
+    kinds = [*_COMMON.items(), *own, ("name", name), ("punctuation", _PUNCTUATION)]
+    return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in kinds), re.DOTALL)
+
+
+def scan(source: GrammarSource, notation: Notation, limits: Limits) -> list[Token]:
+    """Return the tokens of a text, the last of kind ``"end"``.
+
+    A name that ``::=`` follows is of kind ``"rule"``, and that is left out.
+
+    Raises:
+        GrammarSyntaxError: something is no token, or a rule does not begin its line.
+        LimitExceeded: there are far more tokens than ``limits.grammar_nodes``.
+
+    Complexity: linear.
+    """
+    text, position = source.text, 0
+    match_at = _pattern(tuple(notation.tokens.items()), notation.name).match
+    found: list[Token] = []
+    is_line_start = True
+    most = _TOKENS_PER_NODE * limits.grammar_nodes
+    while position < len(text):
+        match = match_at(text, position)
+        if match is None:
+            raise _unexpected(source, position)
+        if len(found) > most:
+            maximum = limits.grammar_nodes
+            raise LimitExceeded(source.subject_at(position), limit="grammar_nodes", maximum=maximum)
+        kind, piece, start = match.lastgroup or "", match[0], position
+        position = match.end()
+        if kind == "skipped":
+            continue
+        if kind == "newline":
+            is_line_start = True
+            if notation.ends_at_line and not (found and found[-1].kind == "newline"):
+                found.append(Token(kind, piece, start))
+            continue
+        if kind == "assign":
+            _mark_rule(source, found, start)
+            continue
+        found.append(Token(piece if kind == "punctuation" else kind, piece, start))
+        if kind == "name":
+            found[-1] = Token("first name" if is_line_start else kind, piece, start)
+        is_line_start = False
+    found.append(Token("end", "", len(text)))
+    return [Token("name", *token[1:]) if token.kind == "first name" else token for token in found]
+
+
+def _mark_rule(source: GrammarSource, found: list[Token], start: int) -> None:
+    """Make the name before ``::=`` one of a rule."""
+    while found and found[-1].kind == "newline":  # between a name and ::=, which does no harm
+        found.pop()
+    last = found[-1] if found else None
+    if last is None or last.kind not in ("name", "first name"):
+        raise source.syntax_error((start, start + 3), "no name stands before ::=", "write: name ::= expression")
+    if last.kind == "name":
+        raise source.syntax_error(last.span, "a rule begins within a line", "begin a new line before its name")
+    found[-1] = Token("rule", last.text, last.start)
+
+
+def _unexpected(source: GrammarSource, position: int) -> GrammarSyntaxError:
+    character = source.text[position]
+    if character == "!":
+        character = "<"
+    problem, remedy = _UNFINISHED.get(character, (f"the character {character!r} has no meaning here", "remove it"))
+    return source.syntax_error((position, position + 1), problem, remedy)
+
+
+_PLAIN: Final = re.compile(r"[^\\]+")
+_LINE_END: Final = re.compile(r"[\r\n]")
+
+
+def string_of(source: GrammarSource, token: Token, notation: Notation) -> str:
+    """The text that a string means.
+
+    Raises:
+        GrammarSyntaxError: an escape is not known, or its code is no character; or it goes on in the next line where
+            the notation does not allow that.
+    """
+    _check_lines(source, token, notation)
+    start, end = token.start + 1, token.start + len(token.text) - 1
+    if "\\" not in token.text:
+        return _checked(source, token, token.text[1:-1])
+    pieces: list[str] = []
+    while start < end:
+        plain = _PLAIN.match(source.text, start, end)
+        if plain is not None:
+            pieces.append(plain[0])
+            start = plain.end()
+        else:
+            character, start = _escape(source, start, end, notation, is_class=False)
+            pieces.append(character)
+    return _checked(source, token, "".join(pieces))
+
+
+def class_of(source: GrammarSource, token: Token, notation: Notation) -> Grammar:
+    """The characters that a class means.
+
+    Raises:
+        GrammarSyntaxError: an escape is not known, its code is no character, a range is reversed, or the class is
+            empty; or it goes on in the next line where the notation does not allow that.
+    """
+    _check_lines(source, token, notation)
+    start, end = token.start + 1, token.start + len(token.text) - 1
+    is_negated = source.text.startswith("^", start, end)
+    ranges = list(_ranges(source, start + is_negated, end, notation))
+    if not ranges and (not is_negated or notation.ends_at_line):
+        anything = "." if notation.ends_at_line else "[^]"
+        remedy = f'name its characters; "" is the empty text, and {anything} any character'
+        raise source.syntax_error(token.span, "the class of characters is empty", remedy)
+    found = CharClass(ranges)
+    return CharClass(inverse_of(found.ranges)) if is_negated else found
+
+
+def _ranges(source: GrammarSource, start: int, end: int, notation: Notation) -> Iterator[tuple[int, int]]:
+    """A hyphen stands for itself where no range can be: first, last, and behind a range."""
+    text = source.text
+    while start < end:
+        place = start
+        low, start = _character(source, start, end, notation)
+        high = low
+        if text.startswith("-", start) and start + 1 < end:
+            high, start = _character(source, start + 1, end, notation)
+        if high < low:
+            raise source.syntax_error(
+                (place, start),
+                f"the range is reversed: U+{ord(low):04X} comes after U+{ord(high):04X}",
+                "swap its ends",
+            )
+        yield ord(low), ord(high)
+
+
+def _character(source: GrammarSource, start: int, end: int, notation: Notation) -> tuple[str, int]:
+    character = source.text[start]
+    if character == "\\":
+        return _escape(source, start, end, notation, is_class=True)
+    _check(source, (start, start + 1), ord(character))
+    return character, start + 1
+
+
+def _escape(source: GrammarSource, start: int, end: int, notation: Notation, *, is_class: bool) -> tuple[str, int]:
+    """The character that an escape at ``start`` stands for, and where it ends."""
+    letter = source.text[start + 1 : start + 2] if start + 1 < end else ""
+    digits = notation.hexadecimal.get(letter)
+    if digits is not None:
+        match = digits.match(source.text, start + 2, end)
+        if match is None:
+            raise source.syntax_error(
+                (start, start + 2),
+                f"too few hexadecimal digits follow \\{letter}",
+                r"write \x41, \u0041 or \U00000041",
+            )
+        code = int(match[0][-9:], 16) if len(match[0].lstrip("0")) <= 8 else MAX_CODE_POINT + 1
+        _check(source, (start, match.end()), code)
+        return chr(code), match.end()
+    known = notation.class_escapes if is_class else notation.string_escapes
+    if letter not in known:
+        place = "class" if is_class else "string"
+        names = " ".join(f"\\{name}" for name in (*known, *notation.hexadecimal))
+        raise source.syntax_error(
+            (start, start + 2),
+            f"the escape \\{letter} is not known in a {place}",
+            f"known are {names}",
+        )
+    return known[letter], start + 2
+
+
+def _check_lines(source: GrammarSource, token: Token, notation: Notation) -> None:
+    found = None if notation.ends_at_line else _LINE_END.search(token.text)
+    if found is not None:
+        kind = "string" if token.kind == "string" else "class of characters"
+        place = token.start + found.start()
+        raise source.syntax_error((place, place + 1), f"the {kind} is not terminated in its line", r"write \n")
+
+
+def _checked(source: GrammarSource, token: Token, text: str) -> str:
+    if not text.isascii():
+        for at, character in enumerate(text):
+            if SURROGATES[0] <= ord(character) <= SURROGATES[1]:
+                _check(source, (token.start + 1 + at, token.start + 2 + at), ord(character))
+    return text
+
+
+def _check(source: GrammarSource, span: tuple[int, int], code: int) -> None:
+    if code > MAX_CODE_POINT or SURROGATES[0] <= code <= SURROGATES[1]:
+        shown = "beyond U+10FFFF" if code > MAX_CODE_POINT else f"U+{code:04X}, a surrogate"
+        raise source.syntax_error(span, f"the code is no character: {shown}", "write a Unicode scalar value")

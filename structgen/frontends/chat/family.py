@@ -1,0 +1,316 @@
+"""Families of models, read from their TOML files: tags, layouts with placeholders such as ``$name``, special tokens."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, final
+
+from structgen.errors import GrammarError
+from structgen.frontends.json_schema.policy import Whitespace
+from structgen.grammar.nodes import ANY_CHAR, Complement, Grammar, Repeat, SpecialToken, literal, sequence
+
+__all__ = [
+    "Calls",
+    "Family",
+    "FreeText",
+    "Layout",
+    "Placeholder",
+    "families",
+    "free_text",
+    "load_family",
+    "spelled",
+    "stop_string_of",
+]
+
+_PLACEHOLDER: Final = re.compile(r"\$(name|arguments|id|text|thought)")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """Where something stands that the family does not fix: ``name``, ``arguments``, ``id``, ``text`` or ``thought``."""
+
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Texts and places in their order.
+
+    Attributes:
+        parts: no two texts stand side by side, and none is empty.
+    """
+
+    parts: tuple[str | Placeholder, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Layout:
+        """Read a layout.
+
+        >>> Layout.of("<f=$name>").parts
+        ('<f=', Place(name='name'), '>')
+        """
+        pieces = _PLACEHOLDER.split(text)
+        parts = (Placeholder(piece) if at % 2 else piece for at, piece in enumerate(pieces))
+        return cls(tuple(part for part in parts if part))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names of the places, in order."""
+        return tuple(part.name for part in self.parts if isinstance(part, Placeholder))
+
+    @property
+    def beginning(self) -> str:
+        """The text before the first place."""
+        return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
+
+    @property
+    def end(self) -> str:
+        """The text after the last place."""
+        return self.parts[-1] if self.parts and isinstance(self.parts[-1], str) else ""
+
+    def filled(self, values: Mapping[str, Grammar], tokens: Sequence[str]) -> Grammar:
+        """The layout with ``values`` in its places; ``tokens`` are the parts of its texts that are tokens."""
+        return sequence(
+            *(values[part.name] if isinstance(part, Placeholder) else spelled(part, tokens) for part in self.parts)
+        )
+
+
+def spelled(text: str, tokens: Sequence[str]) -> Grammar:
+    """A text in which each of ``tokens`` is a special token where the vocabulary has one.
+
+    >>> print(spelled("a<b>c", ["<b>"]))
+    "a" token?("<b>") "c"
+    """
+    return sequence(*(SpecialToken(piece, or_text=True) if is_token else literal(piece)
+                      for piece, is_token in _split_at_tokens(text, tokens)))  # fmt: skip
+
+
+def free_text(stop: str) -> Grammar:
+    """Any text in which ``stop`` does not occur; of an empty ``stop``, any text."""
+    anything = Repeat(ANY_CHAR, 0, None)
+    return Complement(sequence(anything, literal(stop), anything)) if stop else anything
+
+
+def stop_string_of(text: str, tokens: Sequence[str]) -> str:
+    """What in ``text`` tells that free text before it has ended.
+
+    That is its first token, or else all of it without white space before.
+    """
+    for piece, is_token in _split_at_tokens(text, tokens):
+        if is_token:
+            return piece
+    return text.lstrip()
+
+
+def _split_at_tokens(text: str, tokens: Sequence[str]) -> Iterable[tuple[str, bool]]:
+    if not tokens:
+        return [(text, False)] if text else []
+    longest_first = sorted(tokens, key=len, reverse=True)
+    pieces = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+    return [(piece, at % 2 == 1) for at, piece in enumerate(pieces) if piece]
+
+
+_FOLDER: Final = resources.files(__package__).joinpath("families")
+_KEYS: Final[Mapping[str, Mapping[str, type]]] = {
+    "": {
+        "summary": str, "source": str, "tokens": list, "whitespace": str, "thought": dict, "text": dict, "calls": dict,
+    },
+    "thought": {"layout": str},
+    "text": {"layout": str, "before_calls": str, "never_begins": str},
+    "calls": {
+        "layouts": list, "before": str, "between": str, "after": str, "id": str, "is_parallel": bool, "marker": str,
+    },
+}  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """Text of the model's own.
+
+    Attributes:
+        layout: with one place.
+        stop: what does not occur in the text, for it tells where the text ends.
+    """
+
+    layout: Layout
+    stop: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How calls are written: ``before``, then calls with ``between`` them, then ``after``.
+
+    Attributes:
+        layouts: the ways to write one call.
+        before, between, after: texts.
+        id: a regex of what identifies a call; ``""`` where nothing does.
+        is_parallel: whether a reply may hold several calls.
+    """
+
+    layouts: tuple[Layout, ...]
+    before: str
+    between: str
+    after: str
+    id: str
+    is_parallel: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models that write calls in the same way.
+
+    Attributes:
+        name: what it is called here.
+        summary: which models belong to it.
+        source: where the format is described.
+        tokens: the tags that are special tokens in some vocabularies of the family.
+        whitespace: how the JSON of arguments is spaced.
+        thought: how a thought is written; None where the family has none.
+        text: how a reply without calls is written.
+        never_begins: with what such a reply does not begin; ``""``: with anything.
+        text_before: how text before calls is written; None where there is none.
+        calls: how calls are written.
+    """
+
+    name: str
+    summary: str
+    source: str
+    tokens: tuple[str, ...]
+    whitespace: Whitespace
+    thought: FreeText | None
+    text: FreeText
+    never_begins: str
+    text_before: FreeText | None
+    calls: Calls
+
+
+def families() -> tuple[str, ...]:
+    """The names of the families that come with the package.
+
+    >>> "hermes" in families()
+    True
+    """
+    return tuple(
+        sorted(entry.name.removesuffix(".toml") for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    )
+
+
+def load_family(name: str | Path) -> Family:
+    """Return a family by its name, or read the file of one.
+
+    Args:
+        name: one of ``families()``, or the path of a ``.toml`` file like theirs.
+
+    Raises:
+        GrammarError: there is no such family, or the file is malformed; the key is named.
+    """
+    if isinstance(name, Path) or name.endswith(".toml"):
+        path = Path(name)
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GrammarError(f"family {path}", "cannot be read", evidence=str(error)) from None
+        return _read_family(path.stem, text)
+    return _builtin_family(name)
+
+
+@lru_cache(maxsize=64)
+def _builtin_family(name: str) -> Family:
+    if name not in families():
+        raise GrammarError(
+            f"family {name!r}",
+            "there is none of this name",
+            evidence=f"there are {', '.join(families())}",
+            remedy="name one of these, or the path of a file like theirs",
+        )
+    return _read_family(name, _FOLDER.joinpath(f"{name}.toml").read_text("utf-8"))
+
+
+def _read_family(name: str, text: str) -> Family:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise GrammarError(f"family {name!r}", "its file is no TOML", evidence=str(error)) from None
+    _check(name, "", data)
+    if "text" not in data or "calls" not in data:
+        raise _malformed(name, "text and calls", "both tables are needed")
+    for table in ("thought", "text", "calls"):
+        _check(name, table, data.get(table, {}))
+    tokens = tuple(data.get("tokens", ()))
+    written = data["calls"]
+    calls = Calls(
+        layouts=tuple(_read_layout(name, "calls.layouts", each, ("name", "arguments")) for each in written["layouts"]),
+        before=written.get("before", ""),
+        between=written.get("between", ""),
+        after=written.get("after", ""),
+        id=written.get("id", ""),
+        is_parallel=written.get("is_parallel", True),
+    )
+    for each in calls.layouts:
+        if ("id" in each.places) > bool(calls.id):
+            raise _malformed(name, "calls.id", "a layout has the place $id, and nothing says what may stand there")
+    start = calls.before + calls.layouts[0].beginning
+    marker = written.get("marker") or stop_string_of(start, tokens)
+
+    def free(table: str, key: str, place: str, behind: str, stop: str = "") -> FreeText | None:
+        spelled = data.get(table, {}).get(key)
+        if spelled is None:
+            return None
+        layout = _read_layout(name, f"{table}.{key}", spelled, (place,))
+        return FreeText(layout, stop or stop_string_of(layout.end + behind, tokens))
+
+    plain = free("text", "layout", "text", "", marker)
+    if plain is None:
+        raise _malformed(name, "text.layout", "it is missing")
+    return Family(
+        name=name,
+        summary=data.get("summary", name),
+        source=data.get("source", ""),
+        tokens=tokens,
+        whitespace=data.get("whitespace", "single"),
+        thought=free("thought", "layout", "thought", ""),
+        text=plain,
+        never_begins=data["text"].get("never_begins", ""),
+        text_before=free("text", "before_calls", "text", start),
+        calls=calls,
+    )
+
+
+def _read_layout(name: str, key: str, text: Any, places: tuple[str, ...]) -> Layout:
+    if not isinstance(text, str):
+        raise _malformed(name, key, f"expected a text, found {text!r:.60}")
+    layout = Layout.of(text)
+    found = [place for place in layout.places if place != "id"]
+    if sorted(found) != sorted(places):
+        wanted = " and ".join(f"${place}" for place in places)
+        raise _malformed(name, key, f"it needs {wanted} once each, found {text!r:.60}")
+    return layout
+
+
+def _check(name: str, table: str, data: Any) -> None:
+    known = _KEYS[table]
+    if not isinstance(data, dict):
+        raise _malformed(name, table, "expected a table")
+    for key, value in data.items():
+        place = f"{table}.{key}".lstrip(".")
+        if key not in known:
+            raise _malformed(name, place, f"there is no such key; there are {', '.join(known)}")
+        if not isinstance(value, known[key]):
+            raise _malformed(name, place, f"expected a {known[key].__name__}, found {value!r:.60}")
+    if table == "calls" and not data.get("layouts"):
+        raise _malformed(name, "calls.layouts", "at least one is needed")
+
+
+def _malformed(name: str, key: str, problem: str) -> GrammarError:
+    return GrammarError(f"family {name!r}, {key}", problem, remedy="see the files beside structgen's own families")

@@ -1,0 +1,71 @@
+"""Grammars written in the notations of others, and what is lost thereby; ``docs/conversion.md`` has the table.
+
+Reading order: ``losses``, ``lowering`` (with ``regular`` and ``json_spellings``), ``layout``, then a dialect each.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, get_args
+
+from structgen.frontends.convert.bnf import BnfSpelling, is_ebnf_token, is_gbnf_token
+from structgen.frontends.convert.json_schema import json_schema_of
+from structgen.frontends.convert.lark import LarkSpelling, is_llguidance_token, with_prefix_free_terminals
+from structgen.frontends.convert.layout import written_rules
+from structgen.frontends.convert.loss import Loss, LossLog, Treatment, Written
+from structgen.frontends.convert.lowering import Abilities, lowered
+from structgen.grammar.nodes import Grammar
+
+__all__ = ["DIALECTS", "Dialect", "Loss", "Treatment", "Written", "write"]
+
+Dialect: TypeAlias = Literal["gbnf", "ebnf", "lark", "llguidance", "json-schema"]
+"""A notation that grammars are written in."""
+
+DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
+
+_ABILITIES: Final = {
+    "gbnf": Abilities(is_gbnf_token, has_left_recursion=False, max_count=1_000),
+    "ebnf": Abilities(is_ebnf_token),
+    "lark": Abilities(lambda node: False),
+    "llguidance": Abilities(is_llguidance_token),
+}
+
+
+def write(grammar: Grammar, dialect: Dialect, *, superset: bool = False) -> Written:
+    r"""Write a grammar in another notation.
+
+    The written language is that of the grammar: what the notation has no operator for is put in terms of those that it
+    has, and where that cannot be done, refused by name.  Annotations that it lacks are left out and named.
+
+    Args:
+        grammar: a closed term.
+        dialect: ``"gbnf"`` (llama.cpp), ``"ebnf"`` (xgrammar), ``"lark"``, ``"llguidance"`` (its dialect of Lark) or
+            ``"json-schema"``.
+        superset: leave out restrictions that cannot be said, and name each, instead of refusing.
+
+    Raises:
+        UnsupportedFeature: a part cannot be said.
+        UnsatisfiableGrammar: no text belongs to the grammar.
+        GrammarError: a reference leads nowhere.
+        LimitExceeded: what is to be written is too large.
+        ValueError: there is no such dialect.
+
+    Complexity: linear, but for intersections and complements, whose automata are made, of up to 400 states each.
+
+    >>> from structgen.frontends.regex import regex
+    >>> written = write(regex("(?P<year>[0-9]{4})-[0-9]{2}"), "gbnf")
+    >>> print(written.text, end="")
+    root ::= [0-9]{4,4} "-" [0-9]{2,2}
+    >>> print(*written.losses)
+    Capture 'year': dropped
+    """
+    if dialect not in DIALECTS:
+        raise ValueError(f"write: there is no dialect {dialect!r}; give one of {', '.join(DIALECTS)}")
+    log = LossLog(dialect, superset=superset)
+    if dialect == "json-schema":
+        return Written(json_schema_of(grammar, log), log.losses)
+    flat = lowered(grammar, _ABILITIES[dialect], log)
+    if dialect in ("gbnf", "ebnf"):
+        text = written_rules(flat, BnfSpelling(log, is_ebnf=dialect == "ebnf"), log)
+    else:
+        text = written_rules(with_prefix_free_terminals(flat) if dialect == "llguidance" else flat, LarkSpelling(), log)
+    return Written(text, log.losses)

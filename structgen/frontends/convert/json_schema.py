@@ -1,0 +1,163 @@
+"""JSON Schema: the schema that a grammar was made from, or ``pattern`` (ECMA-262) for a regular language."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from structgen.frontends.convert.loss import LossLog, Treatment
+from structgen.frontends.convert.lowering import Abilities, lowered
+from structgen.frontends.json_schema.report import LazyDescription
+from structgen.grammar import nodes as ir
+from structgen.grammar.algebra import inverse_of
+from structgen.grammar.nodes import Grammar, Reference, Rules
+from structgen.grammar.nodes.description import Described
+
+__all__ = ["json_schema_of", "pattern_of"]
+
+_MAX_LENGTH: Final = 20_000
+_SPECIAL: Final = frozenset(r"\^$.*+?()[]{}|/")
+_IN_CLASS: Final = frozenset(r"\]^-[")
+
+
+def pattern_of(flat: Rules, log: LossLog) -> str:
+    """The expression that matches the members of flat rules from end to end.
+
+    Raises:
+        UnsupportedFeature: a rule is recursive, or the expression would be longer than 20,000 characters.
+    """
+    rules = dict(flat.rules)
+    made: dict[int, tuple[str, int]] = {}
+    is_open: set[int] = set()
+    stack = [flat.body]
+    while stack:
+        node = stack[-1]
+        if id(node) in made:
+            stack.pop()
+            continue
+        below = _below(node, rules)
+        missing = [child for child in below if id(child) not in made]
+        if missing:
+            if any(id(child) in is_open for child in missing):
+                raise log.refused("Rules", "", "a rule is recursive, so there is no regular expression")
+            is_open.add(id(node))
+            stack += missing
+            continue
+        made[id(node)] = _spelled(node, [made[id(child)] for child in below])
+        if len(made[id(node)][0]) > _MAX_LENGTH:
+            raise log.refused(type(node).__name__, "", f"the pattern would be longer than {_MAX_LENGTH} characters")
+        is_open.discard(id(node))
+        stack.pop()
+    return f"^(?:{made[id(flat.body)][0]})$"
+
+
+def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
+    return (rules[node.name],) if isinstance(node, Reference) else node.children
+
+
+def _spelled(node: Grammar, parts: list[tuple[str, int]]) -> tuple[str, int]:
+    """The text, and its level: 0 for alternatives, 1 for a sequence, 2 for a repetition, 3 for an atom."""
+    match node:
+        case ir.Literal(data=data):
+            text = data.decode()
+            return "".join(_character(character, _SPECIAL) for character in text), 3 if len(text) == 1 else 1
+        case ir.CharClass():
+            return _class(node), 3
+        case ir.Sequence():
+            return "".join(_grouped(part, 1) for part in parts), 1
+        case ir.Choice():
+            return "|".join(text for text, _ in parts), 0
+        case ir.Repeat(min=least, max=most):
+            short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+            if short is None:
+                upper = "" if most is None else str(most)
+                short = f"{{{least}}}" if least == most else f"{{{least},{upper}}}"
+            return _grouped(parts[0], 3) + short, 2
+        case Reference():
+            return parts[0]
+    raise TypeError(f"{type(node).__name__} is no operator of regular expressions")
+
+
+def _grouped(part: tuple[str, int], level: int) -> str:
+    return part[0] if part[1] >= level else f"(?:{part[0]})"
+
+
+def _class(node: ir.CharClass) -> str:
+    inverse = inverse_of(node.ranges)
+    if not inverse:
+        return r"[\s\S]"
+    if len(inverse) < len(node.ranges):
+        return f"[^{''.join(_pieces(inverse))}]"
+    return f"[{''.join(_pieces(node.ranges))}]"
+
+
+def _pieces(ranges: Iterable[tuple[int, int]]) -> Iterable[str]:
+    for low, high in ranges:
+        yield _character(chr(low), _IN_CLASS)
+        if high > low:
+            yield ("-" if high > low + 1 else "") + _character(chr(high), _IN_CLASS)
+
+
+def _character(character: str, special: frozenset[str]) -> str:
+    if character in special:
+        return "\\" + character
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\u{{{code:x}}}"
+
+
+_NO_TOKENS: Final = Abilities(lambda node: False)
+
+
+def json_schema_of(grammar: Grammar, log: LossLog) -> str:
+    """Write a grammar as a JSON Schema.
+
+    A schema is about values.  Those of a grammar of JSON texts are their values, those of any other its texts; the
+    latter stand in JSON as strings.
+
+    Raises:
+        UnsupportedFeature: the grammar is no regular set of texts, nor made from a schema that is known.
+    """
+    node = grammar
+    while isinstance(node, (Described, ir.Capture, ir.Tempered, ir.Shared)):
+        if isinstance(node, Described) and isinstance(node.description, LazyDescription):
+            return _given(node.description, log)
+        if isinstance(node, (ir.Capture, ir.Tempered)):
+            log.note(type(node).__name__, "", Treatment.DROPPED)
+        node = node.children[0]
+    if isinstance(node, ir.JsonString):
+        schema = _texts(node.value, log)
+    else:
+        schema = _texts(node, log)
+        log.note("text", "", Treatment.DROPPED, "it is the value of a JSON string: quotes and escapes are added")
+    return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+
+
+def _given(description: LazyDescription, log: LossLog) -> str:
+    schema = description.schema
+    if schema is None:
+        raise log.refused("json schema", "", "it means nothing without the documents or formats given beside it")
+    log.note("policy", "", Treatment.DROPPED, "a schema does not say how values are written, nor bounds depths for all")
+    if isinstance(schema, (bytes, bytearray)):
+        schema = bytes(schema).decode("utf-8-sig")
+    if isinstance(schema, str):
+        return schema if schema.endswith("\n") else schema + "\n"
+    try:
+        return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+    except TypeError as error:
+        raise log.refused("json schema", "", f"it holds what is no JSON: {error}") from None
+
+
+def _texts(term: Grammar, log: LossLog) -> dict[str, Any]:
+    """A schema of the strings whose values are the members; ``&`` and ``~`` of the whole have keywords."""
+    while isinstance(term, (Described, ir.Shared)):
+        term = term.children[0]
+    if isinstance(term, ir.Intersection) and term.items:
+        parts = [_texts(item, log) for item in term.items]
+        return {"type": "string", "allOf": [{key: part[key] for key in part if key != "type"} for part in parts]}
+    if isinstance(term, ir.Complement):
+        inner = _texts(term.item, log)
+        return {"type": "string", "not": {key: inner[key] for key in inner if key != "type"}}
+    return {"type": "string", "pattern": pattern_of(lowered(term, _NO_TOKENS, log), log)}

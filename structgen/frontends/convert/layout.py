@@ -1,0 +1,181 @@
+"""How flat rules become lines of text, for all dialects that have rules."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from structgen.frontends.convert.loss import LossLog, Treatment
+from structgen.grammar import nodes as ir
+from structgen.grammar.nodes import Grammar, Reference, Rules
+
+__all__ = ["Spelling", "Style", "written_rules"]
+
+_MAX_DEPTH: Final = 12
+"""Parentheses within parentheses, before a part becomes a rule of its own."""
+_MAX_LENGTH: Final = 400
+"""Characters of a part within others."""
+_MAX_TWICE: Final = 24
+"""Characters of a part that is written wherever it stands."""
+
+
+class Style(NamedTuple):
+    """How rules look in a dialect.
+
+    Attributes:
+        root: the name of the rule to start from.
+        define: what stands between a name and its expression.
+        bad: a regular expression for what a name may not hold.
+        filler: what stands in its place.
+        prefix: what a name gets that may not begin as it does.
+        first: a regular expression for how names begin.
+        reserved: names that mean something else.
+        is_lower: whether names have small letters only.
+    """
+
+    root: str
+    define: str
+    bad: str
+    filler: str
+    prefix: str
+    first: str
+    reserved: Collection[str] = ()
+    is_lower: bool = False
+
+
+class Spelling(Protocol):
+    """How the leaves and operators of a dialect are spelled."""
+
+    style: Style
+
+    def leaf(self, node: Grammar) -> str:
+        """A literal, class or token, as an atom."""
+
+    def repetition(self, atom: str, least: int, most: int | None) -> str:
+        """An atom that is repeated."""
+
+    def empty(self) -> str:
+        """The empty text as an alternative of its own."""
+
+
+@dataclass(slots=True)
+class _WrittenPiece:
+    """Spelled text; ``level`` is 0 for alternatives, 1 for a sequence, 2 for a repetition, 3 for an atom."""
+
+    text: str
+    level: int
+    depth: int = 0
+
+
+def written_rules(flat: Rules, spelling: Spelling, log: LossLog) -> str:
+    """Write flat rules of the common operators, the first rule first.
+
+    Complexity: linear in the distinct terms.
+    """
+    return _RuleWriter(flat, spelling, log).text()
+
+
+class _RuleWriter:
+    def __init__(self, flat: Rules, spelling: Spelling, log: LossLog) -> None:
+        self.flat = flat
+        self.spelling = spelling
+        self.log = log
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set(spelling.style.reserved)
+        self.lines: dict[str, str] = {}
+        self.pieces: dict[int, _WrittenPiece] = {}
+        self.uses = Counter(id(child) for node in _all_nodes(flat) for child in node.children)
+        self.parts = 0
+
+    def text(self) -> str:
+        body, style = self.flat.body, self.spelling.style
+        start = body.name if isinstance(body, Reference) else None
+        self.taken.add(style.root)
+        if start is not None:
+            self.names[start] = style.root
+            if start != style.root and not _is_made(start):
+                self.log.note(f"name {start!r}", start, Treatment.RENAMED, f"it is {style.root} here")
+        own = [name for name, _ in self.flat.rules if name != start]
+        for name in own:
+            self.names[name] = self._free(_cleaned(name, style))
+            if self.names[name] != name and not _is_made(name):
+                self.log.note(f"name {name!r}", name, Treatment.RENAMED, f"it is {self.names[name]} here")
+        if start is None:
+            self._define(style.root, body)
+        for name, term in sorted(self.flat.rules, key=lambda rule: rule[0] != start):
+            self._define(self.names[name], term)
+        return "".join(f"{name}{style.define}{text}".rstrip() + "\n" for name, text in self.lines.items())
+
+    def _define(self, name: str, term: Grammar) -> None:
+        self.lines[name] = ""  # rules of parts come after it
+        for node in ir.postorder(term, known=lambda node: id(node) in self.pieces):
+            self.pieces[id(node)] = self._piece(node, is_top=node is term)
+        self.lines[name] = self._alternatives(self.pieces[id(term)])
+
+    def _piece(self, node: Grammar, *, is_top: bool) -> _WrittenPiece:
+        below = [self.pieces[id(child)] for child in node.children]
+        piece = self._joined(node, below)
+        is_long = len(piece.text) > _MAX_LENGTH or (self.uses[id(node)] > 1 and len(piece.text) > _MAX_TWICE)
+        if not is_top and node.children and (piece.depth > _MAX_DEPTH or is_long):
+            self.parts += 1
+            name = self._free(f"part{self.spelling.style.filler}{self.parts}")
+            self.lines[name] = self._alternatives(piece)
+            return _WrittenPiece(name, 3)
+        return piece
+
+    def _joined(self, node: Grammar, below: list[_WrittenPiece]) -> _WrittenPiece:
+        depth = max((piece.depth for piece in below), default=0)
+        match node:
+            case Reference(name=name):
+                return _WrittenPiece(self.names[name], 3)
+            case ir.Sequence():
+                return _WrittenPiece(" ".join(self._atom(piece, 1) for piece in below), 1, depth + 1)
+            case ir.Choice():
+                return _WrittenPiece(" | ".join(self._atom(piece, 1) for piece in below), 0, depth + 1)
+            case ir.Repeat():
+                return _WrittenPiece(
+                    self.spelling.repetition(self._atom(below[0], 3), node.min, node.max), 2, depth + 1
+                )
+            case ir.Literal(data=b""):
+                return _WrittenPiece("", 1)
+            case _:
+                return _WrittenPiece(self.spelling.leaf(node), 3)
+
+    def _atom(self, piece: _WrittenPiece, level: int) -> str:
+        if not piece.text and level == 1:
+            return self.spelling.empty()
+        return piece.text if piece.level >= level else f"({piece.text})"
+
+    def _alternatives(self, piece: _WrittenPiece) -> str:
+        return piece.text or self.spelling.empty()
+
+    def _free(self, name: str) -> str:
+        found, count = name, 1
+        while found in self.taken:
+            count += 1
+            found = f"{name}{self.spelling.style.filler}{count}"
+        self.taken.add(found)
+        return found
+
+
+def _cleaned(name: str, style: Style) -> str:
+    found = re.sub(f"(?:{style.bad})+", style.filler, name.lower() if style.is_lower else name)
+    if found != name:
+        found = found.strip(style.filler)
+    return found if re.match(style.first, found) else style.prefix + found
+
+
+def _is_made(name: str) -> bool:
+    """Whether a rule was made on the way, so that nobody misses its name."""
+    return re.search(r"\.(state[0-9]+|after\..*|nonempty|[0-9]+)$|^steps\.", name) is not None
+
+
+def _all_nodes(flat: Rules) -> Iterable[Grammar]:
+    seen: set[int] = set()
+    for term in (*(term for _, term in flat.rules), flat.body):
+        for node in ir.postorder(term, known=lambda node: id(node) in seen):
+            seen.add(id(node))
+            yield node

@@ -1,0 +1,407 @@
+"""From any term to one that every dialect has notation for, with the same language.
+
+What is left are literals and classes of characters, sequences, choices, repetitions, references, and tokens where the
+dialect names them.  First each operator is put in terms of those and of intersections and complements; these then
+become the rules of their automata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from structgen.errors import UnsatisfiableGrammar
+from structgen.frontends.convert.automaton import NotRegular, TooLarge, right_linear
+from structgen.frontends.convert.json_spelling import ANY_SPELLING, spelled_class, spelled_literal
+from structgen.frontends.convert.loss import LossLog, Treatment
+from structgen.grammar import nodes as ir
+from structgen.grammar.algebra import with_children
+from structgen.grammar.analysis import productive_rules
+from structgen.grammar.left_recursion import remove_left_recursion
+from structgen.grammar.nodes import ANY_CHAR, EMPTY, EPSILON, Grammar, Reference, Repeat, Rules
+from structgen.grammar.nodes.description import Described
+from structgen.grammar.scopes import resolve
+
+__all__ = ["Abilities", "lowered"]
+
+_MAX_PERMUTED: Final = 5
+_SPLICED: Final = 16
+"""Items of a sequence or choice up to which those of inner ones are put in place."""
+_ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a dialect can say beside the common operators.
+
+    Attributes:
+        is_token_known: whether it has notation for a token or a set of tokens.
+        has_left_recursion: whether its rules may begin with themselves.
+        max_count: the largest bound of a repetition; larger ones are nested.
+    """
+
+    is_token_known: Callable[[Grammar], bool]
+    has_left_recursion: bool = True
+    max_count: int | None = None
+
+
+def lowered(grammar: Grammar, abilities: Abilities, log: LossLog) -> Rules:
+    """Return an equal grammar of the common operators, with one flat set of rules.
+
+    Raises:
+        UnsupportedFeature: a part cannot be said.
+        UnsatisfiableGrammar: no text belongs to the grammar.
+        GrammarError: a reference leads nowhere.
+        LimitExceeded: the result would be too large.
+    """
+    flat = resolve(grammar, through_shared=True)
+    expressed = _Expresser(dict(flat.rules), abilities, log).run(flat.body)
+    if log.is_widened and any(isinstance(node, ir.Complement) for node in ir.postorder(flat)):
+        # What was left out may stand below a complement, which would then be too small.
+        expressed = _Expresser(dict(flat.rules), abilities, log, opens_complements=True).run(flat.body)
+    if not abilities.has_left_recursion:
+        without = remove_left_recursion(expressed)
+        expressed = resolve(without, through_shared=True)
+    return _plain(_without_booleans(expressed, log), abilities)
+
+
+class _Expresser:
+    """Puts operators in terms of the common ones, intersections and complements."""
+
+    def __init__(
+        self, rules: Mapping[str, Grammar], abilities: Abilities, log: LossLog, *, opens_complements: bool = False
+    ) -> None:
+        self.opens_complements = opens_complements
+        self.rules = rules
+        self.abilities = abilities
+        self.log = log
+        self.where = ""
+        self.made: dict[int, Grammar] = {}
+        self.spelled: dict[int, Grammar] = {}
+
+    def run(self, body: Grammar) -> Rules:
+        rules = {}
+        for name, term in self.rules.items():
+            self.where = name
+            rules[name] = self.rewritten(term)
+        self.where = ""
+        return Rules(rules, self.rewritten(body))
+
+    def rewritten(self, root: Grammar) -> Grammar:
+        for node in ir.postorder(root, known=lambda node: id(node) in self.made):
+            self.made[id(node)] = self.expressed(node, [self.made[id(child)] for child in node.children])
+        return self.made[id(root)]
+
+    def expressed(self, node: Grammar, parts: list[Grammar]) -> Grammar:
+        match node:
+            case Described() | ir.Shared():
+                return parts[0]
+            case ir.Literal(data=data):
+                return self.text(node, data)
+            case ir.ByteClass(ranges=ranges):
+                if ranges and ranges[-1][1] > 0x7F:
+                    raise self.refused("ByteClass", "its bytes beyond ASCII are no characters")
+                return ir.CharClass(ranges)
+            case ir.SpecialToken() | ir.TokenSet():
+                if not self.abilities.is_token_known(node):
+                    raise self.refused(type(node).__name__, "there is no notation for this token")
+                return node
+            case ir.Capture() | ir.Tempered():
+                what = f"Capture {node.name!r}" if isinstance(node, ir.Capture) else f"Tempered {node.temperature:g}"
+                self.log.note(what, self.where, Treatment.DROPPED)
+                return parts[0]
+            case ir.Budget():
+                return self.budget(node, parts[0])
+            case ir.Complement() if self.opens_complements:
+                self.log.widen("Complement", self.where, "something was left out of the grammar, perhaps below it")
+                return _ANY_TEXT
+            case ir.JsonString():
+                return ir.Sequence((_QUOTE, self.json_text(parts[0]), _QUOTE))
+            case ir.Permutation():
+                return self.permutation(node, parts)
+            case ir.Distinct() | ir.Label():
+                self.log.widen(type(node).__name__, self.where, _UNSAID[type(node)])
+                return parts[0]
+            case _:
+                return with_children(node, parts)
+
+    def text(self, node: Grammar, data: bytes) -> Grammar:
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise self.refused("Literal", f"its bytes {data[:20]!r} are no text") from None
+        return node
+
+    def refused(self, feature: str, problem: str) -> Exception:
+        return self.log.refused(feature, self.where, problem)
+
+    def budget(self, node: ir.Budget, item: Grammar) -> Grammar:
+        if node.tokens is not None:
+            self.log.widen("Budget", self.where, f"at most {node.tokens} tokens cannot be said")
+        if node.characters is None:
+            return item
+        return ir.Intersection((item, Repeat(ANY_CHAR, 0, node.characters)))
+
+    def permutation(self, node: ir.Permutation, parts: list[Grammar]) -> Grammar:
+        *items, rest, separator = parts
+        if len(items) > _MAX_PERMUTED:
+            self.log.widen("Permutation", self.where, f"the orders of {len(items)} members would be too many to write")
+            member = ir.Choice((*items, rest))
+            return ir.Choice((EPSILON, ir.Sequence((member, Repeat(ir.Sequence((separator, member)), 0, None)))))
+        return _Permuter(node, items, rest, separator).after(frozenset(), 0)
+
+    def json_text(self, root: Grammar) -> Grammar:
+        """The spellings of a regular term in a JSON string; its rules are put in their places."""
+        made, is_open = self.spelled, set()
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in made:
+                stack.pop()
+                continue
+            below = node.children
+            if isinstance(node, Reference):
+                below = (self.rewritten(self.rules[node.name]),)
+            missing = [child for child in below if id(child) not in made]
+            if missing:
+                if any(id(child) in is_open for child in missing):
+                    raise self.refused("JsonString", "its value is recursive")
+                is_open.add(id(node))
+                stack += missing
+                continue
+            made[id(node)] = self.spelling(node, [made[id(child)] for child in below])
+            is_open.discard(id(node))
+            stack.pop()
+        return made[id(root)]
+
+    def spelling(self, node: Grammar, parts: list[Grammar]) -> Grammar:
+        match node:
+            case ir.Literal(data=data):
+                return spelled_literal(data)
+            case ir.CharClass(ranges=ranges):
+                return spelled_class(ranges)
+            case ir.Complement():
+                return ir.Intersection((ANY_SPELLING, ir.Complement(parts[0])))
+            case ir.Intersection() if not parts:
+                return ANY_SPELLING
+            case ir.SpecialToken() | ir.TokenSet():
+                raise self.refused("JsonString", "its value holds a token, which is no text")
+            case Reference():
+                return parts[0]
+            case _:
+                return with_children(node, parts)
+
+
+_QUOTE: Final = ir.Literal(b'"')
+_UNSAID: Final[Mapping[type[Grammar], str]] = {
+    ir.Distinct: "that nothing is repeated cannot be said",
+    ir.Label: "that labels decode cannot be said",
+}
+
+
+class _Permuter:
+    """A permutation written out: what may follow a number of members, by which of them were used."""
+
+    def __init__(self, node: ir.Permutation, items: list[Grammar], rest: Grammar, separator: Grammar) -> None:
+        self.node = node
+        self.items = items
+        self.rest = rest
+        self.separator = separator
+        self.due = frozenset(range(len(node.required)))
+        self.made: dict[tuple[frozenset[int], int], Grammar] = {}
+
+    def after(self, used: frozenset[int], count: int) -> Grammar:
+        """What may follow; the depth is at most that of the items and of ``min`` or ``max``, whatever is larger."""
+        todo = [(used, count)]
+        while todo:
+            key = todo[-1]
+            wanted = [following for following in self.following(*key) if following not in self.made]
+            if wanted:
+                todo += wanted
+                continue
+            todo.pop()
+            if key not in self.made:
+                self.made[key] = self.joined(*key)
+        return self.made[used, count]
+
+    def is_counted(self, count: int) -> bool:
+        return count == 0 or count < self.node.min or self.node.max is not None
+
+    def following(self, used: frozenset[int], count: int) -> Iterable[tuple[frozenset[int], int]]:
+        if self.node.max is not None and count >= self.node.max:
+            return
+        more = count + 1 if self.is_counted(count) else count
+        for place in range(len(self.items)):
+            if place not in used:
+                yield used | {place}, more
+        if self.is_counted(count):
+            yield used, more
+
+    def joined(self, used: frozenset[int], count: int) -> Grammar:
+        ways: list[Grammar] = [EPSILON] if count >= self.node.min and used >= self.due else []
+        between = self.separator if count else EPSILON
+        for now, more in self.following(used, count):
+            member = self.items[next(iter(now - used))] if now != used else self.rest
+            ways.append(ir.Sequence((between, member, self.made[now, more])))
+        after = ir.Choice(ways)
+        if self.is_counted(count):
+            return after
+        return ir.Sequence((Repeat(ir.Sequence((self.separator, self.rest)), 0, None), after))
+
+
+def _without_booleans(flat: Rules, log: LossLog) -> Rules:
+    """Put the rules of its automaton in the place of each outermost intersection and complement."""
+    rules = dict(flat.rules)
+    found: dict[str, Grammar] = {}
+    made: dict[int, Grammar] = {}
+    count = 0
+    for where, term in [*flat.rules, ("", flat.body)]:
+        stack = [(term, False)]
+        while stack:
+            node, is_open = stack.pop()
+            if id(node) in made:
+                continue
+            if isinstance(node, (ir.Intersection, ir.Complement)):
+                count += 1
+                made[id(node)], own = _automaton(node, rules, f"{where or 'part'}.{count}", where, log)
+                found |= own
+            elif is_open:
+                made[id(node)] = with_children(node, [made[id(child)] for child in node.children])
+            else:
+                stack.append((node, True))
+                stack.extend((child, False) for child in node.children)
+        if where:
+            found[where] = made[id(term)]
+    return Rules(found, made[id(flat.body)])
+
+
+def _automaton(
+    node: Grammar, rules: Mapping[str, Grammar], name: str, where: str, log: LossLog
+) -> tuple[Grammar, dict[str, Grammar]]:
+    feature = type(node).__name__
+    try:
+        return right_linear(node, rules, name)
+    except NotRegular:
+        problem = "it is not regular, so it has no automaton"
+    except TooLarge:
+        problem = "its automaton is too large to be written"
+    log.widen(feature, where, problem)
+    if isinstance(node, ir.Intersection):
+        for item in node.items:  # one of them is a superset of all
+            if not any(isinstance(part, (ir.Intersection, ir.Complement)) for part in ir.postorder(item)):
+                return item, {}
+    return _ANY_TEXT, {}
+
+
+def _plain(flat: Rules, abilities: Abilities) -> Rules:
+    """Leave out what has no members, and what says nothing."""
+    rules = dict(flat.rules)
+    rules["<body>"] = flat.body
+    productive = productive_rules(rules)
+    if "<body>" not in productive:
+        raise UnsatisfiableGrammar("grammar", "no text belongs to it", remedy="there is nothing to write")
+    made: dict[int, Grammar] = {}
+    counted: dict[str, Grammar] = {}
+    plain: dict[str, Grammar] = {}
+    stack = [("<body>", flat.body)]
+    while stack:
+        name, term = stack.pop()
+        if name in plain:
+            continue
+        for node in ir.postorder(term, known=lambda node: id(node) in made):
+            made[id(node)] = _simplified(node, [made[id(child)] for child in node.children], productive)
+            if abilities.max_count is not None and isinstance(made[id(node)], Repeat):
+                made[id(node)] = _in_steps(made[id(node)], abilities.max_count, counted)
+        plain[name] = made[id(term)]
+        names = [node.name for node in ir.postorder(plain[name]) if isinstance(node, Reference)]
+        stack += [(found, rules[found]) for found in reversed(names) if found not in plain and found in rules]
+    body = plain.pop("<body>")
+    order = [name for name, _ in flat.rules if name in plain]
+    return Rules([*((name, plain[name]) for name in order), *counted.items()], body)
+
+
+def _simplified(node: Grammar, parts: list[Grammar], productive: frozenset[str]) -> Grammar:
+    match node:
+        case ir.Sequence():
+            kept = [part for part in parts if not _is_empty_text(part)]
+            if any(map(_is_nothing, kept)):
+                return EMPTY
+            return ir.sequence(*kept) if sum(map(_width, kept)) <= _SPLICED else ir.Sequence(kept)
+        case ir.Choice():
+            kept = [part for part in parts if not _is_nothing(part)]
+            if sum(map(_width, kept)) <= _SPLICED:
+                kept = list({_key(way): way for part in kept for way in _ways(part)}.values())
+            return kept[0] if len(kept) == 1 else ir.Choice(kept)
+        case Repeat(min=least, max=most):
+            if most == 0 or _is_empty_text(parts[0]) or (_is_nothing(parts[0]) and least == 0):
+                return EPSILON
+            if _is_nothing(parts[0]) or (least, most) == (1, 1):
+                return parts[0]
+            return with_children(node, parts)
+        case Reference(name=name):
+            return node if name in productive else EMPTY
+        case ir.CharClass(ranges=()):
+            return EMPTY
+        case ir.CharClass(ranges=((low, high),)) if low == high:
+            return ir.literal(chr(low))
+        case _:
+            return node
+
+
+def _is_empty_text(node: Grammar) -> bool:
+    return isinstance(node, ir.Literal) and not node.data
+
+
+def _is_nothing(node: Grammar) -> bool:
+    return isinstance(node, ir.Choice) and not node.items
+
+
+def _key(node: Grammar) -> object:
+    """What tells equal leaves; other terms are told by their identity, for to compare them takes longer."""
+    match node:
+        case ir.Literal(data=data):
+            return data
+        case ir.CharClass(ranges=ranges):
+            return ranges
+        case Reference(name=name):
+            return name
+        case _:
+            return id(node)
+
+
+def _ways(node: Grammar) -> tuple[Grammar, ...]:
+    return node.items if isinstance(node, ir.Choice) else (node,)
+
+
+def _width(node: Grammar) -> int:
+    """What it costs to put a part in place: its items, and the bytes that are copied when literals are joined."""
+    items = node.items if isinstance(node, (ir.Sequence, ir.Choice)) else (node,)
+    return len(items) + sum(len(item.data) // 16 for item in items if isinstance(item, ir.Literal))
+
+
+def _in_steps(node: Grammar, most: int, rules: dict[str, Grammar]) -> Grammar:
+    """A repetition whose bounds are at most ``most``, if need be of repetitions that are rules of their own."""
+    if not isinstance(node, Repeat) or max(node.min, node.max or 0) <= most:
+        return node
+    parts = _chunks(node.item, node.min, node.min, most, rules)
+    if node.max is None:
+        parts.append(Repeat(node.item, 0, None))
+    else:
+        parts += _chunks(node.item, 0, node.max - node.min, most, rules)
+    return parts[0] if len(parts) == 1 else ir.Sequence(parts)
+
+
+def _chunks(item: Grammar, least: int, count: int, most: int, rules: dict[str, Grammar]) -> list[Grammar]:
+    """``item`` ``count`` times, or from 0 to ``count`` times."""
+    parts: list[Grammar] = []
+    while count:
+        times, rest = divmod(count, most)
+        if rest:
+            parts.append(Repeat(item, rest if least else 0, rest))
+        if times:
+            name = f"steps.{len(rules) + 1}"
+            rules[name] = Repeat(item, most if least else 0, most)
+            item = Reference(name)
+        count = times
+    return parts

@@ -1,0 +1,107 @@
+"""The text of a grammar file, its places and its errors."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+from pathlib import Path
+
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
+from structgen.grammar.limits import Limits
+
+__all__ = ["GrammarSource", "read_source"]
+
+
+class GrammarSource:
+    """A grammar file or text.
+
+    Attributes:
+        text: what it holds.
+        name: what to call it: its path, or ``""`` for a text without one.
+        folder: where its relative imports are looked for; ``None`` if it has no place.
+        is_imported: whether another file imports it.
+        is_builtin: whether it comes with Lark.
+        kind: what errors call it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        name: str = "",
+        folder: Path | None = None,
+        *,
+        is_imported: bool = False,
+        is_builtin: bool = False,
+        kind: str = "lark grammar",
+    ) -> None:
+        self.text = text
+        self.name = name
+        self.folder = folder
+        self.is_imported = is_imported
+        self.is_builtin = is_builtin
+        self.kind = kind
+
+    @property
+    def subject(self) -> str:
+        """What errors about the whole call it."""
+        return f"{self.kind} {self.name}".rstrip()
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        starts = [0]
+        position = self.text.find("\n")
+        while position >= 0:
+            starts.append(position + 1)
+            position = self.text.find("\n", position + 1)
+        return starts
+
+    def where(self, position: int) -> str:
+        """Return ``line:column`` of a character offset, both from 1, after the name of an imported file."""
+        return self._place(position, with_name=self.is_imported)
+
+    def subject_at(self, position: int) -> str:
+        """What errors about a place call it."""
+        return f"{self.kind} {self._place(position, with_name=bool(self.name))}"
+
+    def _place(self, position: int, *, with_name: bool) -> str:
+        line = bisect_right(self._line_starts, position)
+        place = f"{line}:{position - self._line_starts[line - 1] + 1}"
+        return f"{self.name}:{place}" if with_name else place
+
+    def syntax_error(self, span: tuple[int, int], problem: str, remedy: str = "") -> GrammarSyntaxError:
+        """Make the error for a place of the text."""
+        return GrammarSyntaxError(self.subject_at(span[0]), problem, text=self.text, span=span, remedy=remedy)
+
+    def refused(self, position: int, feature: str, problem: str, remedy: str) -> UnsupportedFeature:
+        """Make the error for a construct that is refused by name."""
+        subject, where = self.subject_at(position), self.where(position)
+        return UnsupportedFeature(subject, feature, where=where, problem=problem, remedy=remedy)
+
+
+def read_source(path: Path, limits: Limits, *, is_imported: bool, kind: str = "lark grammar") -> GrammarSource:
+    """Read a grammar file.
+
+    Raises:
+        GrammarError: it cannot be read or is not UTF-8.
+        LimitExceeded: it is too large.
+    """
+    subject = f"{kind} {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(limits.source_bytes + 1)
+    except OSError as error:
+        raise GrammarError(
+            subject, "cannot be read", evidence=error.strerror or str(error), remedy="check the path"
+        ) from None
+    if len(data) > limits.source_bytes:
+        raise LimitExceeded(subject, limit="source_bytes", maximum=limits.source_bytes)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GrammarError(
+            subject,
+            "is not UTF-8",
+            evidence=f"byte {data[error.start : error.start + 1]!r} at offset {error.start}",
+            remedy="save it as UTF-8",
+        ) from None
+    return GrammarSource(text.replace("\r\n", "\n"), str(path), path.parent, is_imported=is_imported, kind=kind)

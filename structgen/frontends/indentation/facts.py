@@ -1,0 +1,271 @@
+"""What is known of the parts of a marked grammar before it is taken apart: a least fixpoint over its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Final, NamedTuple
+
+from structgen.errors import GrammarError
+from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, NotBefore
+from structgen.frontends.indentation.word_start import nonempty, without_start
+from structgen.grammar.analysis import Nullability, strongly_connected
+from structgen.grammar.nodes import EMPTY, Capture, CharClass, Choice, Grammar, Reference, Repeat, Sequence, postorder
+from structgen.grammar.nodes.description import Described
+
+__all__ = [
+    "BLANK",
+    "GUARDED",
+    "LINE",
+    "MIDDLE",
+    "SPACED",
+    "Facts",
+    "facts_of",
+    "guard_of",
+    "guards_of",
+    "is_spaced",
+]
+
+MIDDLE: Final = 0
+"""Inside a line; any character may come next."""
+LINE: Final = 1
+"""At the start of a line, before its indentation."""
+BLANK: Final = 2
+"""There too, but for the last character of the indentation."""
+SPACED: Final = 3
+"""Inside a line; ignored text may come before what is next."""
+GUARDED: Final = 4
+"""The first of the states in which some characters may not come next; each of them is followed by the one in which
+ignored text may come before what is next."""
+
+TEXT: Final = 1
+"""Begins with text."""
+MARK: Final = 2
+"""Begins with a mark that does not mean the same in all states."""
+FORBIDDEN: Final = 4
+"""Begins with a character that is forbidden in the first guarded state; the bits above are those of the others."""
+
+
+class Facts(NamedTuple):
+    """Of a node.
+
+    Attributes:
+        after: for each state before it, the states that may be behind it, as a bit each.
+        is_empty: whether it may be no text and no mark at all.
+        first: what it may begin with.
+        has_gaps: whether it depends on being inside brackets.
+        has_lines: whether it depends on the width of the block around it, where it does not begin a line.
+    """
+
+    after: tuple[int, ...]
+    is_empty: bool = False
+    first: int = 0
+    has_gaps: bool = False
+    has_lines: bool = False
+
+    @property
+    def begins_line(self) -> bool:
+        """Whether it begins with text, wherever it stands."""
+        return not self.is_empty and not self.first & MARK
+
+    def heeds(self, state: int) -> bool:
+        """Whether it matters that the state before it is a guarded one."""
+        return self.is_empty or bool(self.first & (MARK | FORBIDDEN << guard_of(state)))
+
+
+def guard_of(state: int) -> int:
+    """The number of what is forbidden in a guarded state."""
+    return state - GUARDED >> 1
+
+
+def is_spaced(state: int) -> bool:
+    """Whether ignored text may come next."""
+    return state == SPACED or (state >= GUARDED and (state - GUARDED) & 1 == 1)
+
+
+def guards_of(terms: Iterable[Grammar]) -> tuple[CharClass, ...]:
+    """Return the sets of characters that may not come next somewhere, each once."""
+    found: dict[CharClass, None] = {}
+    for term in terms:
+        for node in postorder(term):
+            if isinstance(node, NotBefore):
+                found[node.characters] = None
+    return tuple(found)
+
+
+def facts_of(
+    rules: Mapping[str, Grammar],
+    body: Grammar,
+    guards: tuple[CharClass, ...],
+    *,
+    ignored: Grammar | None,
+    newline: Grammar | None,
+) -> dict[int, Facts]:
+    """Return the facts of all nodes that hold a reference or mark, and of the texts between them, by ``id``.
+
+    Args:
+        rules: with ``Block`` and ``Enclosed`` nodes in place of their marks.
+        body: the same.
+        guards: those of all terms; each has a state.
+        ignored: one piece of ignored text; ``None``: there is none.
+        newline: the text of a line's end; ``None``: lines have no meaning.
+
+    Raises:
+        GrammarError: a mark stands in a term that must be regular, or in a permutation.
+    """
+    return _FactSolver(rules, guards, ignored, newline).solve(body)
+
+
+class _FactSolver:
+    def __init__(
+        self,
+        rules: Mapping[str, Grammar],
+        guards: tuple[CharClass, ...],
+        ignored: Grammar | None,
+        newline: Grammar | None,
+    ) -> None:
+        self.rules = rules
+        self.guards = guards
+        self.states = range(GUARDED + 2 * len(guards))
+        self.ignored = ignored
+        self.nothing = Facts((0,) * len(self.states))
+        self.identity = Facts(tuple(1 << state for state in self.states), is_empty=True)
+        self.found: dict[int, Facts] = {}
+        self.of_rules: dict[str, Facts] = dict.fromkeys(rules, self.nothing)
+        self.nullable = Nullability({})
+        lines, first = (0,) * len(self.states), TEXT
+        if newline is not None:
+            ends = self.text(newline)
+            first, lines = ends.first, tuple(1 << LINE if states else 0 for states in ends.after)
+        gap = self.identity.after
+        if ignored is not None:
+            spaced = {MIDDLE: SPACED} | {state: state + 1 for state in self.states[GUARDED::2]}
+            gap = tuple(1 << spaced.get(state, state) for state in self.states)
+        self.marks = {
+            NEWLINE.name: Facts(lines, False, first, True, False),
+            GAP.name: Facts(gap, False, MARK),
+        }
+
+    def solve(self, body: Grammar) -> dict[int, Facts]:
+        orders = {name: self.order(term) for name, term in self.rules.items()}
+        uses = {name: [node.name for node in order if isinstance(node, Reference)] for name, order in orders.items()}
+        for component in strongly_connected(uses):
+            changed = True
+            while changed:
+                changed = False
+                for name in component:
+                    for node in orders[name]:
+                        self.found[id(node)] = self.combine(node)
+                    facts = self.found[id(self.rules[name])]
+                    changed = changed or facts != self.of_rules[name]
+                    self.of_rules[name] = facts
+        for node in self.order(body):
+            self.found[id(node)] = self.combine(node)
+        return self.found
+
+    def order(self, term: Grammar) -> list[Grammar]:
+        """The nodes of a term that are told apart, children first; those of texts are not, nor what is below."""
+        nodes = list(postorder(term))
+        named: set[int] = set()
+        for node in nodes:
+            if isinstance(node, (Reference, NotBefore)) or any(id(child) in named for child in node.children):
+                named.add(id(node))
+        kept: list[Grammar] = []
+        texts: dict[int, Grammar] = {}
+        for node in nodes:
+            if id(node) in named:
+                for child in node.children:
+                    if id(child) not in named and id(child) not in texts:
+                        texts[id(child)] = child
+                        kept.append(child)
+                kept.append(node)
+        if not kept:
+            kept.append(term)
+        for node in kept:
+            if id(node) not in named:
+                self.found[id(node)] = self.text(node)
+        return [node for node in kept if id(node) in named]
+
+    def text(self, node: Grammar) -> Facts:
+        known = self.found.get(id(node))
+        if known is not None:
+            return known
+        is_empty = self.nullable(node)
+        some = nonempty(node)
+        first, after = TEXT, [1 << MIDDLE] * GUARDED
+        if some is EMPTY:
+            first, after = 0, [0] * GUARDED
+        for index, guard in enumerate(self.guards):
+            allowed = without_start(some, guard)
+            first |= FORBIDDEN << index if allowed is not some else 0
+            may = 1 << MIDDLE if allowed is not EMPTY else 0
+            after += [may, may if self.ignored is None else after[MIDDLE]]
+        if is_empty:
+            after = [states | 1 << state for state, states in enumerate(after)]
+        return Facts(tuple(after), is_empty, first, False, False)
+
+    def combine(self, node: Grammar) -> Facts:
+        parts = [self.found[id(child)] for child in node.children]
+        match node:
+            case Reference(name=name):
+                return self.marks.get(name) or self.of_rules[name]
+            case NotBefore():
+                guarded = 1 << GUARDED + 2 * self.guards.index(node.characters)
+                return Facts(tuple(1 << LINE if state == LINE else guarded for state in self.states), False, MARK)
+            case Block():
+                after = tuple(parts[0].after[LINE] & 1 << LINE if state == LINE else 0 for state in self.states)
+                return Facts(after, False, MARK, parts[0].has_gaps, True)
+            case Enclosed():
+                return parts[0]._replace(has_gaps=False, has_lines=False)
+            case Sequence():
+                return reduce(_then, parts, self.identity)
+            case Choice():
+                return reduce(_or, parts, self.nothing)
+            case Repeat():
+                return self.repeated(parts[0], node.min, node.max)
+            case Capture() | Described():
+                return parts[0]
+            case _:
+                raise GrammarError(
+                    "grammar",
+                    f"{type(node).__name__} holds rules in a grammar with lines or word boundaries",
+                    remedy="write it with sequences, choices and repetitions there",
+                )
+
+    def repeated(self, item: Facts, low: int, high: int | None) -> Facts:
+        if high == 0:
+            return self.identity
+        total = item if low else _or(item, self.identity)
+        for _ in self.states if high is None else range(min(high - 1, len(self.states))):
+            total = _or(total, _then(total, item))  # all states that are ever reached are reached in as many rounds
+        return total
+
+
+def _step(after: tuple[int, ...], states: int) -> int:
+    return reduce(or_, (targets for state, targets in enumerate(after) if states >> state & 1), 0)
+
+
+@lru_cache(maxsize=1 << 14)
+def _then(one: Facts, other: Facts) -> Facts:
+    inside_line = reduce(or_, (targets for state, targets in enumerate(one.after) if state != LINE), 0)
+    anywhere = inside_line | one.after[LINE]
+    meets_gap = any(anywhere >> state & 1 for state in range(SPACED, len(one.after)) if is_spaced(state))
+    return Facts(
+        tuple(_step(other.after, states) for states in one.after),
+        one.is_empty and other.is_empty,
+        one.first | other.first if one.is_empty else one.first,
+        one.has_gaps or other.has_gaps or ((not one.is_empty or bool(one.first)) and bool(other.first) and meets_gap),
+        one.has_lines or other.has_lines or bool(inside_line >> LINE & 1 and other.first),
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _or(one: Facts, other: Facts) -> Facts:
+    return Facts(
+        tuple(map(or_, one.after, other.after)),
+        one.is_empty or other.is_empty,
+        one.first | other.first,
+        one.has_gaps or other.has_gaps,
+        one.has_lines or other.has_lines,
+    )

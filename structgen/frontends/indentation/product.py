@@ -1,0 +1,443 @@
+"""The product of a grammar with the automaton of lines and words (Y. Bar-Hillel, M. Perles and E. Shamir, 1961).
+
+The automaton reads characters.  Its states are: inside a line, at the start of a line, and for each set of characters
+that may not come next somewhere (as word characters after a word) the one right there.
+Beside these a part of the grammar has a context, which it hands down and does not change: the width of the block around
+it, and whether it is inside brackets.  A rule gets one variant for each context, state before it and set of states
+after it that it is used with, and only where these make a difference; most rules stay single.
+A set, not a state, for where the same may follow in several states there is no need to tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from operator import or_
+from typing import Final, TypeAlias
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.indentation.facts import (
+    BLANK,
+    GUARDED,
+    LINE,
+    MIDDLE,
+    SPACED,
+    Facts,
+    facts_of,
+    guard_of,
+    guards_of,
+    is_spaced,
+)
+from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, Indentation, NotBefore
+from structgen.frontends.indentation.word_start import any_number, begins_freely, nonempty, optional_text, without_start
+from structgen.frontends.trampoline import Call, run
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    EMPTY,
+    EPSILON,
+    Capture,
+    CharClass,
+    Choice,
+    Grammar,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    literal,
+)
+from structgen.grammar.nodes.description import Described
+
+__all__ = ["product"]
+
+_ANY: Final = -1
+"""A context that makes no difference."""
+_OUTSIDE: Final = -2
+"""Outside of brackets, at any width."""
+_INSIDE: Final = -3
+"""Inside brackets."""
+_BLANKS: Final = CharClass([(9, 9), (32, 32)])
+
+_Key: TypeAlias = tuple[int, int, int, int]
+_VariantKey: TypeAlias = tuple[str, int, int, int]
+
+
+def product(
+    rules: Mapping[str, Grammar],
+    body: Grammar,
+    *,
+    indentation: Indentation | None,
+    newline: Grammar | None,
+    ignored: Grammar | None,
+    limits: Limits,
+) -> Rules:
+    """Return the grammar of the texts that obey the marks of a grammar.
+
+    Args:
+        rules: terms with marks, ``Block`` and ``Enclosed`` nodes.
+        body: the same; it begins at the start of a line, where lines have a meaning.
+        indentation: ``None``: lines have no meaning, and there are no blocks.
+        newline: the texts that end a line, up to and with their last newline, as a regular term.
+        ignored: one piece of ignored text, a regular term; ``None``: there is none.
+        limits: ``grammar_nodes`` bounds the nodes that are made.
+
+    Raises:
+        GrammarError: a mark stands in a term where it has no meaning.
+        LimitExceeded: the product has too many nodes.
+
+    Complexity: linear in the variants that are made.
+    """
+    return _Product(rules, body, indentation, newline, ignored, limits).run()
+
+
+class _Product:
+    def __init__(
+        self,
+        rules: Mapping[str, Grammar],
+        body: Grammar,
+        indentation: Indentation | None,
+        newline: Grammar | None,
+        ignored: Grammar | None,
+        limits: Limits,
+    ) -> None:
+        self.rules = rules
+        self.body = body
+        self.indentation = indentation
+        self.character = "" if indentation is None else indentation.character
+        self.newline = newline
+        self.limits = limits
+        self.guards = guards_of([*rules.values(), body])
+        self.states = range(GUARDED + 2 * len(self.guards))
+        self.facts = facts_of(rules, body, self.guards, ignored=ignored, newline=newline)
+        self.gaps: dict[int, Grammar] = {_OUTSIDE: EPSILON, _INSIDE: EPSILON}
+        if ignored is not None:
+            self.gaps[_OUTSIDE] = any_number(ignored)
+            # Between brackets the end of a line is ignored, and with it what would be an indentation.
+            inside = ignored if newline is None else either([ignored, joined([newline, Repeat(_BLANKS)])])
+            self.gaps[_INSIDE] = any_number(inside)
+        elif newline is not None and indentation is not None and indentation.brackets:
+            self.gaps[_INSIDE] = Repeat(joined([newline, Repeat(_BLANKS)]), 0, None)
+        self.is_free = [all(begins_freely(gap, guard) for gap in self.gaps.values()) for guard in self.guards]
+        self.made: dict[_Key, Grammar] = {}
+        self.indents: dict[int, Grammar] = {}
+        self.texts: dict[tuple[int, int, int], Grammar] = {}
+        self.applied: dict[tuple[str, tuple[int, ...]], Grammar] = {}
+        self.kept: list[Grammar] = []  # what ids in ``applied`` belong to
+        self.names: dict[_VariantKey, Reference] = {}
+        self.counts: dict[str, int] = {}
+        self.taken = set(rules)
+        self.waiting: deque[tuple[str, _VariantKey]] = deque()
+        self.spent = 0
+
+    def run(self) -> Rules:
+        start, context = (MIDDLE, _OUTSIDE) if self.indentation is None else (LINE, 0)
+        body = self.either([run(self.ended(context, start, state)) for state in self.states])
+        made: list[tuple[str, Grammar]] = []
+        while self.waiting:
+            name, (rule, context, state, goal) = self.waiting.popleft()
+            made.append((name, run(self.make(self.rules[rule], context, state, goal))))
+        return Rules(made, body)
+
+    def ended(self, context: int, start: int, state: int) -> Call[Grammar]:
+        """The body, where it ends in one state, and the ignored text that may be left."""
+        body: Grammar = yield self.make(self.body, context, start, 1 << state)
+        if not is_spaced(state):
+            return body
+        gap = self.gaps[_OUTSIDE]
+        if state >= GUARDED:
+            gap = optional_text(without_start(gap, self.guards[guard_of(state)]))
+        return self.join(body, gap)
+
+    def make(self, node: Grammar, context: int, state: int, goal: int) -> Call[Grammar]:
+        """The texts of ``node`` that lead from ``state`` to one of the states ``goal``."""
+        facts = self.facts[id(node)]
+        goal &= facts.after[state]
+        if not goal:
+            return EMPTY
+        if state == LINE and facts.begins_line:
+            inner = yield self.make(node, context, BLANK if context else MIDDLE, goal)
+            return self.join(self.indent(context), inner)
+        state = self.relevant(facts, state)
+        context = _relevant(facts, context, state)
+        key = (id(node), context, state, goal)
+        if key not in self.made:
+            self.charge(1)
+            self.made[key] = yield self.build(node, context, state, goal)
+        return self.made[key]
+
+    def build(self, node: Grammar, context: int, state: int, goal: int) -> Call[Grammar]:
+        match node:
+            case NotBefore():
+                return EPSILON
+            case Reference():
+                return self.reference(node, context, state, goal)
+            case Block():
+                inner: Grammar = yield self.block(node, context)
+            case Enclosed():
+                inner = yield self.make(node.item, _INSIDE, state, goal)
+            case Sequence() if not self.is_text(node):
+                inner = yield self.sequence(node.items, context, state, goal)
+            case Choice() if not self.is_text(node):
+                parts = []
+                for item in node.items:
+                    parts.append((yield self.make(item, context, state, goal)))  # noqa: PERF401
+                return self.either(parts)
+            case Repeat() if not self.is_text(node):
+                inner = yield self.repeat(node, context, state, goal)
+            case Capture() if not self.is_text(node):
+                inner = yield self.make(node.item, context, state, goal)
+                inner = inner if inner is EMPTY else Capture(node.name, inner)
+            case Described() if not self.is_text(node):
+                inner = yield self.make(node.item, context, state, goal)
+                inner = inner if inner is EMPTY else Described(inner, node.description)
+            case _:
+                return self.text(node, context, state, goal, is_empty=self.facts[id(node)].is_empty)
+        return inner
+
+    def is_text(self, node: Grammar) -> bool:
+        """Whether no mark or rule is below: only such nodes have no facts of their children."""
+        return bool(node.children) and not all(id(child) in self.facts for child in node.children)
+
+    def text(self, node: Grammar, context: int, state: int, goal: int, *, is_empty: bool) -> Grammar:
+        """A regular text; where it is empty the state stays."""
+        if state == MIDDLE:
+            return node
+        if not goal & 1:
+            return EPSILON
+        key = (id(node), context if is_spaced(state) or state == LINE else _ANY, state)
+        if key not in self.texts:
+            self.kept.append(node)
+            self.texts[key] = self.preceded(nonempty(node), context, state)
+        text = self.texts[key]
+        if is_empty and goal >> state & 1:
+            return EPSILON if text is EMPTY else either([text, EPSILON])
+        return text
+
+    def preceded(self, text: Grammar, context: int, state: int) -> Grammar:
+        """A text that is not empty, and what stands before it in a state."""
+        if text is EMPTY:
+            return EMPTY
+        if state == LINE:
+            return joined([self.indent(context), literal(self.character if context else ""), text])
+        if state == BLANK:
+            return joined([literal(self.character), text])
+        gap = self.gaps[_INSIDE if context == _INSIDE else _OUTSIDE] if is_spaced(state) else EPSILON
+        if state == SPACED:
+            return joined([gap, text])
+        guard = self.guards[guard_of(state)]
+        bare = without_start(text, guard)
+        if gap is EPSILON:
+            return bare
+        some = nonempty(gap)
+        rest = without_start(some, guard)
+        if bare is text and rest is some:
+            return joined([gap, text])
+        return self.either([bare, self.join(rest, text)])
+
+    def relevant(self, facts: Facts, state: int) -> int:
+        """The state as far as it matters."""
+        if state < GUARDED or facts.heeds(state):
+            return state
+        if not is_spaced(state):
+            return MIDDLE
+        return SPACED if self.is_free[guard_of(state)] else state
+
+    def reference(self, node: Reference, context: int, state: int, goal: int) -> Grammar:
+        if node.name == GAP.name:
+            return EPSILON
+        if node.name == NEWLINE.name:
+            if context == _INSIDE or self.newline is None:
+                return EMPTY
+            return self.text(self.newline, context, state, 1, is_empty=False)
+        key = (node.name, context, state, goal)
+        if key not in self.names:
+            self.charge(1)
+            name = self.name_of(node.name)
+            self.names[key] = node if name == node.name else Reference(name)
+            self.waiting.append((name, key))
+        return self.names[key]
+
+    def name_of(self, rule: str) -> str:
+        count = self.counts[rule] = self.counts.get(rule, 0) + 1
+        if count == 1:
+            return rule
+        while f"{rule}.{count}" in self.taken:
+            count += 1
+        self.counts[rule] = count
+        self.taken.add(f"{rule}.{count}")
+        return f"{rule}.{count}"
+
+    def block(self, node: Block, width: int) -> Call[Grammar]:
+        parts = []
+        if self.indentation is not None and width >= 0:
+            for deeper in self.indentation.deeper(width):
+                parts.append((yield self.make(node.item, deeper, LINE, 1 << LINE)))  # noqa: PERF401
+        return self.either(parts)
+
+    def sequence(self, items: tuple[Grammar, ...], context: int, state: int, goal: int) -> Call[Grammar]:
+        before = [1 << state]  # the states that are possible before each item
+        for item in items:
+            after = self.facts[id(item)].after
+            before.append(_union(after[each] for each in self.states if before[-1] >> each & 1))
+        rest: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
+        for index in range(len(items) - 1, -1, -1):
+            found = {}
+            for each in self.states:
+                if before[index] >> each & 1:
+                    found[each] = yield self.step(items[index], context, each, rest)
+            rest = found
+        return rest[state]
+
+    def step(self, item: Grammar, context: int, state: int, rest: Mapping[int, Grammar]) -> Call[Grammar]:
+        """``item`` from ``state``, and behind it what ``rest`` has for the state that it ends in."""
+        facts = self.facts[id(item)]
+        if state == LINE and facts.begins_line:
+            inner = yield self.step(item, context, BLANK if context else MIDDLE, rest)
+            return self.join(self.indent(context), inner)
+        after = facts.after[state]
+        state = self.relevant(facts, state)
+        goals: dict[int, int] = {}
+        for each in self.states:
+            if after >> each & 1 and rest[each] is not EMPTY:
+                goals[id(rest[each])] = goals.get(id(rest[each]), 0) | 1 << each
+        parts = []
+        for goal in goals.values():
+            part = yield self.make(item, context, state, goal)
+            parts.append(self.join(part, rest[(goal & -goal).bit_length() - 1]))
+        return self.either(parts)
+
+    def repeat(self, node: Repeat, context: int, state: int, goal: int) -> Call[Grammar]:
+        after = self.facts[id(node.item)].after
+        reached = 1 << state
+        for _ in self.states:
+            reached |= _union(after[each] for each in self.states if reached >> each & 1)
+        states = [each for each in self.states if reached >> each & 1]
+        low, high = node.min, node.max
+        classes = yield self.classes(node.item, context, states, goal)
+        if len(classes) == 1:
+            if not goal >> states[0] & 1:
+                return EMPTY
+            item = yield self.make(node.item, context, state, reached)
+            return self.repeated(item, low, high)
+        ends: dict[int, Grammar] = {each: EPSILON if goal >> each & 1 else EMPTY for each in self.states}
+        rest = ends
+        if high is None:
+            rest = yield self.loops(node.item, context, classes, ends)
+        for count in range(low if high is None else high, 0, -1):
+            found = dict.fromkeys(self.states, EMPTY)
+            for each in states:
+                part = yield self.step(node.item, context, each, rest)
+                found[each] = self.either([part, ends[each]]) if count > low else part
+            rest = found
+            self.charge(1)
+        return rest[state]
+
+    def classes(self, item: Grammar, context: int, states: list[int], goal: int) -> Call[list[int]]:
+        """The coarsest division of ``states`` in which those of one class can do the same at any number of turns."""
+        ended = _union(1 << each for each in states if goal >> each & 1)
+        division = [part for part in (ended, _union(1 << each for each in states) & ~ended) if part]
+        while True:
+            found: dict[tuple[int, ...], int] = {}
+            for each in states:
+                signs = [goal >> each & 1]
+                for target in division:
+                    signs.append(id((yield self.make(item, context, each, target))))  # noqa: PERF401
+                found[tuple(signs)] = found.get(tuple(signs), 0) | 1 << each
+            if len(found) == len(division):
+                return division
+            division = list(found.values())
+
+    def loops(
+        self, item: Grammar, context: int, classes: list[int], ends: Mapping[int, Grammar]
+    ) -> Call[dict[int, Grammar]]:
+        """What any number of turns lead to, from each state: Z = A Z | e is solved class by class."""
+        count = len(classes)
+        first = [(members & -members).bit_length() - 1 for members in classes]
+        edges: list[list[Grammar]] = []
+        for one in range(count):
+            edges.append([])
+            for other in range(count):
+                edges[one].append((yield self.make(item, context, first[one], classes[other])))
+        solved: dict[int, Grammar] = {}
+        for start in range(count):
+            rows = [list(edge) for edge in edges]
+            rests = [ends[each] for each in first]
+            for gone in (each for each in range(count) if each != start):
+                loop = self.repeated(rows[gone][gone], 0, None)
+                for row in range(count):
+                    if row != gone and rows[row][gone] is not EMPTY:
+                        way = self.join(rows[row][gone], loop)
+                        for column in range(count):
+                            if column != gone:
+                                rows[row][column] = self.either([rows[row][column], self.join(way, rows[gone][column])])
+                        rests[row] = self.either([rests[row], self.join(way, rests[gone])])
+                        rows[row][gone] = EMPTY
+            found = self.join(self.repeated(rows[start][start], 0, None), rests[start])
+            for each in self.states:
+                if classes[start] >> each & 1:
+                    solved[each] = found
+        return {each: solved.get(each, EMPTY) for each in self.states}
+
+    def indent(self, width: int) -> Grammar:
+        """What stands before a line: its indentation, but for the last character, which is left to the texts there.
+
+        Tokens often begin with one blank, and what comes after it is then walked once for all widths.
+        """
+        if self.indentation is None or width < 0:
+            raise AssertionError("a line begins where no width is known")
+        if width not in self.indents:
+            self.indents[width] = literal(self.character * (width - 1)) if width > 1 else EPSILON
+        return self.indents[width]
+
+    def repeated(self, item: Grammar, low: int, high: int | None) -> Grammar:
+        if item is EMPTY or item is EPSILON:
+            return EPSILON if low == 0 or item is EPSILON else EMPTY
+        return self.remembered(f"{low},{high}", lambda: Repeat(item, low, high), item)
+
+    def join(self, one: Grammar, other: Grammar) -> Grammar:
+        if one is EMPTY or other is EMPTY:
+            return EMPTY
+        if one is EPSILON or other is EPSILON:
+            return other if one is EPSILON else one
+        return self.remembered("join", lambda: joined([one, other]), one, other)
+
+    def either(self, parts: Iterable[Grammar]) -> Grammar:
+        unique = tuple({id(part): part for part in parts if part is not EMPTY}.values())
+        if len(unique) < 2:
+            return unique[0] if unique else EMPTY
+        return self.remembered("either", lambda: either(unique), *unique)
+
+    def remembered(self, operator: str, make: Callable[[], Grammar], *parts: Grammar) -> Grammar:
+        """Apply an operator, once for the same objects: equal results are then one object too."""
+        key = (operator, tuple(map(id, parts)))
+        found = self.applied.get(key)
+        if found is None:
+            self.charge(1 + len(parts))
+            self.kept += parts
+            found = self.applied[key] = make()
+        return found
+
+    def charge(self, count: int) -> None:
+        self.spent += count
+        if self.spent > self.limits.grammar_nodes:
+            raise LimitExceeded(
+                "grammar with indentation",
+                limit="grammar_nodes",
+                maximum=self.limits.grammar_nodes,
+                evidence="each width has variants of the rules that hold blocks: lower max_width, or fix the step",
+            )
+
+
+def _relevant(facts: Facts, context: int, state: int) -> int:
+    """The context as far as it matters."""
+    has_gaps = facts.has_gaps or (is_spaced(state) and bool(facts.first))
+    if context == _INSIDE:
+        return _INSIDE if has_gaps else _ANY
+    if facts.has_lines or (state == LINE and facts.first):
+        return context
+    return _OUTSIDE if has_gaps else _ANY
+
+
+def _union(states: Iterable[int]) -> int:
+    return reduce(or_, states, 0)

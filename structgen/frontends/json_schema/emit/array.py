@@ -1,0 +1,345 @@
+"""Arrays as grammars, from the right; with ``contains`` or a negated assertion, one chain for each state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence as Items
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
+from structgen.frontends.json_schema.normal.normal_form import Relation
+from structgen.frontends.json_schema.term import alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = ["ArrayChain", "array_term"]
+
+Part = TypeVar("Part")
+
+_MAX_ITEM_PARSES: Final = 256
+"""Ways to read one item, by what it violates and where it counts."""
+_MAX_STEPS: Final = 30_000
+"""Transitions of a chain: positions times states times readings."""
+
+
+class ArrayState(NamedTuple):
+    """What is remembered between items: the watched facets known to be violated, as bits, and the counts."""
+
+    violated: int
+    counts: tuple[int, ...]
+
+
+class ItemParse(NamedTuple):
+    """One way to read an item.
+
+    Attributes:
+        violates: the facets that it violates, and ``proves`` those of them for which a narrower value is asked.
+        raises: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
+        value: which of the chain's places it belongs to.
+    """
+
+    violates: int
+    proves: int
+    raises: int
+    shows: int
+    value: int
+
+
+class _ItemOption(NamedTuple):
+    """What one facet makes of an item: the fields of a reading, and schemas of its value."""
+
+    violates: int = 0
+    proves: int = 0
+    raises: int = 0
+    shows: int = 0
+    places: tuple[Location, ...] = ()
+
+
+Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
+
+
+class ArrayChain:
+    """The arrays of a layout with ``contains`` or watched facets.
+
+    Attributes:
+        places: the conjunctions of schemas whose terms ``term`` needs.
+    """
+
+    def __init__(self, layout: ArrayLayout, compare: Compare) -> None:
+        self._layout = layout
+        self._compare = compare
+        self.places: list[tuple[Location, ...]] = []
+        self._readings = [
+            list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
+        ]
+        self._start = ArrayState(0, (0,) * len(layout.counted))
+        # The steps of ``term``, by the schemas of an item and the state before it.
+        self._made: list[dict[ArrayState, list[tuple[int, ArrayState]]]] = [{} for _ in self._readings]
+
+    def _readings_of(self, places: tuple[Location, ...], index: int) -> Iterator[ItemParse]:
+        ways: list[list[_ItemOption]] = []
+        for number, facet in enumerate(self._layout.watched):
+            bit = 1 << number
+            place = facet.item(index)
+            if place is None or place.schema is True:
+                continue
+            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+            if relation is Relation.OUTSIDE:
+                ways.append([_ItemOption(violates=bit)])
+            elif relation is Relation.UNKNOWN:
+                ways.append([_ItemOption(), _ItemOption(violates=bit, proves=bit, places=(place.complement(),))])
+        for number, facet in enumerate(self._layout.counted):
+            inside = facet.contained
+            if inside is None:
+                continue
+            bit = 1 << number
+            relation = self._compare(places, inside)
+            if relation is Relation.INSIDE:
+                ways.append([_ItemOption(raises=bit)])
+            elif relation is Relation.UNKNOWN:
+                outside = () if facet.most_contained is None else (inside.complement(),)
+                ways.append([_ItemOption(places=outside), _ItemOption(raises=bit, shows=bit, places=(inside,))])
+        count = 1
+        for way in ways:
+            count *= len(way)
+        if count > _MAX_ITEM_PARSES:
+            facet = (*self._layout.watched, *self._layout.counted)[0]
+            raise LimitExceeded(
+                facet.place.subject(),
+                limit="readings",
+                maximum=_MAX_ITEM_PARSES,
+                evidence="one item may violate or satisfy many schemas in many ways",
+            )
+        for chosen in product(*ways):
+            self.places.append((*places, *(place for way in chosen for place in way.places)))
+            yield ItemParse(
+                sum(way.violates for way in chosen),
+                sum(way.proves for way in chosen),
+                sum(way.raises for way in chosen),
+                sum(way.shows for way in chosen),
+                len(self.places) - 1,
+            )
+
+    def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
+        """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
+
+        Raises:
+            LimitExceeded: there are too many states.
+
+        Complexity: O(positions * states * readings), where the positions are as many as the prefix has and the
+        bounds on the number of items tell apart.
+        """
+        layout = self._layout
+        last = self._last()
+        reached = self._reached(values, last)
+        after: dict[ArrayState, Grammar | None] = {}
+        for index in range(last, 0, -1):
+            here: dict[ArrayState, Grammar | None] = {}
+            for state in sorted(reached[index], key=_progress, reverse=True):
+                here[state] = self._tail(index, last, state, here if index == last else after, values, syntax)
+            after = here
+        first = (
+            EMPTY
+            if layout.most == 0
+            else alternatives(*_followed_items(self._steps(0, self._start, values), after, values))
+        )
+        may_be_empty = self._accepts(0, self._start)
+        if first is EMPTY:
+            return Sequence((syntax.open_array, syntax.end_array)) if may_be_empty else EMPTY
+        some = chain(first, syntax.close_array)
+        return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
+
+    def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Where there are too many states, the answer is no.
+        """
+        last = self._last()
+        found = {(0, self._start)}
+        waiting = [(0, self._start)]
+        while waiting:
+            index, state = waiting.pop()
+            if self._accepts(index, state):
+                return False
+            if index == self._layout.most:
+                continue
+            for reading in self._readings[min(index, len(self._readings) - 1)]:
+                if reading.proves & state.violated:
+                    continue
+                counts = self._counted(reading, state.counts) if reading.raises else state.counts
+                if counts is None:
+                    continue
+                step = min(index + 1, last), ArrayState(state.violated | reading.violates, counts)
+                if step not in found and not (yield ask(parts[reading.value])):
+                    found.add(step)
+                    waiting.append(step)
+            if len(found) > _MAX_STEPS:
+                return False
+        return True
+
+    def _last(self) -> int:
+        """The number of items from which on more make no difference, or than which there are no more."""
+        layout = self._layout
+        if layout.most is not None:
+            return max(layout.most, 1)
+        bounds = [len(layout.items), layout.fewest, *(facet.fewest for facet in layout.watched)]
+        bounds += [facet.most + 1 for facet in layout.watched if facet.most is not None]
+        bounds += [len(facet.prefix) for facet in layout.watched]
+        return max(*bounds, 1)
+
+    def _reached(self, values: Items[Grammar], last: int) -> list[set[ArrayState]]:
+        """For each number of items the states that are possible."""
+        reached: list[set[ArrayState]] = [set() for _ in range(last + 1)]
+        reached[0].add(self._start)
+        total = 0
+        for index in range(last):
+            for state in reached[index]:
+                after = {state for _, state in self._steps(index, state, values)}
+                reached[index + 1] |= after
+                total += len(after)
+                self._bound(total)
+        if self._layout.most is None:
+            waiting = list(reached[last])
+            while waiting:
+                after = {state for _, state in self._steps(last, waiting.pop(), values)}
+                total += len(after)
+                self._bound(total)
+                waiting += after - reached[last]
+                reached[last] |= after
+        return reached
+
+    def _bound(self, steps: int) -> None:
+        if steps > _MAX_STEPS:
+            raise LimitExceeded(
+                (self._layout.held + self._layout.watched)[0].place.subject(),
+                limit="states",
+                maximum=_MAX_STEPS,
+                evidence="items times what 'contains' and 'not' remember of the items before",
+            )
+
+    def _steps(self, index: int, state: ArrayState, values: Items[Grammar]) -> list[tuple[int, ArrayState]]:
+        """The items that may come at ``index``, by their places, each with the state then."""
+        index = min(index, len(self._readings) - 1)
+        found = self._made[index].get(state)
+        if found is None:
+            found = self._made[index][state] = []
+            violated, counts = state
+            for reading in self._readings[index]:
+                if reading.proves & violated or values[reading.value] is EMPTY:
+                    continue  # what is violated already needs no proof
+                raised = self._counted(reading, counts) if reading.raises else counts
+                if raised is not None:
+                    is_same = raised is counts and not reading.violates & ~violated
+                    after = state if is_same else ArrayState(violated | reading.violates, raised)
+                    found.append((reading.value, after))
+        return found
+
+    def _counted(self, reading: ItemParse, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The counts after an item; ``None`` where it must not come."""
+        result = list(counts)
+        for number, facet in enumerate(self._layout.counted):
+            if not reading.raises >> number & 1:
+                continue
+            if facet.most_contained is not None:
+                result[number] += 1
+                if result[number] > facet.most_contained:
+                    return None
+            elif result[number] < facet.fewest_contained:
+                result[number] += 1
+            elif reading.shows >> number & 1:
+                return None  # enough of them count already
+        return tuple(result)
+
+    def _accepts(self, length: int, state: ArrayState) -> bool:
+        layout = self._layout
+        if length < layout.fewest:
+            return False
+        for count, counted in zip(state.counts, layout.counted, strict=True):
+            if count < counted.fewest_contained:
+                return False
+        violated = state.violated
+        for facet in layout.watched:
+            if not violated & 1 and length >= facet.fewest and (facet.most is None or length <= facet.most):
+                return False
+            violated >>= 1
+        return True
+
+    def _tail(
+        self,
+        index: int,
+        last: int,
+        state: ArrayState,
+        after: dict[ArrayState, Grammar | None],
+        values: Items[Grammar],
+        syntax: Syntax,
+    ) -> Grammar | None:
+        """What may come after ``index`` items; ``None`` where no array can be ended any more."""
+        steps = self._steps(index, state, values) if index < last or self._layout.most is None else []
+        loops: list[Grammar] = []
+        if index == last:
+            loops = [values[place] for place, state_after in steps if state_after == state]
+            steps = [step for step in steps if step[1] != state]
+        rest = alternatives(*_followed_items(steps, after, values))
+        can_end = self._accepts(index, state)
+        if rest is EMPTY and not can_end:
+            return None
+        end: Grammar = EPSILON
+        if rest is not EMPTY:
+            end = sequence_of((syntax.comma, rest))
+            if can_end:
+                end = choice_of((EPSILON, end))
+        loop = alternatives(*loops)
+        return end if loop is EMPTY else chain(Repeat(sequence_of((syntax.comma, loop))), end)
+
+
+def _followed_items(
+    steps: list[tuple[int, ArrayState]], tails: dict[ArrayState, Grammar | None], values: Items[Grammar]
+) -> list[Grammar]:
+    """Items, each with what may come after it."""
+    found: list[Grammar] = []
+    for place, after in steps:
+        tail = tails[after]
+        if tail is not None:
+            found.append(values[place] if tail is EPSILON else sequence_of((values[place], tail)))
+    return found
+
+
+def _progress(state: ArrayState) -> tuple[int, int]:
+    """Items only ever lead to states of a higher rank, or nowhere."""
+    return state.violated.bit_count(), sum(state.counts)
+
+
+def array_term(layout: ArrayLayout, items: Items[Grammar], rest: Grammar, syntax: Syntax) -> Grammar:
+    """The arrays of a layout, given the terms of its items and of the rest (``EMPTY``: no such item).
+
+    Complexity: O(len(items)), whatever the bounds.
+    """
+    fewest, most = layout.fewest, layout.most
+    length = len(items) if most is None else min(len(items), most)
+    for index in range(length):
+        if items[index] is EMPTY:
+            most = length = index
+            break
+    if rest is EMPTY and (most is None or most > length):
+        most = length
+    if most is not None and fewest > most:
+        return EMPTY
+    if most == 0:
+        return Sequence((syntax.open_array, syntax.end_array))
+    # From the right: what may follow the item before `index`.
+    comma = syntax.comma
+    tail: Grammar = EPSILON
+    if most is None or most > length:
+        start = max(length, 1)
+        tail = Repeat(Sequence((comma, rest)), max(fewest - start, 0), None if most is None else most - start)
+    for index in range(length - 1, 0, -1):
+        further = chain(comma, items[index], tail)
+        tail = further if index < fewest else Choice((EPSILON, further))
+    first = items[0] if length else rest
+    some = chain(first, tail, syntax.close_array)
+    return Sequence((syntax.open_array, some if fewest else Choice((syntax.end_array, some))))

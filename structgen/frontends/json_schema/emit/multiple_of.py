@@ -1,0 +1,175 @@
+"""Multiples of a number as grammars over decimal digits.
+
+Reading a digit ``d`` takes the remainder ``r`` of what was read to ``(10 r + d) mod n``.  The number of digits is
+bounded, so the automaton is unrolled into an acyclic term; states that accept the same digits are one object.  For a
+large ``n`` there is one automaton for each power of a prime in it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
+from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
+from structgen.memory_cache import ContentCache
+
+__all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
+
+MAX_MULTIPLE_STATES: Final = 50_000
+"""The most states, digits times remainders, that the automaton may have."""
+_MAX_UNROLLED: Final = 25_000
+"""Beyond this, multiples of a number are those of its coprime factors, intersected."""
+WHOLE_DIGITS: Final = 20
+"""Digits before the point of a multiple, where no bound needs more and ``multipleOf`` is no power of ten."""
+_ZERO: Final = Literal(b"0")
+_POINT: Final = Literal(b".")
+
+_STATE_BYTES: Final = 1_536
+"""What a state takes in memory, about: ten edges, each a class and a sequence."""
+_multiples_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=48 << 20)
+
+_DigitState = dict[int, Grammar]
+
+
+def remainders(step: Fraction, *, integral: bool) -> int:
+    """How many remainders the automaton for multiples of ``step`` tells apart."""
+    return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
+
+
+def multiples_bytes(step: Fraction, places: DecimalPlaces) -> int:
+    """What ``multiples`` takes in memory, about; nothing where the multiples are too many states to be made."""
+    modulus = remainders(step, integral=places.fraction == 0)
+    if modulus * places.whole > MAX_MULTIPLE_STATES:
+        return 0
+    digits = places.whole + (_fraction_places(step) if places.fraction else 0)
+    return sum(_parts(modulus, places)) * digits * _STATE_BYTES
+
+
+def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
+    """The magnitudes that are multiples of ``step``; ``places.fraction == 0`` means integers only.
+
+    ``step`` must have a finite decimal expansion.  Zero is a multiple.  Those asked for last are kept.
+
+    >>> str(multiples(Fraction(10), Places(3, 0)))
+    '"0" | b[1-9] b[0-9]? "0"'
+
+    Complexity: O(digits * remainders).
+    """
+    key = step, places
+    term = _multiples_cache.get(key)
+    if term is None:
+        term = _multiples(step, places)
+        _multiples_cache.put(key, term, multiples_bytes(step, places))
+    return term
+
+
+@lru_cache(maxsize=2)  # large ones too, which one schema may need several times
+def _multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
+    if places.fraction == 0:
+        modulus, zeros = _scaled(step)
+        tail = EPSILON if zeros == 0 else Literal(b"0" * zeros)
+        if modulus == 1:
+            return Choice((_ZERO, chain(NONZERO_DIGIT, digit_run(DIGIT, 0, places.whole - 1 - zeros), tail)))
+        return _common([alternatives(_ZERO, _whole(part, {0: tail}, places.whole)) for part in _parts(modulus, places)])
+    count = _fraction_places(step)
+    modulus = step.numerator * 10**count // step.denominator
+    found = []
+    for part in _parts(modulus, places):
+        ends = _fractions(part, count, places.fraction)
+        found.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(part, ends, places.whole)))
+    return _common(found)
+
+
+def _common(terms: list[Grammar]) -> Grammar:
+    return terms[0] if len(terms) == 1 else Intersection(terms)
+
+
+def _parts(modulus: int, places: DecimalPlaces) -> list[int]:
+    """The modulus, or where it is large the powers of primes that it is the product of."""
+    if modulus * places.whole <= _MAX_UNROLLED:
+        return [modulus]
+    parts, rest, prime = [], modulus, 2
+    while rest > 1:
+        if prime * prime > rest:
+            prime = rest
+        part = 1
+        while rest % prime == 0:
+            rest, part = rest // prime, part * prime
+        if part > 1:
+            parts.append(part)
+        prime += 1
+    return parts
+
+
+def _scaled(step: Fraction) -> tuple[int, int]:
+    """The integers that are multiples of ``step`` are those of ``modulus * 10 ** zeros``."""
+    modulus, zeros = step.numerator, 0
+    while modulus % 10 == 0:
+        modulus, zeros = modulus // 10, zeros + 1
+    return modulus, zeros
+
+
+def _fraction_places(step: Fraction) -> int:
+    """How many decimals ``step`` has."""
+    denominator, count = step.denominator, 0
+    while denominator > 1:
+        denominator //= 10 if denominator % 10 == 0 else 2 if denominator % 2 == 0 else 5
+        count += 1
+    return count
+
+
+def _whole(modulus: int, ends: _DigitState, places: int) -> Grammar:
+    """Digits before the point, the first not zero; ``ends`` is what may follow, by remainder."""
+    after = ends
+    for _ in range(places - 1):
+        after = _layer(modulus, after, ends)
+    return _edges([EMPTY, *(after.get(digit % modulus, EMPTY) for digit in range(1, 10))])
+
+
+def _layer(modulus: int, after: _DigitState, ends: _DigitState) -> _DigitState:
+    """One digit more may precede the states of ``after``; equal states become one object."""
+    known: dict[tuple[int, ...], Grammar] = {}
+    layer: _DigitState = {}
+    row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
+    row *= 1 + -(-9 // modulus)  # digits lead on from the last remainder to the first
+    numbers = list(map(id, row))
+    for remainder in range(modulus):
+        start = 10 * remainder % modulus
+        end = ends.get(remainder, EMPTY)
+        key = (id(end), *numbers[start : start + 10])
+        term = known.get(key)
+        if term is None:
+            term = known[key] = alternatives(end, _edges(row[start : start + 10]))
+        if term is not EMPTY:
+            layer[remainder] = term
+    return layer
+
+
+def _fractions(modulus: int, count: int, places: int) -> _DigitState:
+    """What may follow the digits before the point, by remainder: nothing, or the point and a fraction."""
+    places = max(places, count)
+    layer: _DigitState = {0: digit_run(_ZERO, 1 if count == 0 else 0, places - count)}
+    for done in range(count - 1, -1, -1):
+        scale = 10 ** (count - done)
+        stops = {r: EPSILON for r in range(modulus) if done > 0 and r * scale % modulus == 0}
+        layer = _layer(modulus, layer, stops)
+    scale = 10**count
+    return {
+        r: alternatives(EPSILON if r * scale % modulus == 0 else EMPTY, chain(_POINT, layer[r]))
+        for r in range(modulus)
+        if r in layer
+    }
+
+
+def _edges(rests: list[Grammar]) -> Grammar:
+    """A digit and what follows it, for each digit; digits with the same rest are one class."""
+    by_rest: dict[int, int] = {}
+    for digit, rest in enumerate(rests):
+        by_rest[id(rest)] = by_rest.get(id(rest), 0) | 1 << digit
+    by_rest.pop(id(EMPTY), None)
+    # The lowest bit says where the rest is.
+    edges = [chain(digits(mask), rests[(mask & -mask).bit_length() - 1]) for mask in by_rest.values()]
+    return alternatives(*edges)

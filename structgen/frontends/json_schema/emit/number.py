@@ -1,0 +1,440 @@
+"""Numbers as grammars: ``minimum``, ``maximum``, their exclusive forms and ``multipleOf``, in exact decimals."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.frontends.json_schema.emit.decimal_interval import (
+    Bound,
+    DecimalPlaces,
+    digit_run,
+    integral_magnitudes,
+    magnitudes,
+    scientific_magnitudes,
+    with_zero_fraction,
+    zero_with_exponent,
+)
+from structgen.frontends.json_schema.emit.multiple_of import (
+    MAX_MULTIPLE_STATES,
+    WHOLE_DIGITS,
+    multiples,
+    multiples_bytes,
+    remainders,
+)
+from structgen.frontends.json_schema.normal.scalar_assertion import MAX_BOUND_DIGITS, NumberAssertion, not_multiples
+from structgen.frontends.json_schema.source.json_value import FRACTION, NUMBER
+from structgen.frontends.json_schema.source.location import refused
+from structgen.frontends.json_schema.term import alternatives, chain
+from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, Literal
+from structgen.memory_cache import ContentCache
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.normal.disjunct import Disjunct
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = ["equal_numbers", "number_term", "without_absorbed"]
+
+_MINUS: Final = Literal(b"-")
+_ZERO: Final = Literal(b"0")
+_SHIFTS: Final = 8
+"""How far from the first digit the point may stand before an exponent, where all forms are written."""
+_FEW: Final = 256
+"""Multiples in an interval that are listed rather than described by an automaton."""
+
+
+def number_term(
+    facet: NumberAssertion | None,
+    syntax: Syntax,
+    origins: tuple[Location, ...],
+    *,
+    integral: bool,
+    is_proof: bool = False,
+) -> Grammar:
+    """The numbers that ``facet`` leaves; with ``integral`` those written as integers.
+
+    For a proof of emptiness there may be more of them.
+
+    Raises:
+        UnsupportedFeature: a bound or a step is too large for an automaton.
+    """
+    # In draft 4 it is the form that makes an integer.
+    is_lexical = integral and any(place.resource.dialect.draft == 4 for place in origins)
+    has_all_forms = syntax.policy.numbers == "all" and not is_lexical
+    if facet is None and integral and has_all_forms:
+        return syntax.any_integral
+    if facet is None:
+        return syntax.any_integer if integral else syntax.any_number
+    if facet.excluded:
+        return alternatives(
+            *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in facet.gaps())
+        )
+    lower = _usable(facet.lower, "minimum", origins)
+    upper = _usable(facet.upper, "maximum", origins)
+    step, not_steps = facet.step, not_multiples(facet.step_of(integral=integral), facet.not_steps)
+    if not_steps is None:
+        return EMPTY
+    if step is not None and step.numerator == 1 and integral and has_all_forms:
+        step = None  # every integer is a multiple
+    digits = syntax.policy.digits
+    if is_proof and (step is not None or not_steps):
+        if step is not None and lower is not None and upper is not None:
+            unit = Fraction(step.numerator) if integral else step
+            if not _holds_multiple(lower, facet.lower_open, upper, facet.upper_open, unit):
+                return EMPTY
+        step, not_steps = None, ()
+        digits = max(digits, WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
+    if step is not None:
+        interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+        listed = _few_listed(interval, step, not_steps, integral=integral, has_all_forms=has_all_forms)
+        if listed is not None:
+            return listed
+        if not _few_multiples(lower, upper, step, integral=integral):
+            digits = _bounded_digits(remainders(step, integral=integral), lower, upper, digits, step, origins)
+    for not_step in not_steps:
+        _refuse_fine_bounds(lower, upper, digits, origins)
+        digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
+    interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+    steps = not_steps if step is None else (step, *not_steps)
+    key = interval, step, not_steps, integral, has_all_forms
+    term = _term_cache.get(key)
+    if term is None:
+        term = (_all_forms if has_all_forms else _term)(interval, step, not_steps, integral)
+        places = _decimal_places(digits, integral=integral)
+        _term_cache.put(key, term, _INTERVAL_BYTES + sum(multiples_bytes(one, places) for one in steps))
+    return term
+
+
+def without_absorbed(shapes: list[Disjunct]) -> list[Disjunct]:
+    """The shapes without those whose numbers, in all their texts, another one has.
+
+    Those with the largest steps come first: if one is refused, no automaton has been made for the others.
+
+    Complexity: O(shapes ** 2) where several of them ask for multiples, else O(shapes).
+    """
+    if sum(map(_is_stepped, shapes)) < 2:
+        return shapes
+    kept: list[Disjunct] = []
+    for shape in shapes:
+        if not any(_absorbs(other, shape) for other in kept):
+            kept = [other for other in kept if not _absorbs(shape, other)]
+            kept.append(shape)
+    return sorted(kept, key=_step_of, reverse=True)
+
+
+def _step_of(shape: Disjunct) -> Fraction:
+    return (shape.number.step if shape.number else None) or Fraction(0)
+
+
+def _is_stepped(shape: Disjunct) -> bool:
+    """Whether a shape is of numbers alone, and the remainders that it tells apart bound their digits."""
+    facet, integral = shape.number, not shape.types & FRACTION
+    if facet is None or shape.types & ~NUMBER or shape.values or shape.refusals:
+        return False
+    return any(
+        remainders(step, integral=integral) > 1 for step in (facet.step, *facet.not_steps) if step is not None
+    ) and not (facet.step and _few_multiples(facet.lower, facet.upper, facet.step, integral=integral))
+
+
+def _absorbs(shape: Disjunct, other: Disjunct) -> bool:
+    """Whether all texts of ``other`` are texts of ``shape``."""
+    facet, inner = shape.number, other.number
+    if facet is None or inner is None or shape.types != other.types:
+        return False
+    if not (_is_stepped(shape) and _is_stepped(other)) or _max_digits(inner) > _max_digits(facet):
+        return False
+    return facet.holds(inner, integral=not shape.types & FRACTION)
+
+
+def _max_digits(facet: NumberAssertion) -> int:
+    """How many digits are written before the point where remainders are told apart."""
+    return max(WHOLE_DIGITS, _min_digits(facet.lower, 1), _min_digits(facet.upper, -1))
+
+
+_INTERVAL_BYTES: Final = 1 << 15
+"""What the term of an interval takes in memory, about."""
+_term_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
+
+
+def _refuse_fine_bounds(
+    lower: int | Decimal | None, upper: int | Decimal | None, digits: int, origins: tuple[Location, ...]
+) -> None:
+    """Refuse bounds with more digits after the point than are written."""
+    for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
+        if isinstance(bound, Decimal) and -_exponent(bound) > digits:
+            refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
+
+
+def _bounded_digits(
+    count: int,
+    lower: int | Decimal | None,
+    upper: int | Decimal | None,
+    digits: int,
+    step: Fraction,
+    origins: tuple[Location, ...],
+) -> int:
+    """How many digits are written before the point, where ``count`` remainders must be told apart."""
+    if count <= 1:
+        return max(digits, _min_digits(lower, 1), _min_digits(upper, -1))
+    digits = max(WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
+    if count * digits > MAX_MULTIPLE_STATES:
+        place, name = _culprit(origins, ("multipleOf",))
+        refused(
+            place,
+            name,
+            f"multiples of {step} need an automaton of {count * digits} states; at most {MAX_MULTIPLE_STATES} are made",
+            remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
+        )
+    return digits
+
+
+def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Location, ...]) -> int | Decimal | None:
+    """The bound, or ``None`` if it lies beyond every number that is written and so excludes nothing."""
+    if bound is None:
+        return None
+    if isinstance(bound, int):
+        is_far, is_fine = abs(bound) >= 10**MAX_BOUND_DIGITS, False
+    else:
+        exponent = bound.as_tuple().exponent
+        is_far = bound.adjusted() >= MAX_BOUND_DIGITS
+        is_fine = isinstance(exponent, int) and exponent < -MAX_BOUND_DIGITS
+    if is_far and (bound > 0) == (keyword == "maximum"):
+        return None
+    if is_far or is_fine:
+        place, name = _culprit(origins, (keyword, f"exclusive{keyword.capitalize()}"))
+        refused(place, name, f"a bound with more than {MAX_BOUND_DIGITS} digits is not enforced")
+    return bound
+
+
+def _min_digits(bound: int | Decimal | None, sign: int) -> int:
+    """How many digits before the point the numbers beyond a bound away from zero can need."""
+    if bound is None or bound * sign <= 0:
+        return 0
+    return 2 + (bound.adjusted() if isinstance(bound, Decimal) else len(str(abs(bound))))
+
+
+def _exponent(bound: Decimal) -> int:
+    exponent = bound.as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0
+
+
+def _culprit(origins: tuple[Location, ...], keywords: tuple[str, ...]) -> tuple[Location, str]:
+    for place in origins:
+        for keyword in keywords:
+            if isinstance(place.schema, dict) and keyword in place.schema:
+                return place, keyword
+    return origins[0], keywords[0]
+
+
+def _few_listed(
+    interval: _Interval, step: Fraction, not_steps: tuple[Fraction, ...], *, integral: bool, has_all_forms: bool
+) -> Grammar | None:
+    """The multiples of a step that no automaton holds, if they are few."""
+    are_listed = not not_steps and _few_multiples(interval.lower, interval.upper, step, integral=integral)
+    if are_listed or remainders(step, integral=integral) * WHOLE_DIGITS <= MAX_MULTIPLE_STATES:
+        return None
+    values = _multiples_in(interval, step, integral=integral)
+    if values is None:
+        return None
+    left = [value for value in values if all(value % not_step for not_step in not_steps)]
+    return _listed_forms(left, interval.digits, has_fraction=has_all_forms or not integral)
+
+
+def _multiples_in(interval: _Interval, step: Fraction, *, integral: bool) -> list[Fraction] | None:
+    """The multiples of an interval, if they are few."""
+    if interval.lower is None or interval.upper is None:
+        return None
+    unit = Fraction(step.numerator) if integral else step
+    lower, upper = Fraction(interval.lower), Fraction(interval.upper)
+    first, last = ceil(lower / unit), floor(upper / unit)
+    if last - first >= _FEW:
+        return None
+    found = [number * unit for number in range(first, last + 1)]
+    is_outside = {lower: interval.lower_open, upper: interval.upper_open}
+    return [value for value in found if not is_outside.get(value, False)]
+
+
+def _listed_forms(values: list[Fraction], digits: int, *, has_fraction: bool) -> Grammar:
+    """Numbers without exponents; with ``has_fraction`` with zeros at the end, to ``digits`` after the point."""
+    found = []
+    for value in values:
+        text = _decimal_text(abs(value))
+        written: Grammar = Literal(text.encode())
+        if has_fraction and "." in text:
+            written = chain(written, digit_run(_ZERO, 0, max(digits - len(text.partition(".")[2]), 0)))
+        elif has_fraction:
+            written = with_zero_fraction(written, digits)
+        found += [] if value < 0 else [written]
+        found += [] if value > 0 else [chain(_MINUS, written)]
+    return alternatives(*found)
+
+
+def _decimal_text(value: Fraction) -> str:
+    """A number that has a finite expansion and no sign, without zeros at the end.
+
+    >>> _decimal_text(Fraction(27, 4))
+    '6.75'
+    """
+    places = 0
+    while value.denominator > 1:
+        value, places = value * 10, places + 1
+    digits = str(value.numerator).rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+
+
+def _few_multiples(lower: int | Decimal | None, upper: int | Decimal | None, step: Fraction, *, integral: bool) -> bool:
+    if lower is None or upper is None or not integral:
+        return False
+    return (Fraction(upper) - Fraction(lower)) / step.numerator < _FEW
+
+
+class _Interval(NamedTuple):
+    """The bounds of a facet, and how many digits may be written."""
+
+    lower: int | Decimal | None
+    lower_open: bool
+    upper: int | Decimal | None
+    upper_open: bool
+    digits: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no number lies between the bounds."""
+        if self.lower is None or self.upper is None:
+            return False
+        return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
+
+
+def _all_forms(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
+    """The numbers of an interval in all their forms; multiples without exponents."""
+    digits = interval.digits
+    if step is not None or not_steps:
+        term = _term(interval, step, not_steps, integral)
+        return with_zero_fraction(term, digits) if integral and term is not EMPTY else term
+    if interval.is_empty:
+        return EMPTY
+    numbers = _between(interval, DecimalPlaces(digits, digits), _SHIFTS)
+    if not integral:
+        return numbers
+    integers = integral_magnitudes(digits)
+    return Intersection((numbers, Choice((integers, chain(_MINUS, integers)))))
+
+
+@lru_cache(maxsize=256)
+def equal_numbers(value: int | Decimal, digits: int) -> Grammar:
+    """All forms of one number."""
+    return _all_forms(_Interval(value, False, value, False, digits), None, (), False)
+
+
+def _term(interval: _Interval, step: Fraction | None, not_steps: tuple[Fraction, ...], integral: bool) -> Grammar:
+    lower, lower_open, upper, upper_open, digits = interval
+    places = _decimal_places(digits, integral=integral)
+    if integral:
+        lower, lower_open = _ceiling(lower, lower_open), False
+        upper, upper_open = _floor(upper, upper_open), False
+        if step is not None and lower is not None and upper is not None:
+            unit = step.numerator
+            first, last = -(-lower // unit), upper // unit
+            if last - first < _FEW and not not_steps:
+                return _listed(range(int(first * unit), int(last * unit) + 1, unit))
+    whole = _Interval(lower, lower_open, upper, upper_open, digits)
+    if whole.is_empty:
+        return EMPTY
+    between = _between(whole, places, 0 if step is None and not not_steps and not integral else None)
+    if between is EMPTY:
+        return between
+    for not_step in not_steps:
+        between = Intersection((between, Complement(_signed(multiples(not_step, places)))))
+    if step is None:
+        return between
+    if lower is not None and upper is not None and not _holds_multiple(lower, lower_open, upper, upper_open, step):
+        return EMPTY
+    stepped = _signed(multiples(step, places))
+    is_free = lower is None and upper is None and not not_steps
+    return stepped if is_free else Intersection((between, stepped))
+
+
+def _decimal_places(digits: int, *, integral: bool) -> DecimalPlaces:
+    return DecimalPlaces(digits, 0 if integral else digits)
+
+
+def _signed(magnitudes: Grammar) -> Grammar:
+    return Choice((magnitudes, chain(_MINUS, magnitudes)))
+
+
+def _between(interval: _Interval, places: DecimalPlaces, shifts: int | None) -> Grammar:
+    """The numbers of an interval that is not empty; ``shifts`` is for their exponents, ``None``: without any."""
+    lower, lower_open, upper, upper_open, digits = interval
+    positive = negative = EMPTY
+    if upper is None or upper >= 0:
+        low = (lower, lower_open) if lower is not None and lower >= 0 else (0, False)
+        positive = _side(low, (upper, upper_open), places, shifts)
+    if lower is None or lower <= 0:
+        low = (-upper, upper_open) if upper is not None and upper <= 0 else (0, False)
+        high = None if lower is None else -lower
+        negative = chain(_MINUS, _side(low, (high, lower_open), places, shifts))
+    found = alternatives(positive, negative)
+    if not shifts or (lower is not None and (lower > 0 or (lower == 0 and lower_open))):
+        return found
+    if upper is not None and (upper < 0 or (upper == 0 and upper_open)):
+        return found
+    zero = zero_with_exponent(digits)
+    return alternatives(found, zero, chain(_MINUS, zero))
+
+
+def _holds_multiple(
+    lower: int | Decimal,
+    lower_open: bool,
+    upper: int | Decimal,
+    upper_open: bool,
+    step: Fraction,
+) -> bool:
+    first, last = ceil(Fraction(lower) / step), floor(Fraction(upper) / step)
+    first += lower_open and first * step == lower
+    last -= upper_open and last * step == upper
+    return first <= last
+
+
+def _listed(values: range) -> Grammar:
+    texts = [str(value).encode() for value in values]
+    return Choice([Literal(text) for text in (*texts, *([b"-0"] if 0 in values else []))]) if texts else EMPTY
+
+
+def _ceiling(bound: int | Decimal | None, is_open: bool) -> int | None:
+    if bound is None:
+        return None
+    whole = int(bound.to_integral_value(ROUND_CEILING)) if isinstance(bound, Decimal) else bound
+    return whole + 1 if is_open and whole == bound else whole
+
+
+def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
+    if bound is None:
+        return None
+    whole = int(bound.to_integral_value(ROUND_FLOOR)) if isinstance(bound, Decimal) else bound
+    return whole - 1 if is_open and whole == bound else whole
+
+
+@lru_cache(maxsize=1 << 8)
+def _side(
+    low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: DecimalPlaces, shifts: int | None
+) -> Grammar:
+    """The magnitudes between two bounds that are not negative."""
+    lowest, highest = _bound(*low), None if high[0] is None else _bound(high[0], high[1])
+    if highest is not None and highest.whole == "0" and not highest.fraction and highest.is_open:
+        return EMPTY
+    needed = len(lowest.whole)
+    whole = places.whole if needed < places.whole else needed + 1
+    if highest is not None and len(highest.whole) > whole:
+        highest = None  # more digits than may be written: it excludes nothing
+    plain = magnitudes(lowest, highest, DecimalPlaces(whole, places.fraction))
+    return plain if shifts is None else alternatives(plain, scientific_magnitudes(low, high, places.fraction, shifts))
+
+
+def _bound(value: int | Decimal, is_open: bool) -> Bound:
+    text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    whole, _, fraction = text.lstrip("-").partition(".")
+    return Bound(whole.lstrip("0") or "0", fraction.rstrip("0"), is_open)

@@ -1,0 +1,391 @@
+"""Objects as grammars, where something must be remembered from member to member.
+
+Negated facets must be violated by some member, by a missing name or by the number of members; ``dependentRequired``
+calls for names by others.  The members are chained from the right as in ``object_terms``, one chain for each state of
+what is remembered.  A member that may violate a facet is read in two ways, as a violation and as any member; so
+states are sets of facets that are known to be violated, and a text may be read in several ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence as Items
+from operator import is_
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.json_schema.emit.object_parse import (
+    MemberParse,
+    ObjectState,
+    new_tuple,
+    parses_after,
+    union_of_permutations,
+)
+from structgen.frontends.json_schema.emit.object_term import refuse_count, refuse_size
+from structgen.frontends.json_schema.normal.normal_form import Relation
+from structgen.frontends.json_schema.normal.object_layout import names_location, region_locations
+from structgen.frontends.json_schema.term import alternatives, distinct
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Repeat, Sequence, choice_of, sequence_of
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.normal.object_layout import DeclaredName, NameRegion, ObjectLayout
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = ["ObjectChain"]
+
+Part = TypeVar("Part")
+
+_MAX_STATES: Final = 50_000
+"""Names times states of a chain."""
+_MAX_MEMBER_PARSES: Final = 256
+"""Ways to read one member, by the facets that it violates."""
+
+
+Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
+
+
+class _MemberOption(NamedTuple):
+    violates: int
+    proves: int
+    places: tuple[Location, ...]
+    languages: tuple[Grammar, ...]
+
+
+class ObjectChain:
+    """The objects of a layout with watched facets or dependent names.
+
+    Attributes:
+        places: the conjunctions of schemas whose terms ``term`` needs.
+    """
+
+    def __init__(self, layout: ObjectLayout, compare: Compare) -> None:
+        self._layout = layout
+        self._compare = compare
+        self.places: list[tuple[Location, ...]] = []
+        self._members = [list(self._readings_of_entry(entry)) for entry in layout.entries]
+        self._others = [reading for region in layout.others for reading in self._readings_of_region(region)]
+        index = {entry.name: number for number, entry in enumerate(layout.entries)}
+        self._calls = [0] * len(index)  # by an entry: the later ones that must come with it
+        self._called_by = [0] * len(index)  # the later ones that must not come without it
+        for name, others in layout.dependents.items():
+            for other in others:
+                if layout.entries[index[other]].is_required:
+                    continue
+                if index[other] > index[name]:
+                    self._calls[index[name]] |= 1 << index[other]
+                else:
+                    self._called_by[index[other]] |= 1 << index[name]
+        self._missing = [
+            sum(1 << number for number, facet in enumerate(layout.watched) if entry.name in facet.required)
+            for entry in layout.entries
+        ]
+        self._cap = _cap(layout)
+        self._terms: list[tuple[Items[Grammar], Syntax, Grammar]] = []
+
+    def _value(self, places: tuple[Location, ...]) -> int:
+        self.places.append(places)
+        return len(self.places) - 1
+
+    def _readings_of_entry(self, entry: DeclaredName) -> Iterator[MemberParse]:
+        if entry.is_forbidden:
+            return
+        choices = [_MemberOption(0, 0, (), ())]
+        for number, facet in enumerate(self._layout.watched):
+            watched = facet.places_of(entry.name)
+            if facet.names is True:
+                if not watched:  # as for most names
+                    continue
+                is_bad_name = False
+            else:
+                is_bad_name = not self._layout.name_rules((names_location(facet),)).admits(entry.name)
+            outside = self._outside(entry.places, watched)
+            choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
+        for violates, proves, places, _ in choices:
+            yield MemberParse(violates, proves, entry.key, self._value((*entry.places, *places)))
+
+    def _readings_of_region(self, region: NameRegion) -> Iterator[MemberParse]:
+        choices = [_MemberOption(0, 0, (), ())]
+        for number, facet in enumerate(self._layout.watched):
+            bit = 1 << number
+            bad_names: Grammar | None = EMPTY
+            if facet.names is not True:
+                bad_names = self._layout.name_rules((names_location(facet).complement(),)).language()
+            outside = self._outside(region.places, region_locations((facet,), region.matched))
+            grown = self._watch(choices, bit, None if bad_names is None else outside)
+            if bad_names is not None and bad_names is not EMPTY:
+                grown += [
+                    _MemberOption(c.violates | bit, c.proves | bit, c.places, (*c.languages, bad_names))
+                    for c in choices
+                ]
+            choices = grown
+        for violates, proves, places, languages in choices:
+            key = region.within(languages) if languages else region.key
+            yield MemberParse(violates, proves, key, self._value((*region.places, *places)))
+
+    def _outside(self, places: tuple[Location, ...], watched: tuple[Location, ...]) -> list[Location] | None:
+        """The schemas by which values of ``places`` violate ``watched``; ``None`` where all of them do."""
+        found: list[Location] = []
+        for place in watched:
+            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+            if relation is Relation.OUTSIDE:
+                return None
+            if relation is Relation.UNKNOWN:
+                found.append(place.complement())
+        return found
+
+    def _watch(self, choices: list[_MemberOption], bit: int, outside: list[Location] | None) -> list[_MemberOption]:
+        """Add the ways in which a member violates a facet: in any case, or by one of ``outside``."""
+        if outside is None:
+            return [_MemberOption(c.violates | bit, c.proves, c.places, c.languages) for c in choices]
+        grown = choices + [
+            _MemberOption(c.violates | bit, c.proves | bit, (*c.places, place), c.languages)
+            for c in choices
+            for place in outside
+        ]
+        if len(grown) > _MAX_MEMBER_PARSES:
+            facet = self._layout.watched[0]
+            raise LimitExceeded(
+                facet.place.subject(),
+                limit="readings",
+                maximum=_MAX_MEMBER_PARSES,
+                evidence="one member may violate many negated schemas in many ways",
+            )
+        return grown
+
+    def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
+        """The objects, given the terms of ``places``; the same term for the same ones.  ``EMPTY``: there are none.
+
+        Raises:
+            UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
+            LimitExceeded: there are too many states.
+
+        Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
+        and of open dependencies.
+        """
+        for known, written, term in self._terms:
+            if written is syntax and all(map(is_, known, values)):
+                return term
+        term = _ObjectChainBuilder(self, values, syntax).term()
+        self._terms.append((values, syntax, term))
+        return term
+
+    def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Where there are too many states, or names that may be repeated would have to be counted, the answer is no.
+        """
+        others = [reading for reading in self._others if reading.key is not EMPTY]
+        count = len(self._members)
+        found = {(0, ObjectState())}
+        waiting = [(0, ObjectState())]
+        while waiting:
+            index, state = waiting.pop()
+            if index == count and self.accepts(state):
+                return False
+            after: list[tuple[int, ObjectState]] = []
+            for place, begun in parses_after(others, self.begin(state)):
+                if (index, begun) not in found and not (yield ask(parts[place])):
+                    after.append((index, begun))
+            if index < count:
+                skipped = self.skip(index, state)
+                if skipped is not None:
+                    after.append((index + 1, skipped))
+                for place, taken in parses_after(self._members[index], self.take(index, state)):
+                    if (index + 1, taken) not in found and not (yield ask(parts[place])):
+                        after.append((index + 1, taken))
+            for step in after:
+                if step not in found:
+                    found.add(step)
+                    waiting.append(step)
+            if len(found) > _MAX_STATES:
+                return False
+        return True
+
+    def begin(self, state: ObjectState) -> ObjectState | None:
+        """The state after a member with an undeclared name, if it may come, whatever that violates."""
+        most = self._layout.most_others
+        if state.size == self._layout.most or state.others == most:
+            return None
+        others = state.others if most is None else state.others + 1
+        return new_tuple(ObjectState, (state.violated, state.due, state.barred, min(state.size + 1, self._cap), others))
+
+    def take(self, index: int, state: ObjectState) -> ObjectState | None:
+        """The state after the entry at ``index``, if it may come, whatever that violates."""
+        if state.size == self._layout.most or state.barred >> index & 1:
+            return None
+        due = (state.due | self._calls[index]) & ~(1 << index)
+        return new_tuple(ObjectState, (state.violated, due, state.barred, min(state.size + 1, self._cap), state.others))
+
+    def skip(self, index: int, state: ObjectState) -> ObjectState | None:
+        """The state where the entry at ``index`` does not come, if it may be missing."""
+        if self._layout.entries[index].is_required or state.due >> index & 1:
+            return None
+        violated = state.violated | self._missing[index]
+        barred = (state.barred | self._called_by[index]) & ~(1 << index)
+        if violated == state.violated and barred == state.barred:
+            return state
+        return new_tuple(ObjectState, (violated, state.due, barred, state.size, state.others))
+
+    def accepts(self, state: ObjectState) -> bool:
+        """Whether an object may end here, with no entry left."""
+        if state.size < self._layout.fewest:
+            return False
+        for number, facet in enumerate(self._layout.watched):
+            is_counted_out = state.size < facet.fewest or (facet.most is not None and state.size > facet.most)
+            if not (state.violated >> number & 1 or is_counted_out):
+                return False
+        return True
+
+
+def _cap(layout: ObjectLayout) -> int:
+    """The number of members from which on more make no difference."""
+    bounds = [layout.fewest, *(facet.fewest for facet in layout.watched)]
+    bounds += [most + 1 for most in (layout.most, *(facet.most for facet in layout.watched)) if most is not None]
+    return max(bounds)
+
+
+class _ObjectChainBuilder:
+    """Chains the members from the right, for all states that can be reached."""
+
+    def __init__(self, chain: ObjectChain, values: Items[Grammar], syntax: Syntax) -> None:
+        self._chain = chain
+        self._layout = layout = chain._layout
+        self._syntax = syntax
+        self._values = values
+        self._begun: dict[ObjectState, list[tuple[int, ObjectState]]] = {}
+        # By the number of entries decided: where leaving out the next one leads to, and taking it.
+        self._skipped: list[dict[ObjectState, ObjectState | None]] = []
+        self._taken: list[dict[ObjectState, list[tuple[int, ObjectState]]]] = []
+        self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
+        self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
+        most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
+        required = sum(entry.is_required for entry in layout.entries)
+        self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
+        if self._repeats_count and not all(region.is_open for region in layout.others):
+            refuse_count(layout)
+        # The members, by the place of their values.
+        self._made = {
+            reading.value: sequence_of((reading.key, syntax.colon, values[reading.value]))
+            for readings in (*self._members, self._others)
+            for reading in readings
+        }
+
+    def term(self) -> Grammar:
+        term = self._chained()
+        return distinct(term, is_endless=True) if self._repeats_count else term
+
+    def _chained(self) -> Grammar:
+        if self._syntax.policy.order == "any":
+            return union_of_permutations(self._layout, self._members, self._others, self._values, self._syntax)
+        count = len(self._members)
+        before, after = self._reached()
+        tails: dict[ObjectState, Grammar | None] = {}
+        following: dict[ObjectState, Grammar] = {}
+        ends: dict[ObjectState, bool] = {}  # whether an object may end with no entry from here on
+        for index in range(count, -1, -1):
+            following_here: dict[ObjectState, Grammar] = {}
+            ends_here: dict[ObjectState, bool] = {}
+            for state in before[index] | after[index]:
+                if index == count:
+                    following_here[state] = EMPTY
+                    ends_here[state] = self._chain.accepts(state)
+                    continue
+                skipped = self._skipped[index][state]
+                members = self._followed(self._taken[index][state], tails)
+                if skipped is not None and following[skipped] is not EMPTY:
+                    members.append(following[skipped])
+                following_here[state] = _choice_of_members(members)
+                ends_here[state] = skipped is not None and ends[skipped]
+            tails_here: dict[ObjectState, Grammar | None] = {}
+            for state in sorted(after[index], key=_progress, reverse=True):
+                tails_here[state] = self._tail(state, following_here[state], tails_here, can_end=ends_here[state])
+            following, tails, ends = following_here, tails_here, ends_here
+        start = ObjectState()
+        first = alternatives(following[start], *self._followed(self._steps(start), tails))
+        empty = ends[start]
+        syntax = self._syntax
+        if first is EMPTY:
+            return Sequence((syntax.open_object, syntax.end_object)) if empty else EMPTY
+        some = Sequence((first, syntax.close_object))
+        return Sequence((syntax.open_object, Choice((syntax.end_object, some)) if empty else some))
+
+    def _reached(self) -> tuple[list[set[ObjectState]], list[set[ObjectState]]]:
+        """By the number of entries decided: the states that entries left out lead to, and those after a member."""
+        count = len(self._members)
+        before: list[set[ObjectState]] = [set() for _ in range(count + 1)]
+        after: list[set[ObjectState]] = [set() for _ in range(count + 1)]
+        before[0].add(ObjectState())
+        after[0].update(state for _, state in self._steps(ObjectState()))
+        total = 0
+        for index in range(count + 1):
+            waiting = list(after[index])
+            while waiting:
+                for _, state in self._steps(waiting.pop()):
+                    if state not in after[index]:
+                        after[index].add(state)
+                        waiting.append(state)
+            here = before[index] | after[index]
+            total += len(here)
+            if total > _MAX_STATES:
+                refuse_size(self._layout)
+            if index == count:
+                break
+            members = self._members[index]
+            skips = {state: self._chain.skip(index, state) for state in here}
+            takes = {state: parses_after(members, self._chain.take(index, state)) for state in here}
+            before[index + 1].update([state for state in skips.values() if state is not None])
+            after[index + 1].update([state for steps in takes.values() for _, state in steps])
+            self._skipped.append(skips)
+            self._taken.append(takes)
+        return before, after
+
+    def _steps(self, state: ObjectState) -> list[tuple[int, ObjectState]]:
+        """The members with undeclared names that may come, by the places of their values."""
+        found = self._begun.get(state)
+        if found is None:
+            found = self._begun[state] = parses_after(self._others, self._chain.begin(state))
+        return found
+
+    def _followed(
+        self, steps: list[tuple[int, ObjectState]], tails: dict[ObjectState, Grammar | None]
+    ) -> list[Grammar]:
+        """Members, each with what may come after it."""
+        found: list[Grammar] = []
+        for place, after in steps:
+            tail = tails[after]
+            if tail is not None:
+                member = self._made[place]
+                found.append(member if tail is EPSILON else sequence_of((member, tail)))
+        return found
+
+    def _tail(
+        self, state: ObjectState, following: Grammar, tails: dict[ObjectState, Grammar | None], *, can_end: bool
+    ) -> Grammar | None:
+        """What may come after a member; ``None`` where no object can be ended any more."""
+        comma = self._syntax.comma
+        steps = self._steps(state)
+        more = [] if following is EMPTY else [following]
+        more += self._followed([step for step in steps if step[1] != state], tails)
+        if not more and not can_end:
+            return None
+        end: Grammar = EPSILON
+        if more:
+            end = sequence_of((comma, _choice_of_members(more)))
+            if can_end:
+                end = choice_of((EPSILON, end))
+        loop = _choice_of_members([self._made[place] for place, after in steps if after == state])
+        if loop is EMPTY:
+            return end
+        repeated = Repeat(sequence_of((comma, loop)))
+        return repeated if end is EPSILON else sequence_of((repeated, end))
+
+
+def _choice_of_members(terms: list[Grammar]) -> Grammar:
+    """The choice of different terms, of which none is empty: thousands are made, which need no second look."""
+    return choice_of(tuple(terms)) if len(terms) > 1 else terms[0] if terms else EMPTY
+
+
+def _progress(state: ObjectState) -> tuple[int, int, int]:
+    """Undeclared members only ever lead to states of a higher rank, or nowhere."""
+    return state.violated.bit_count(), state.size, state.others

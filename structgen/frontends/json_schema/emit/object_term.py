@@ -1,0 +1,243 @@
+"""Objects as grammars: declared members in their order, others anywhere between.
+
+Members are chained from the right.  After a member, with the names before ``i`` decided::
+
+    tail(i) = (comma other)* (nothing | comma next(i))      nothing: if all names from i on are optional
+    next(i) = member(i) tail(i + 1) | next(i + 1)           the second: if i is optional
+
+so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
+be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
+beyond the required ones, and where the policy bounds the number of undeclared ones, once for each number of those.
+Where the policy asks for any order, the members are a permutation instead.  Where two or more undeclared names are
+required, a text could meet that by repeating one, so that names are checked as they are written (``Distinct``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.json_schema.source.location import refused
+from structgen.frontends.json_schema.term import alternatives, chain, distinct
+from structgen.grammar.nodes import (
+    EMPTY,
+    EPSILON,
+    Choice,
+    Grammar,
+    Permutation,
+    Repeat,
+    Sequence,
+    choice_of,
+    sequence_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Items
+
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
+
+__all__ = ["object_term", "permuted", "refuse_count", "refuse_size"]
+
+_Member = tuple[Grammar, Grammar, bool]
+_Tail = tuple[Grammar, ...]
+
+_MAX_STATES: Final = 200_000
+"""Names times counts of a chain with a bounded number of members."""
+
+
+def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Grammar], syntax: Syntax) -> Grammar:
+    """The objects of a layout, given the terms of the values of its names and of its other regions.
+
+    ``EMPTY`` means that there is no such value.
+
+    Raises:
+        UnsupportedFeature: ``minProperties`` counts undeclared names of which there may be few.
+        LimitExceeded: names times bound on their number is too large.
+
+    Complexity: O(names), times the bound on the number of members where there is one.
+    """
+    members: list[_Member] = []
+    for entry, value in zip(layout.entries, values, strict=True):
+        if value is EMPTY or entry.is_forbidden:
+            if entry.is_required:
+                return EMPTY
+        else:
+            members.append((entry.key, value, entry.is_required))
+    other = EMPTY
+    if others:
+        regions = zip(layout.others, others, strict=True)
+        other = alternatives(*(chain(region.key, syntax.colon, value) for region, value in regions))
+    required = sum(is_required for _, _, is_required in members)
+    need = max(layout.fewest - required, 0)
+    room = None if layout.most is None else layout.most - required
+    optional = len(members) - required
+    bound = layout.most_others if other is not EMPTY else 0
+    if (room is not None and room < need) or (bound is not None and need > optional + bound):
+        return EMPTY
+    repeats_count = other is not EMPTY and need > 1
+    if repeats_count and not any(
+        r.is_open and value is not EMPTY for r, value in zip(layout.others, others, strict=True)
+    ):
+        refuse_count(layout)
+    if other is EMPTY and room is not None and room >= optional:
+        room = None  # the names run out first
+    if syntax.policy.order == "any":
+        due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
+        free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
+        term = permuted(due, free, other, layout.fewest, layout.most, syntax, most_others=bound)
+        return distinct(term, is_endless=True) if repeats_count else term
+    steps = need if room is None else room
+    counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
+    if (len(members) + 1) * (steps + 1) * len(counts) > _MAX_STATES:
+        refuse_size(layout)
+    rows: list[_MemberRow] = []  # for one member more, by the number of others
+    for extra in range(steps, -1, -1):
+        above, rows = rows, []
+        for count in reversed(counts):
+            declared = above[count] if above else None
+            is_full = len(counts) > 1 and count == counts[-1]
+            next_row = None if len(counts) == 1 or is_full else above[count + 1] if above else rows[0]
+            row = _MemberRow(
+                members,
+                EMPTY if is_full else other,
+                syntax,
+                declared=declared,
+                others=declared if len(counts) == 1 else next_row,
+                is_capped=room == extra,
+                may_end=extra >= need,
+            )
+            rows.insert(0, row)
+    first = rows[0].first
+    if first is EMPTY:
+        return Sequence((syntax.open_object, syntax.end_object))
+    some = Sequence((first, syntax.close_object))
+    term = Sequence((syntax.open_object, some if required or need else Choice((syntax.end_object, some))))
+    return distinct(term, is_endless=True) if repeats_count else term
+
+
+def permuted(
+    required: Items[Grammar],
+    optional: Items[Grammar],
+    other: Grammar,
+    fewest: int,
+    most: int | None,
+    syntax: Syntax,
+    *,
+    most_others: int | None,
+) -> Grammar:
+    """The objects with these members in any order, from ``fewest`` to ``most`` of them."""
+    optional = [member for member in optional if member is not EMPTY]
+    if other is not EMPTY and most_others is not None:
+        optional += [other] * most_others
+        other = EMPTY
+    if any(member is EMPTY for member in required) or (most is not None and most < max(fewest, len(required))):
+        return EMPTY
+    if other is EMPTY and fewest > len(required) + len(optional):
+        return EMPTY
+    if most == 0 or (other is EMPTY and not required and not optional):
+        return Sequence((syntax.open_object, syntax.end_object))
+    listed = Permutation(required, optional, other, syntax.comma, max(fewest, 1), most)
+    some = Sequence((listed, syntax.close_object))
+    return Sequence((syntax.open_object, some if fewest or required else Choice((syntax.end_object, some))))
+
+
+class _MemberRow:
+    """The chain for one number of members beyond the required ones.
+
+    Attributes:
+        first: what an object can hold, if it holds anything.
+        tails: for each ``i`` the parts of ``tail(i)``; ``None`` where it is impossible to end from there.
+    """
+
+    __slots__ = ("first", "tails")
+    first: Grammar
+    tails: list[_Tail | None]
+
+    def __init__(
+        self,
+        members: list[_Member],
+        other: Grammar,
+        syntax: Syntax,
+        *,
+        declared: _MemberRow | None,
+        others: _MemberRow | None,
+        is_capped: bool,
+        may_end: bool,
+    ) -> None:
+        """Make the chain from the right.
+
+        Args:
+            members: the declared members: name, value, whether it is required.
+            other: any other member.
+            syntax: the punctuation.
+            declared: the row after an optional member; ``None``: it leaves the numbers as they are.
+            others: the same after any other member.
+            is_capped: only required members may follow.
+            may_end: enough members were written.
+        """
+        comma, colon = syntax.comma, syntax.colon
+        loops = others is None and not is_capped and other is not EMPTY
+        loop = (Repeat(Sequence((comma, other))),) if loops else ()
+        tails: list[_Tail | None] = [None] * (len(members) + 1)
+        tails_declared = tails if declared is None else declared.tails
+        tails_others = tails if others is None else others.tails
+        following = EMPTY  # next(i)
+        can_end = may_end
+        for index in range(len(members), -1, -1):
+            if index < len(members):
+                key, value, is_required = members[index]
+                tail = tails[index + 1] if is_required else tails_declared[index + 1]
+                is_possible = tail is not None and (is_required or not is_capped)
+                member = sequence_of((key, colon, value, *(tail or ()))) if is_possible else EMPTY
+                if is_required:
+                    can_end = False
+                    following = member
+                elif is_possible:
+                    following = member if following is EMPTY else choice_of((member, following))
+            more = following
+            counted = tails_others[index]
+            if others is not None and not is_capped and other is not EMPTY and counted is not None:
+                begun = Sequence((other, *counted))
+                more = begun if more is EMPTY else Choice((begun, more))
+            if more is not EMPTY:
+                more = sequence_of((comma, more))
+                tails[index] = (*loop, choice_of((EPSILON, more)) if can_end else more)
+            elif can_end:
+                tails[index] = loop
+        self.tails = tails
+        self.first = following
+        start = tails_others[0]
+        if other is not EMPTY and not is_capped and start is not None:
+            first = chain(other, *start)
+            self.first = first if following is EMPTY else Choice((first, following))
+
+
+def refuse_count(layout: ObjectLayout) -> None:
+    """Refuse to count names that may be repeated and may run out: a completion would be searched for in vain.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    facet = max(layout.held + layout.watched, key=lambda facet: facet.fewest)
+    refused(
+        facet.place,
+        "minProperties",
+        f"a text may repeat names that patterns leave, so {layout.fewest} distinct ones cannot be counted",
+        remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
+    )
+
+
+def refuse_size(layout: ObjectLayout) -> None:
+    """Refuse a chain with too many states.
+
+    Raises:
+        LimitExceeded: always.
+    """
+    facet = (layout.held + layout.watched)[0]
+    raise LimitExceeded(
+        facet.place.subject(),
+        limit="states",
+        maximum=_MAX_STATES,
+        evidence=f"{len(layout.entries)} names with what must be remembered of the members before",
+    )

@@ -1,0 +1,290 @@
+"""``uniqueItems`` over finitely many values: each value at most once, in any order.
+
+Other items are checked as they are written (``Distinct``); this module says which are which.
+
+The items that may take the same values are spelled out value by value, by *value*: 1 and 1.0 are one item with two
+spellings.  What follows the prefix is a permutation of the values that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence as Items
+from itertools import combinations
+from math import ceil, floor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from structgen.frontends.json_schema.emit.number import number_term
+from structgen.frontends.json_schema.emit.syntax import NULL_TERM, values_term
+from structgen.frontends.json_schema.normal.scalar_assertion import NumberAssertion
+from structgen.frontends.json_schema.source.json_value import ANY, BOOLEAN, FRACTION, INTEGER, NULL, value_key
+from structgen.frontends.json_schema.term import alternatives, chain
+from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Literal, Permutation, Sequence
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.emit.plan import EmptinessProof, ProveEmpty
+    from structgen.frontends.json_schema.emit.syntax import Syntax
+    from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
+    from structgen.frontends.json_schema.normal.disjunct import Disjunct
+    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.normal.validity import Validity
+    from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = ["UniqueItems"]
+
+Part = TypeVar("Part")
+
+_MAX_VALUES: Final = 5_000
+"""Values of one item that are told apart."""
+_MAX_INTEGERS: Final = 1_000
+"""Integers of an interval that are looked at."""
+_MAX_STATES: Final = 1_000
+"""Positions of a prefix, each with the values that were taken before."""
+_BOOLEANS: Final = {True: Literal(b"true"), False: Literal(b"false")}
+
+
+class _ItemPosition:
+    """The items at one position.
+
+    Attributes:
+        places: their schemas.
+        shapes: these as a disjunction.
+        values: by the key of each value, the value and its texts; ``None`` where they are not finitely many.
+        plan: where the term of the position is found among those that ``UniqueItems.term`` is given.
+    """
+
+    __slots__ = ("places", "plan", "shapes", "values")
+
+    def __init__(self, places: tuple[Location, ...], shapes: list[Disjunct]) -> None:
+        self.places = places
+        self.shapes = shapes
+        self.values: dict[object, tuple[Json, Grammar]] | None = None
+        self.plan = -1
+
+    @property
+    def types(self) -> int:
+        """The types of the items, as bits."""
+        found = 0 if self.places else ANY
+        for shape in self.shapes:
+            found |= shape.types
+        return found
+
+
+class UniqueItems:
+    """The arrays of a layout with ``uniqueItems``.
+
+    Attributes:
+        places: the conjunctions of schemas whose terms ``term`` needs.
+        shapes: those of the items that are spelled out, position by position.
+        size: how many values that are.
+        is_settled: whether the values tell which arrays are valid; else some items are not finitely many, and not
+            provably different from all others, or the prefix has too many states, and ``term`` must not be called.
+    """
+
+    def __init__(self, layout: ArrayLayout, forms: NormalForm, validity: Validity, syntax: Syntax) -> None:
+        """Find the values."""
+        self._layout = layout
+        self._syntax = syntax
+        self._validity = validity
+        self.places: list[tuple[Location, ...]] = []
+        length = len(layout.items)
+        self._has_rest = layout.most is None or layout.most > length
+        positions = [*layout.items, layout.rest] if self._has_rest else layout.items
+        self._positions = [_ItemPosition(places, forms.shapes(places)) for places in positions]
+        self.shapes: list[list[Disjunct]] = []
+        self.size = 0
+        for position in self._positions:
+            position.values = self._finite_values(position)
+            if position.values is None:
+                position.plan = len(self.places)
+                self.places.append(position.places)
+            else:
+                self.shapes.append(position.shapes)
+                self.size += len(position.values)
+        repeats = self._has_rest and (layout.most is None or layout.most > length + 1)
+        is_finite = not repeats or self._positions[-1].values is not None
+        self.is_settled = (
+            not layout.is_watched
+            and is_finite
+            and all(map(self._are_apart, self._pairs()))
+            and _has_few_states(layout, self._positions, self._has_rest, syntax)
+        )
+
+    def _pairs(self) -> Iterator[tuple[_ItemPosition, _ItemPosition]]:
+        """The pairs of which not both are finite; what is finite is told apart value by value."""
+        for one, other in combinations(self._positions, 2):
+            if one.values is None or other.values is None:
+                yield (other, one) if one.values is None else (one, other)
+
+    def _are_apart(self, pair: tuple[_ItemPosition, _ItemPosition]) -> bool:
+        """Whether no value is possible at both positions, of which the second is not finite."""
+        first, second = pair
+        if not first.types & second.types:
+            return True
+        if first.values is None:
+            return False
+        return not any(self._validity.satisfies(value, second.places) for value, _ in first.values.values())
+
+    def _finite_values(self, position: _ItemPosition) -> dict[object, tuple[Json, Grammar]] | None:
+        if not position.places:
+            return None
+        found: dict[object, tuple[Json, Grammar]] = {}
+        for shape in position.shapes:
+            values = self._values_of_shape(shape)
+            if values is None:
+                return None
+            for value, text in values:
+                key = value_key(value)
+                known = found.get(key)
+                found[key] = value, text if known is None else alternatives(known[1], text)
+            if len(found) > _MAX_VALUES:
+                return None
+        return found
+
+    def _values_of_shape(self, shape: Disjunct) -> list[tuple[Json, Grammar]] | None:
+        """The values with their texts; one value may be listed several times."""
+        if shape.refusals:
+            return None
+        if shape.values:
+            source, fractions = shape.values[0], bool(shape.types & FRACTION)
+            return [
+                (value, values_term([value], self._syntax, source.place, source.keyword, fractions=fractions))
+                for value in self._validity.constants(shape)
+            ]
+        if shape.types & ~(BOOLEAN | NULL | INTEGER):
+            return None
+        found: list[tuple[Json, Grammar]] = []
+        if shape.types & INTEGER:
+            facet = shape.number or NumberAssertion()
+            numbers = _integers(facet)
+            if numbers is None:
+                return None
+            found += ((number, self._integer_term(number, facet, shape)) for number in numbers)
+        if shape.types & BOOLEAN:
+            found += _BOOLEANS.items()
+        if shape.types & NULL:
+            found.append((None, NULL_TERM))
+        return found
+
+    def _integer_term(self, number: int, facet: NumberAssertion, shape: Disjunct) -> Grammar:
+        """The texts of one integer that ``facet`` leaves."""
+        if self._syntax.policy.numbers == "canonical":
+            text = Literal(str(number).encode())
+            return text if number else Choice((text, Literal(b"-0")))
+        point = NumberAssertion()
+        point.raise_lower(number, is_open=False)
+        point.drop_upper(number, is_open=False)
+        return number_term(facet.meet(point), self._syntax, shape.origins, integral=True)
+
+    def term(self, terms: Items[Grammar]) -> Grammar:
+        """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
+
+        Complexity: O(values), times the states of a prefix whose positions have values in common.
+        """
+        return _UniqueItemsBuilder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
+
+    def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
+        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+
+        Raises:
+            UnsupportedFeature: as ``term``.
+        """
+        terms: list[Grammar] = [EMPTY] * len(parts)
+        for index, part in enumerate(parts):
+            if not (yield ask(part)):
+                terms[index] = NULL_TERM  # or anything else
+        return self.term(terms) is EMPTY
+
+
+def _integers(facet: NumberAssertion) -> list[int] | None:
+    """The integers that are left, if they are few."""
+    if facet.lower is None or facet.upper is None or facet.upper - facet.lower > _MAX_INTEGERS:
+        return None
+    return [number for number in range(floor(facet.lower), ceil(facet.upper) + 1) if facet.admits(number)]
+
+
+def _has_few_states(layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, syntax: Syntax) -> bool:
+    """Whether the values that the positions of the prefix have in common leave few states."""
+    builder = _UniqueItemsBuilder(layout, positions, has_rest, [EMPTY] * len(positions), syntax)
+    return not layout.items or len(builder.states()) <= _MAX_STATES
+
+
+class _UniqueItemsBuilder:
+    """Chains the items of a prefix; a state is a position with the values that were taken and may come again."""
+
+    def __init__(
+        self, layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, terms: Items[Grammar], syntax: Syntax
+    ) -> None:
+        self._layout = layout
+        self._positions = positions
+        self._length = len(positions) - has_rest
+        self._terms = terms
+        self._syntax = syntax
+        self._later: list[frozenset[object]] = [frozenset()] * (len(positions) + 1)
+        for index in range(len(positions) - 1, -1, -1):
+            self._later[index] = self._later[index + 1].union(positions[index].values or ())
+        self._made: dict[tuple[int, frozenset[object]], Grammar] = {}
+
+    def term(self) -> Grammar:
+        syntax = self._syntax
+        for key in reversed(list(self.states())):
+            self._made[key] = self._items(*key)
+        some = chain(self._made[0, frozenset()], syntax.close_array)
+        if self._layout.fewest:
+            return chain(syntax.open_array, some)
+        return Sequence((syntax.open_array, alternatives(syntax.end_array, some)))
+
+    def states(self) -> dict[tuple[int, frozenset[object]], None]:
+        """All states, each before those that follow it; or a few more than may be made."""
+        found: dict[tuple[int, frozenset[object]], None] = {(0, frozenset()): None}
+        waiting = list(found)
+        for index, used in waiting:
+            for _, after in self._steps(index, used):
+                if after not in found:
+                    found[after] = None
+                    waiting.append(after)
+            if len(waiting) > _MAX_STATES:
+                break
+        return found
+
+    def _steps(self, index: int, used: frozenset[object]) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:
+        """The items that may stand at a position of the prefix, with the state after each."""
+        if index >= self._length or index == self._layout.most:
+            return
+        values, later = self._positions[index].values, self._later[index + 1]
+        if values is None:
+            yield self._terms[self._positions[index].plan], (index + 1, used & later)
+            return
+        alike: list[Grammar] = []  # they cannot come again
+        for key, (_, text) in values.items():
+            if key in later and key not in used:
+                yield text, (index + 1, (used | {key}) & later)
+            elif key not in used:
+                alike.append(text)
+        yield alternatives(*alike), (index + 1, used & later)
+
+    def _items(self, index: int, used: frozenset[object]) -> Grammar:
+        """What may stand from ``index`` on, one item at least."""
+        if index == self._layout.most:
+            return EMPTY
+        if index < self._length:
+            return alternatives(*(chain(item, self._after(*state)) for item, state in self._steps(index, used)))
+        if len(self._positions) == self._length:
+            return EMPTY
+        position = self._positions[-1]
+        if position.values is None:
+            return self._terms[position.plan] if self._layout.fewest <= index + 1 else EMPTY
+        left = [text for key, (_, text) in position.values.items() if key not in used]
+        least = max(self._layout.fewest - index, 1)
+        most = None if self._layout.most is None else self._layout.most - index
+        if len(left) < least or (most is not None and most < least):
+            return EMPTY
+        return Permutation((), left, None, self._syntax.comma, least, most)
+
+    def _after(self, index: int, used: frozenset[object]) -> Grammar:
+        """What may follow an item, ``index`` being the next."""
+        more = self._made[index, used]
+        further = EMPTY if more is EMPTY else chain(self._syntax.comma, more)
+        if index < self._layout.fewest:
+            return further
+        return EPSILON if further is EMPTY else Choice((EPSILON, further))

@@ -1,0 +1,262 @@
+"""Formats that the caller defines: a name for ``format``, and a grammar that the decoded string belongs to.
+
+A grammar that is not regular is rewritten to the spellings of its strings inside a JSON string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Final, Protocol
+
+from structgen.errors import GrammarError
+from structgen.grammar.algebra import with_children
+from structgen.grammar.analysis import is_regular
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Label,
+    Literal,
+    Repeat,
+    Shared,
+    SpecialToken,
+    TokenSet,
+    choice,
+    postorder,
+    sequence,
+)
+from structgen.grammar.nodes.description import Described
+from structgen.grammar.recognition import recognizes
+from structgen.grammar.scopes import resolve
+
+__all__ = ["StringFormat", "UserFormat", "plain_text", "spelled_content", "user_formats"]
+
+_SHORT: Final = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_MUST_ESCAPE: Final = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+_BEYOND: Final = 0x10000
+
+
+def spelled_content(grammar: Grammar) -> Grammar:
+    """What stands between the quotes of the JSON strings whose decoded text belongs to ``grammar``.
+
+    Args:
+        grammar: a closed term.
+
+    Raises:
+        GrammarError: it speaks of something else than text: bytes that are no characters, special tokens, arrays and
+            objects that repeat nothing, or labels.
+    """
+    return _rewritten(plain_text(resolve(grammar, through_shared=True)))
+
+
+def plain_text(grammar: Grammar) -> Grammar:
+    """An equal term to stand in a JSON string.
+
+    Captures and descriptions are left out, for the texts would be spelled with escapes; JSON strings inside are written
+    out, character by character.
+
+    Raises:
+        GrammarError: such a string speaks of bytes that are no characters.
+    """
+    made: dict[int, Grammar] = {}
+    for node in postorder(grammar):
+        children = [made[id(child)] for child in node.children]
+        if isinstance(node, (Capture, Described)):
+            made[id(node)] = children[0]
+        elif isinstance(node, JsonString):
+            made[id(node)] = sequence('"', _rewritten(children[0]), '"')
+        else:
+            made[id(node)] = with_children(node, children)
+    return made[id(grammar)]
+
+
+def _rewritten(root: Grammar) -> Grammar:
+    made: dict[int, Grammar] = {}
+    for node in postorder(root):
+        children = [made[id(child)] for child in node.children]
+        match node:
+            case Literal(data=data):
+                made[id(node)] = sequence(*(_spellings(((ord(c), ord(c)),)) for c in _decoded(data)))
+            case CharClass(ranges=ranges):
+                made[id(node)] = _spellings(ranges)
+            case ByteClass(ranges=ranges) if all(high < 0x80 for _, high in ranges):
+                made[id(node)] = _spellings(ranges)
+            case Complement():
+                made[id(node)] = Intersection([_ANY_CONTENT, Complement(children[0])])
+            case ByteClass() | SpecialToken() | TokenSet() | Distinct() | Label():
+                raise _no_text(type(node).__name__)
+            case _:
+                made[id(node)] = with_children(node, children)
+    return made[id(root)]
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _no_text(f"the bytes {data!r:.40}") from None
+
+
+def _no_text(found: str) -> GrammarError:
+    return GrammarError(
+        "json schema format",
+        "its grammar speaks of something else than characters",
+        evidence=f"found {found}",
+        remedy="write it with literals and classes of characters",
+    )
+
+
+@lru_cache(maxsize=1024)
+def _spellings(ranges: tuple[tuple[int, int], ...]) -> Grammar:
+    """One character of a class, in every spelling."""
+    plain = [part for low, high in ranges for part in _without_escaped(low, high)]
+    short = [mark for character, mark in _SHORT.items() if any(low <= ord(character) <= high for low, high in ranges)]
+    four = [_digits(low, min(high, _BEYOND - 1), 4) for low, high in ranges if low < _BEYOND]
+    pairs = [_pairs(max(low, _BEYOND) - _BEYOND, high - _BEYOND) for low, high in ranges if high >= _BEYOND]
+    forms: list[Grammar] = [CharClass(plain)] if plain else []
+    escapes: list[Grammar] = [CharClass([(ord(mark), ord(mark)) for mark in short])] if short else []
+    escapes += [sequence("u", term) for term in four]
+    if escapes:
+        forms.append(sequence("\\", choice(*escapes)))
+    return choice(*forms, *pairs)
+
+
+def _without_escaped(low: int, high: int) -> list[tuple[int, int]]:
+    """The part of a range that may stand as it is."""
+    found = []
+    for first, last in _MUST_ESCAPE:
+        if low < first:
+            found.append((low, min(high, first - 1)))
+        low = max(low, last + 1)
+    found.append((low, high))
+    return [(first, last) for first, last in found if first <= last]
+
+
+def _pairs(low: int, high: int) -> Grammar:
+    r"""Two escapes for the characters beyond ``\uFFFF``, given by their distance from there."""
+    first, last = low >> 10, high >> 10
+    if first == last:
+        return _pair(first, first, low & 0x3FF, high & 0x3FF)
+    forms = [_pair(first, first, low & 0x3FF, 0x3FF), _pair(last, last, 0, high & 0x3FF)]
+    if last - first > 1:
+        forms.append(_pair(first + 1, last - 1, 0, 0x3FF))
+    return choice(*forms)
+
+
+def _pair(first: int, last: int, low: int, high: int) -> Grammar:
+    return sequence("\\u", _digits(0xD800 + first, 0xD800 + last, 4), "\\u", _digits(0xDC00 + low, 0xDC00 + high, 4))
+
+
+def _digits(low: int, high: int, count: int) -> Grammar:
+    """The numbers of an interval in ``count`` hexadecimal digits of either case."""
+    if count == 1:
+        marks = [mark for digit in range(low, high + 1) for mark in (f"{digit:x}", f"{digit:X}")]
+        return CharClass([(ord(mark), ord(mark)) for mark in marks])
+    size = 16 ** (count - 1)
+    first, last = low // size, high // size
+    if first == last:
+        return sequence(_digits(first, first, 1), _digits(low % size, high % size, count - 1))
+    forms = []
+    if low % size:
+        forms.append(sequence(_digits(first, first, 1), _digits(low % size, size - 1, count - 1)))
+        first += 1
+    if high % size != size - 1:
+        forms.append(sequence(_digits(last, last, 1), _digits(0, high % size, count - 1)))
+        last -= 1
+    if first <= last:
+        forms.append(sequence(_digits(first, last, 1), _digits(0, size - 1, count - 1)))
+    return choice(*forms)
+
+
+_ANY_CONTENT: Final = Repeat(Choice([_rewritten(ANY_CHAR)]))
+
+
+class StringFormat(Protocol):
+    """What strings ask of a format; equal where it is the same object.
+
+    Attributes:
+        name: what a schema calls it.
+        is_regular: whether there is a ``language`` to combine with others.
+        unbounded: why nothing can be said of the texts outside; empty if it can.
+    """
+
+    name: str
+    is_regular: bool
+    unbounded: str
+
+    @property
+    def language(self) -> Grammar:
+        """The decoded texts that are written, regular."""
+
+    @property
+    def outer(self) -> Grammar:
+        """A regular language that holds all texts of the format."""
+
+    @property
+    def string(self) -> Grammar:
+        """The JSON strings."""
+
+    def admits(self, text: str) -> bool | None:
+        """Whether ``text`` belongs to the format; ``None``: that is not known."""
+
+
+class UserFormat:
+    """A format by its grammar."""
+
+    def __init__(self, name: str, grammar: Grammar) -> None:
+        """Take the grammar as it is; see :func:`user_formats`."""
+        self.name = name
+        self.is_regular = is_regular(grammar)
+        self.unbounded = "" if self.is_regular else "which is not regular"
+        self.language = grammar
+
+    @property
+    def outer(self) -> Grammar:
+        """A regular language that holds all texts of the format."""
+        return self.language if self.is_regular else Repeat(ANY_CHAR)
+
+    @cached_property
+    def string(self) -> Grammar:
+        """The JSON strings; one object, so that an engine knows it again."""
+        if self.is_regular:
+            return Shared(JsonString(self.language))
+        return Shared(sequence('"', spelled_content(self.language), '"'))
+
+    def admits(self, text: str) -> bool:
+        """Whether ``text`` belongs to the format."""
+        return recognizes(self.language, text)
+
+
+def user_formats(given: Mapping[str, Grammar]) -> Mapping[str, StringFormat]:
+    """The formats of a mapping from names to grammars.
+
+    Raises:
+        TypeError: a name is no ``str``, or what it stands for is no grammar.
+        GrammarError: a grammar has special tokens or free references.
+    """
+    for name, grammar in given.items():
+        if not isinstance(name, str) or not isinstance(grammar, Grammar):
+            raise TypeError(
+                f"formats: expected names with grammars, found {name!r:.40} with a {type(grammar).__name__}; "
+                "make a grammar with regex(...), lark(...) or select(...)"
+            )
+    return {name: _format_of(name, grammar) for name, grammar in given.items()}
+
+
+@lru_cache(maxsize=256)
+def _format_of(name: str, grammar: Grammar) -> UserFormat:
+    if any(isinstance(node, (SpecialToken, TokenSet)) for node in postorder(grammar)):
+        raise GrammarError(
+            f"json schema format {name!r:.60}",
+            "its grammar has special tokens, which are no text",
+            remedy="leave them out of the grammar",
+        )
+    return UserFormat(name, plain_text(grammar))

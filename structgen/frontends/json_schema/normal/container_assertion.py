@@ -1,0 +1,326 @@
+"""What one schema asserts of arrays and of objects: bounds, schemas of items and members, complements, annotations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.term import belongs, quoted
+from structgen.grammar.nodes import Literal
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["ArrayAssertion", "ArrayLayout", "ContainerAssertion", "ObjectAssertion"]
+
+AnyContainerAssertion = TypeVar("AnyContainerAssertion", bound="ContainerAssertion")
+
+
+class ContainerAssertion(ABC):
+    """What one schema says about the values of one type.
+
+    Attributes:
+        place: the schema.
+        fewest, most: the bounds on the number of items or members; ``most`` is ``None`` without a bound.
+        covers_rest: whether a schema for all further items or members is given, so that none is left unevaluated.
+        unevaluated: the schema of ``unevaluatedItems`` or ``unevaluatedProperties``; ``None`` if it excludes nothing.
+        annotates: whether what it looks at counts as evaluated.
+        is_negated: the values that violate any of it are meant, ``_set_aside`` left out.
+    """
+
+    __slots__ = (
+        "_complement",
+        "_silent",
+        "annotates",
+        "covers_rest",
+        "fewest",
+        "is_negated",
+        "most",
+        "place",
+        "unevaluated",
+    )
+
+    def __init__(self, place: Location) -> None:
+        self.place = place
+        self.fewest = 0
+        self.most: int | None = None
+        self.covers_rest = False
+        self.unevaluated: Json | None = None
+        self.annotates = True
+        self.is_negated = False
+        self._complement: Any = None
+        self._silent: Any = None
+
+    def complement(self: AnyContainerAssertion) -> AnyContainerAssertion:
+        """The values that violate the facet, what is set aside left out; always the same one."""
+        if self._complement is None:
+            other = self._complement = self._copy()
+            other._set_aside()
+            other.is_negated = not self.is_negated
+            other.annotates = False
+            other._complement = self.silent()
+        made: AnyContainerAssertion = self._complement
+        return made
+
+    def is_complement_of(self, other: ContainerAssertion) -> bool:
+        """Whether it was made as the complement of another facet."""
+        return other._complement is self
+
+    def silent(self: AnyContainerAssertion) -> AnyContainerAssertion:
+        """The same values, of which nothing counts as evaluated; always the same one."""
+        if not self.annotates:
+            return self
+        if self._silent is None:
+            self._silent = self._copy()
+            self._silent.annotates = False
+        made: AnyContainerAssertion = self._silent
+        return made
+
+    @abstractmethod
+    def _set_aside(self) -> None:
+        """Drop what a negated facet does not watch; its complement is made elsewhere."""
+
+    def _copy(self: AnyContainerAssertion) -> AnyContainerAssertion:
+        other = type(self)(self.place)
+        for kind in (ContainerAssertion, type(self)):
+            for name in kind.__slots__:
+                setattr(other, name, getattr(self, name))
+        return other
+
+
+class ArrayAssertion(ContainerAssertion):
+    """What one schema says about arrays.
+
+    Attributes:
+        place: the schema.
+        prefix: the schemas of the first items, under ``prefix_keyword``.
+        rest: the schema of all further items, under ``rest_keyword``.
+        fewest, most: the bounds on their number; ``most`` is ``None`` without a bound.
+        contained: the schema of ``contains``; from ``fewest_contained`` to ``most_contained`` items are valid there.
+        covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
+        unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
+        refusals: keywords that cannot be negated, and not always be enforced.
+        annotates: whether what it looks at counts as evaluated.
+        is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
+    """
+
+    __slots__ = (
+        "contained",
+        "fewest_contained",
+        "most_contained",
+        "prefix",
+        "prefix_keyword",
+        "refusals",
+        "rest",
+        "rest_keyword",
+    )
+
+    def __init__(self, place: Location) -> None:
+        super().__init__(place)
+        self.prefix: list[Json] = []
+        self.prefix_keyword = "prefixItems"
+        self.rest: Json = True
+        self.rest_keyword = "items"
+        self.contained: Location | None = None
+        self.fewest_contained = 1
+        self.most_contained: int | None = None
+        self.refusals: tuple[str, ...] = ()
+
+    def _set_aside(self) -> None:
+        self.contained, self.refusals = None, ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it restricts items or their number."""
+        return bool(self.prefix) or self.rest is not True or self.fewest > 0 or self.most is not None
+
+    def item(self, index: int) -> Location | None:
+        """The schema of the item at ``index``, or ``None`` if it may be anything."""
+        if index < len(self.prefix):
+            path, schema = (self.prefix_keyword, index), self.prefix[index]
+            return Location(schema, self.place.resource, self.place, path)
+        return self.further()
+
+    def further(self) -> Location | None:
+        """The schema of the items after the prefix, or ``None`` if they may be anything."""
+        if self.rest is True:
+            return None
+        return Location(self.rest, self.place.resource, self.place, (self.rest_keyword,))
+
+
+class ArrayLayout:
+    """The conjunction of the array facets of a shape.
+
+    Attributes:
+        held: the facets that hold, and ``watched`` those that are violated.
+        counted: the facets with ``contains``.
+        fewest, most: the bounds on the number of items.
+        items: for each position of the longest prefix the schemas that hold there.
+        rest: the schemas that hold for all further items.
+        unique: a schema with ``uniqueItems``, where more than one item is possible.
+    """
+
+    __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "unique", "watched")
+
+    def __init__(self, facets: tuple[ArrayAssertion, ...], most: int | None = None) -> None:
+        """Meet the facets; ``most`` is a bound on the number of items beside theirs."""
+        self.held = tuple(facet for facet in facets if not facet.is_negated)
+        self.watched = tuple(facet for facet in facets if facet.is_negated)
+        self.counted = tuple(facet for facet in self.held if facet.contained is not None)
+        self.fewest = max((facet.fewest for facet in self.held), default=0)
+        bounds = [facet.most for facet in self.held if facet.most is not None]
+        self.most = min(bounds if most is None else [*bounds, most], default=None)
+        prefix = max(len(facet.prefix) for facet in facets)
+        if self.most is not None:
+            prefix = min(prefix, self.most)
+        self.items = [_locations(facet.item(index) for facet in self.held) for index in range(prefix)]
+        self.rest = _locations(facet.further() for facet in self.held)
+        self.unique: Location | None = None
+        for facet in self.held:
+            for keyword in facet.refusals:
+                if keyword != "uniqueItems":
+                    refused(facet.place, keyword)
+                if self.most is None or self.most > 1:
+                    self.unique = facet.place
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether an array without equal items can end after any item, or after one that is not there yet."""
+        return self.fewest <= 1 and not self.watched and all(facet.fewest_contained <= 1 for facet in self.counted)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether something must be remembered from item to item."""
+        return bool(self.watched or self.counted)
+
+
+def _locations(found: Iterable[Location | None]) -> tuple[Location, ...]:
+    return tuple(place for place in found if place is not None)
+
+
+class ObjectAssertion(ContainerAssertion):
+    """What one schema says about objects.
+
+    Attributes:
+        place: the schema.
+        properties: the schemas of declared names.
+        patterns: the names under ``patternProperties`` with their languages; ``pattern_schemas``: with their schemas.
+        additional: the schema of names that are neither.
+        required: the names that must occur.
+        names: the schema of all names (``propertyNames``), ``True`` if they are free.
+        fewest, most: the bounds on the number of members; ``most`` is ``None`` without a bound.
+        dependents: for a name the names that must occur beside it.
+        additional_keyword: where ``additional`` stands.
+        covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
+        unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
+        annotates: whether what it looks at counts as evaluated.
+        outside: the declared names whose value must not be valid against their schema.
+        is_negated: objects that violate any of this but ``dependents`` are meant.
+        labels: the constants of its members, once somebody has asked (``labels``).
+        held, denied: those that its members must have, and cannot have, likewise.
+    """
+
+    __slots__ = (
+        "_keys",
+        "_places",
+        "additional",
+        "additional_keyword",
+        "denied",
+        "dependents",
+        "held",
+        "labels",
+        "names",
+        "outside",
+        "pattern_schemas",
+        "patterns",
+        "properties",
+        "required",
+    )
+
+    def __init__(self, place: Location) -> None:
+        super().__init__(place)
+        self.properties: dict[str, Json] = {}
+        self.patterns: tuple[tuple[str, Grammar], ...] = ()
+        self.pattern_schemas: dict[str, Json] = {}
+        self.additional: Json = True
+        self.required: list[str] = []
+        self.names: Json = True
+        self.dependents: dict[str, tuple[str, ...]] = {}
+        self.additional_keyword = "additionalProperties"
+        self.outside: frozenset[str] = frozenset()
+        self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
+        self.held: list[tuple[str, frozenset[object]]] | None = None
+        self.denied: list[tuple[str, frozenset[object]]] | None = None
+        self._keys: dict[str, Grammar] = {}
+        self._places: dict[str, tuple[Location, ...]] = {}
+
+    def _set_aside(self) -> None:
+        self.dependents = {}
+
+    def complement_of_name(self) -> ObjectAssertion | None:
+        """The objects that violate the facet, as one that holds, where it is about a single name."""
+        limited = (name for name, schema in self.properties.items() if schema is not True or name in self.outside)
+        names = {*self.required, *limited}
+        is_more = self.patterns or self.additional is not True or self.names is not True or self.dependents
+        if len(names) != 1 or is_more or self.fewest or self.most is not None or self.is_negated:
+            return None
+        (name,) = names
+        other = ObjectAssertion(self.place)
+        other.annotates = False
+        other.properties = {name: self.properties.get(name, True)}
+        other.outside = frozenset(names) - self.outside
+        if not self.required:
+            other.required = [name]
+        return other
+
+    @property
+    def only_depends(self) -> bool:
+        """Whether ``dependents`` is all that it says."""
+        says_more = self.properties or self.patterns or self.additional is not True or self.required
+        return not (says_more or self.names is not True or self.fewest or self.most is not None)
+
+    @property
+    def concerns_others(self) -> bool:
+        """Whether it says anything about the values of names that it does not declare."""
+        return bool(self.patterns) or self.additional is not True
+
+    def key(self, name: str) -> Grammar:
+        """The text of a name that it declares or requires; always the same term."""
+        found = self._keys.get(name)
+        if found is None:
+            keyword = "properties" if name in self.properties else "required"
+            found = self._keys[name] = Literal(quoted(name, self.place, keyword))
+        return found
+
+    def property(self, name: str) -> Location:
+        """The schema that ``properties`` holds for ``name``."""
+        place = Location(self.properties[name], self.place.resource, self.place, ("properties", name))
+        return place.complement() if name in self.outside else place
+
+    def pattern(self, pattern: str) -> Location:
+        """The schema that ``patternProperties`` holds for ``pattern``."""
+        return Location(self.pattern_schemas[pattern], self.place.resource, self.place, ("patternProperties", pattern))
+
+    def places_of(self, name: str) -> tuple[Location, ...]:
+        """The schemas of the value of ``name``; to be asked once the facet is read."""
+        found = self._places.get(name)
+        if found is None:
+            found = self._places[name] = self._places_of(name)
+        return found
+
+    def _places_of(self, name: str) -> tuple[Location, ...]:
+        places = [self.property(name)] if name in self.properties else []
+        places += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
+        if not places:
+            additional = self.additional_place()
+            return () if additional is None else (additional,)
+        return tuple(places)
+
+    def additional_place(self) -> Location | None:
+        """The schema of other names, or ``None`` if they may hold anything."""
+        if self.additional is True:
+            return None
+        return Location(self.additional, self.place.resource, self.place, (self.additional_keyword,))

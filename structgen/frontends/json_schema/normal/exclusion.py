@@ -1,0 +1,415 @@
+"""Whether the alternatives of a ``oneOf`` exclude each other, so that it means the same as ``anyOf``.
+
+Most pairs are settled by their types or by a property that is required on both sides with different constants; for
+the rest the planner tries to build what they have in common, and finds it empty or not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from structgen.frontends.json_schema.normal.disjunct import Disjunct, meet
+from structgen.frontends.json_schema.source.json_value import OBJECT, value_key
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+    from structgen.frontends.json_schema.normal.container_assertion import ObjectAssertion
+    from structgen.frontends.json_schema.source.dialect import Dialect
+    from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = [
+    "Exclusion",
+    "NameConstraints",
+    "are_disjoint",
+    "between_branches",
+    "between_shapes",
+    "constants_by_name",
+    "constants_of",
+    "settled_meet",
+]
+
+Keys = frozenset[object]
+
+_NONE: Final[Keys] = frozenset()
+_WORDS: Final = re.compile(r"\^(?:\((?:\?:)?(?P<several>[\w -]+(?:\|[\w -]+)*)\)|(?P<one>[\w -]+))\$")
+_SAYS_NO_MORE: Final = frozenset(
+    ("const", "enum", "pattern", "title", "description", "default", "examples", "$comment", "markdownDescription")
+)
+
+
+def constants_of(schema: Json, dialect: Dialect) -> tuple[Keys, bool] | None:
+    """The keys of the only values that a schema can admit, and whether it admits them all; ``None`` if unknown.
+
+    Args:
+        schema: the schema.
+        dialect: which keywords have a meaning around it.
+    """
+    if schema is False:
+        return _NONE, True
+    if schema is True:
+        return None
+    if not isinstance(schema, dict) or "$schema" in schema or not dialect.has("enum"):
+        return None
+    if "$ref" in schema and dialect.reference_stands_alone:
+        return None
+    says_more = schema.keys() - _SAYS_NO_MORE
+    if "const" in schema and dialect.has("const"):
+        return frozenset((value_key(schema["const"]),)), not says_more and "enum" not in schema
+    values = schema.get("enum")
+    if isinstance(values, (list, tuple)):
+        keys = frozenset(map(value_key, values))
+        is_all = not says_more or (says_more == {"type"} and _are_strings(schema, values))
+        return keys, is_all and "pattern" not in schema
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and schema.get("type") == "string":
+        words = _WORDS.fullmatch(pattern)
+        if words is not None:
+            return frozenset((words["several"] or words["one"]).split("|")), says_more == {"type"}
+    return None
+
+
+def _are_strings(schema: dict[str, Json], values: Json) -> bool:
+    return schema["type"] == "string" and all(isinstance(value, str) for value in values)
+
+
+def constants_by_name(facet: ObjectAssertion) -> dict[str, tuple[Keys, bool]]:
+    """The constants of the members of a facet, by name; found once."""
+    labels = facet.labels
+    if labels is None:
+        labels = facet.labels = {}
+        dialect = facet.place.resource.dialect
+        for name, schema in facet.properties.items():
+            found = constants_of(schema, dialect)
+            if found is not None:
+                labels[name] = found
+    return labels
+
+
+def _held(facet: ObjectAssertion) -> list[tuple[str, Keys]]:
+    """The names of a facet that holds with the only constants that they can have; found once."""
+    if facet.held is None:
+        labels = constants_by_name(facet)
+        facet.held = [(name, keys) for name, (keys, _) in labels.items() if name not in facet.outside]
+        facet.held += [(name, _NONE) for name in facet.outside if facet.properties[name] is True]
+    return facet.held
+
+
+def _denied(facet: ObjectAssertion) -> list[tuple[str, Keys]]:
+    """The names of a facet that holds with constants that they cannot have; found once."""
+    if facet.denied is None:
+        labels = constants_by_name(facet)
+        facet.denied = [(name, labels[name][0]) for name in facet.outside if name in labels and labels[name][1]]
+    return facet.denied
+
+
+def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
+    """The values of both, without objects if their facets obviously contradict each other, and without idle facets.
+
+    ``None`` means that nothing is left.
+
+    Complexity: linear in the number of facets, labels and required names; where ``a`` was settled before and the
+    facets of ``b`` only exclude something, in those of ``b`` alone, but for the tuples that are put together.
+    """
+    if not (a.objects and b.objects and a.types & b.types & OBJECT):
+        return meet(a, b)
+    known = _name_constraints(a)
+    if known is not None:
+        are_objects = a.types & b.types == OBJECT
+        if are_objects and known.contradicts(b):
+            return None
+        excluding = known.left_to_exclude(a, b)
+        if excluding is not None:
+            if not excluding and are_objects and a.types == OBJECT and not (b.values or b.refusals or b.branches):
+                return a
+            both = meet(a, b)
+            both.objects = (*a.objects, *excluding)
+            both.known = known
+            return both
+    return _settled(meet(a, b), known, len(a.objects))
+
+
+def _name_constraints(shape: Disjunct) -> NameConstraints | None:
+    """What the facets of a shape say about names; ``None`` if they were not held against each other."""
+    if shape.known is None and not any(facet.is_negated or facet.outside for facet in shape.objects):
+        shape.known = NameConstraints(shape)
+    return shape.known if shape.known is not None and shape.known.is_possible else None
+
+
+def _settled(shape: Disjunct, before: NameConstraints | None, count: int) -> Disjunct | None:
+    """The shape without objects if its facets obviously contradict each other, and without idle ones.
+
+    ``before`` is what the first ``count`` facets say about names, where that is known.
+    """
+    if len(shape.objects) < 2:
+        return shape
+    known = NameConstraints(shape, before, count)
+    kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
+    if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
+        if shape.types == OBJECT:
+            return None
+        shape.objects, shape.types = (), shape.types & ~OBJECT
+        return shape
+    if len(kept) < len(shape.objects):
+        shape.objects = kept
+        known.has_outside = any(facet.outside for facet in kept)
+    shape.known = known
+    return shape
+
+
+class NameConstraints:
+    """What the facets of a shape that hold say about names.
+
+    It stays the same when negated facets are added, and when idle ones are left out.
+
+    Attributes:
+        allowed: for names with constants, those that are left; empty if the name cannot occur.
+        required: the names that must occur, each with the number of facets that say so.
+        has_outside: whether a facet denies constants.
+        is_possible: whether a required name has a value left, as far as can be seen.
+    """
+
+    allowed: dict[str, Keys]
+    required: dict[str, int]
+    has_outside: bool
+    is_possible: bool
+    _listed: dict[str, Keys]  # before what is denied is taken away
+    _closed: list[ObjectAssertion]
+
+    def __init__(self, shape: Disjunct, before: NameConstraints | None = None, count: int = 0) -> None:
+        """Look at the facets; ``before`` is what was found at the first ``count`` of them."""
+        allowed = {} if before is None else before._listed.copy()
+        required = {} if before is None else before.required.copy()
+        self._holding = [facet for facet in shape.objects if not facet.is_negated]
+        self._closed = [] if before is None else before._closed.copy()
+        self.has_outside = before is not None and before.has_outside
+        for facet in shape.objects if before is None else shape.objects[count:]:
+            if facet.is_negated:
+                continue
+            for name in facet.required:
+                required[name] = required.get(name, 0) + 1
+            self.has_outside = self.has_outside or bool(facet.outside)
+            for name, keys in _held(facet):
+                known = allowed.get(name)
+                allowed[name] = keys if known is None else keys & known
+            if facet.additional is False and not facet.patterns:
+                self._closed.append(facet)
+        self.required = required
+        self._listed = allowed
+        if self.has_outside:
+            allowed = dict(allowed)
+            for facet in self._holding:
+                for name, keys in _denied(facet) if facet.outside else ():
+                    if name in allowed:
+                        allowed[name] -= keys
+        self.allowed = allowed
+        # As _is_absent says, without a call for each name.
+        self.is_possible = all(required.keys() <= facet.properties.keys() for facet in self._closed)
+        for name, keys in allowed.items():
+            if not keys and name in required:
+                self.is_possible = False
+
+    def contradicts(self, other: Disjunct) -> bool:
+        """Whether a name that must occur has no constant in common with a facet of another shape."""
+        allowed = self.allowed
+        for facet in other.objects:
+            if not facet.is_negated:
+                for name, keys in _held(facet):
+                    known = allowed.get(name)
+                    is_required = name in self.required or name in facet.required
+                    if is_required and known is not None and known.isdisjoint(keys):
+                        return True
+        return False
+
+    def left_to_exclude(self, shape: Disjunct, other: Disjunct) -> list[ObjectAssertion] | None:
+        """The facets of another shape that exclude something from the settled ``shape`` that this is about.
+
+        ``None`` if more than that has to be looked at: if they say more, or contradict it.
+        """
+        found: list[ObjectAssertion] = []
+        for facet in other.objects:
+            if facet.is_negated:
+                if facet not in shape.objects and not self._is_violated(facet):
+                    if self.is_kept(facet):
+                        return None
+                    found.append(facet)
+            elif len(other.objects) > 1 or self.has_outside or not self._is_apart(facet):
+                return None
+        return found
+
+    def _is_apart(self, facet: ObjectAssertion) -> bool:
+        """Whether a facet denies constants that no value has, of a member that occurs in any case."""
+        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+            return False
+        for name, keys in _denied(facet):
+            listed = self._listed.get(name)
+            return listed is not None and listed.isdisjoint(keys) and all(map(self.required.get, facet.required))
+        return False
+
+    def _is_absent(self, name: str) -> bool:
+        keys = self.allowed.get(name)
+        if keys is not None and not keys:
+            return True
+        return bool(self._closed) and any(name not in facet.properties for facet in self._closed)
+
+    def is_idle(self, facet: ObjectAssertion) -> bool:
+        """Whether a facet excludes nothing that the others leave; if so it is counted out."""
+        if facet.is_negated:
+            return self._is_violated(facet)
+        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+            return False
+        for name, keys in _denied(facet):
+            listed = self._listed.get(name)
+            if listed is None or not listed.isdisjoint(keys):
+                return False
+            required = self.required
+            for other in facet.required:
+                if required.get(other, 0) < 2:
+                    return False
+            for other in facet.required:
+                required[other] -= 1
+            return True
+        return False
+
+    def _is_violated(self, facet: ObjectAssertion) -> bool:
+        """Whether every object here violates a facet."""
+        if any(map(self._is_absent, facet.required)):
+            return True
+        for name, (keys, _) in constants_by_name(facet).items() if not facet.outside else ():
+            known = self.allowed.get(name)
+            if self.required.get(name) and (not keys or (known is not None and keys.isdisjoint(known))):
+                return True
+        return False
+
+    def is_kept(self, facet: ObjectAssertion) -> bool:
+        """Whether no object here violates a facet."""
+        if any(map(facet.is_complement_of, self._holding)):
+            return True
+        if facet.patterns or facet.additional is not True or facet.names is not True or facet.outside:
+            return False
+        if facet.fewest or facet.most is not None or not all(map(self.required.get, facet.required)):
+            return False
+        labels = constants_by_name(facet)
+        for name, schema in facet.properties.items():
+            if schema is True or self._is_absent(name):
+                continue
+            keys, is_all = labels.get(name, (_NONE, False))
+            if not is_all or name not in self.allowed or not self.allowed[name] <= keys:
+                return False
+        return True
+
+
+class Exclusion(NamedTuple):
+    """Two shapes of different alternatives that must have no value in common."""
+
+    first: Disjunct
+    second: Disjunct
+    place: Location
+    indices: tuple[int, int]
+
+
+def between_branches(branches: list[list[Disjunct]], place: Location, known: Container[int]) -> Iterator[Exclusion]:
+    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint; none if its schema is ``known``.
+
+    Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.
+    """
+    if id(place.schema) in known:
+        return
+    labelled = [(_Traits(shape), index) for index, shapes in enumerate(branches) for shape in shapes]
+    if _are_told_apart(labelled):
+        return
+    for j, (second, label) in enumerate(labelled):
+        for first, other in labelled[:j]:
+            if label != other and not first.excludes(second):
+                yield Exclusion(first.shape, second.shape, place, (other, label))
+
+
+def between_shapes(
+    shapes: list[Disjunct], known: Container[int], found: Container[int] = frozenset()
+) -> Iterator[Exclusion]:
+    """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint.
+
+    Alternatives of the schemas in ``known`` do exclude each other.  Where all schemas with alternatives are in
+    ``found``, which may grow meanwhile, no more pairs are looked for.
+    """
+    traits = [_Traits(shape) for shape in shapes]
+    groups: dict[int, list[tuple[_Traits, int]]] = {}
+    for one in traits:
+        for branch in one.shape.branches:
+            groups.setdefault(id(branch.place.schema), []).append((one, branch.index))
+    if all(map(_are_told_apart, groups.values())):
+        return
+    undecided = [key for key in groups if key not in known]
+    for j, second in enumerate(traits):
+        if all(key in found for key in undecided):
+            return
+        for first in traits[:j]:
+            if not first.excludes(second):
+                clash = _clash(first.shape, second.shape, known)
+                if clash:
+                    yield Exclusion(first.shape, second.shape, *clash)
+
+
+def are_disjoint(one: list[Disjunct], other: list[Disjunct]) -> bool:
+    """Whether no shape of the one list obviously has a value in common with one of the other."""
+    left, right = list(map(_Traits, one)), list(map(_Traits, other))
+    return all(a.excludes(b) for a in left for b in right)
+
+
+def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
+    """Whether some required property has constants in all shapes, and none under two labels."""
+    if not all(one.shape.types == OBJECT for one, _ in labelled):
+        return False
+    candidates = labelled[0][0].constants if labelled else {}
+    for name in candidates:
+        owners: dict[object, int] = {}
+        if all(
+            name in one.constants and all(owners.setdefault(key, label) == label for key in one.constants[name])
+            for one, label in labelled
+        ):
+            return True
+    return False
+
+
+def _clash(a: Disjunct, b: Disjunct, known: Container[int]) -> tuple[Location, tuple[int, int]] | None:
+    """The alternatives that tell two shapes apart; none where a pair is known to be told apart already."""
+    found: tuple[Location, tuple[int, int]] | None = None
+    for one in a.branches:
+        for other in b.branches:
+            if one.place.schema is other.place.schema and one.index != other.index:
+                if id(one.place.schema) in known:
+                    return None
+                found = found or (one.place, (one.index, other.index))
+    return found
+
+
+class _Traits:
+    """What tells shapes apart quickly.
+
+    Attributes:
+        constants: for each required property with constants, their keys.
+    """
+
+    __slots__ = ("constants", "shape")
+
+    def __init__(self, shape: Disjunct) -> None:
+        self.shape = shape
+        self.constants: dict[str, frozenset[object]] = {}
+        objects = [facet for facet in shape.objects if not facet.is_negated]
+        required = {name for facet in objects for name in facet.required}
+        for facet in objects:
+            for name, (keys, _) in constants_by_name(facet).items():
+                if name in required and name not in facet.outside:
+                    self.constants[name] = keys & self.constants.get(name, keys)
+
+    def excludes(self, other: _Traits) -> bool:
+        """Whether the two shapes obviously have nothing in common."""
+        if self.shape.excludes(other.shape):
+            return True
+        if self.shape.types & other.shape.types != OBJECT:
+            return False
+        return any(
+            keys.isdisjoint(other.constants[name]) for name, keys in self.constants.items() if name in other.constants
+        )

@@ -1,0 +1,345 @@
+"""Which names an object may have, and which schemas hold for the value of each.
+
+What ``propertyNames`` leaves of the names is a regular language over the decoded name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from structgen.frontends.disjointness import are_disjoint
+from structgen.frontends.json_schema.normal.exclusion import between_shapes
+from structgen.frontends.json_schema.source.json_value import STRING
+from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.term import ANY_STRING, alternatives, belongs
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Repeat,
+)
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.normal.container_assertion import ObjectAssertion
+    from structgen.frontends.json_schema.normal.disjunct import Disjunct
+    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.normal.validity import Validity
+    from structgen.frontends.json_schema.policy import JsonPolicy
+
+__all__ = [
+    "DeclaredName",
+    "NameLanguage",
+    "NameRegion",
+    "NameRule",
+    "NameRules",
+    "ObjectLayout",
+    "names_location",
+    "region_locations",
+]
+
+_MAX_REGIONS: Final = 200
+"""Regions into which patterns that overlap may divide the names."""
+
+
+class NameRule(Protocol):
+    """What ``propertyNames`` leaves of the names."""
+
+    def admits(self, name: str) -> bool:
+        """Whether a name is left."""
+
+    def language(self) -> Grammar | None:
+        """The names that are left; ``None``: all."""
+
+
+class DeclaredName:
+    """A declared name.
+
+    Attributes:
+        name: the name, and ``key`` its text.
+        is_required: whether it must occur.
+        places: the schemas of its value.
+        is_forbidden: ``propertyNames`` excludes it.
+    """
+
+    __slots__ = ("is_forbidden", "is_required", "key", "name", "places")
+
+    def __init__(self, name: str, facet: ObjectAssertion, places: tuple[Location, ...], *, is_required: bool) -> None:
+        self.name = name
+        self.key: Grammar = facet.key(name)
+        self.is_required = is_required
+        self.places = places
+        self.is_forbidden = False
+
+
+class NameRegion:
+    """A region of undeclared names.
+
+    Attributes:
+        key: their texts.
+        matched: the patterns that they match.
+        places: the schemas of their values.
+        is_open: whether all names belong to it but the declared ones, so that they never run out.
+    """
+
+    __slots__ = ("_excluded", "_parts", "is_open", "key", "matched", "places")
+
+    def __init__(
+        self, matched: tuple[str, ...], places: tuple[Location, ...], parts: list[Grammar], excluded: list[Grammar]
+    ) -> None:
+        self.matched = matched
+        self.places = places
+        self._parts = parts
+        self._excluded = excluded
+        self.key = _region_key(parts, excluded)
+        self.is_open = False
+
+    def within(self, languages: tuple[Grammar, ...]) -> Grammar:
+        """The texts of those names that belong to all of ``languages`` as well."""
+        return _region_key([*self._parts, *languages], self._excluded)
+
+
+NameRules = Callable[[tuple[Location, ...]], NameRule]
+
+
+class ObjectLayout:
+    """The conjunction of the object facets of a shape.
+
+    Attributes:
+        held: the facets that hold, and ``watched`` those that are violated.
+        entries: the declared names: in the order of ``properties``, then the required ones that are not there.
+        others: the regions of all other names.
+        fewest, most: the bounds on the number of members.
+        dependents: for a name those that must occur beside it.
+        most_others: the bound of the policy on the number of members with undeclared names.
+        name_rules: what is left of the names by schemas of names.
+    """
+
+    __slots__ = (
+        "_longest_name",
+        "dependents",
+        "entries",
+        "fewest",
+        "held",
+        "most",
+        "most_others",
+        "name_rules",
+        "others",
+        "watched",
+    )
+
+    def __init__(self, facets: tuple[ObjectAssertion, ...], name_rules: NameRules, policy: JsonPolicy) -> None:
+        self.held = tuple(facet for facet in facets if not facet.is_negated)
+        self.watched = tuple(facet for facet in facets if facet.is_negated)
+        self.name_rules = name_rules
+        self.dependents = _dependents(self.held)
+        if len(facets) == 1 and not facets[0].patterns and not self.is_watched:
+            self._of_one(facets[0])
+        else:
+            self._of_several(facets)
+        self.most_others, self._longest_name = policy.max_members, policy.max_length
+        if policy.escapes == "all":
+            for entry in self.entries:
+                entry.key = JsonString(Literal(entry.name.encode()))
+        rules = tuple(names_location(facet) for facet in self.held if facet.names is not True)
+        names = name_rules(rules) if rules else None
+        if names is not None:
+            for entry in self.entries:
+                entry.is_forbidden = not names.admits(entry.name)
+        self.others: list[NameRegion] = []
+        is_closed = any(facet.additional is False and not facet.patterns for facet in self.held)
+        if not is_closed and self.most_others != 0:
+            self.others = list(self._regions(facets, [entry.name for entry in self.entries], names))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether something must be remembered from member to member."""
+        return bool(self.watched or self.dependents)
+
+    def _of_one(self, facet: ObjectAssertion) -> None:
+        self.fewest, self.most = facet.fewest, facet.most
+        properties, place = facet.properties, facet.place
+        required = frozenset(facet.required)
+        resource = place.resource
+        self.entries = [
+            DeclaredName(
+                name,
+                facet,
+                (facet.property(name) if facet.outside else Location(schema, resource, place, ("properties", name)),),
+                is_required=name in required,
+            )
+            for name, schema in properties.items()
+        ]
+        additional = facet.additional_place()
+        others = () if additional is None else (additional,)
+        self.entries += [
+            DeclaredName(name, facet, others, is_required=True)
+            for name in dict.fromkeys(facet.required)
+            if name not in properties
+        ]
+
+    def _of_several(self, facets: tuple[ObjectAssertion, ...]) -> None:
+        self.fewest = max((facet.fewest for facet in self.held), default=0)
+        self.most = min((facet.most for facet in self.held if facet.most is not None), default=None)
+        required = {name for facet in self.held for name in facet.required}
+        owners: dict[str, ObjectAssertion] = {}
+        for facet in facets:
+            for name in facet.properties:
+                owners.setdefault(name, facet)
+        for facet in facets:
+            for name in facet.required:
+                owners.setdefault(name, facet)
+        for facet in self.held:
+            for name, others in facet.dependents.items():
+                for one in (*others, name):
+                    owners.setdefault(one, facet)
+        places: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
+        for facet in self.held:  # those that are about few names are asked for no others
+            for name in owners if facet.concerns_others else facet.properties:
+                places[name] += facet.places_of(name)
+        self.entries = [
+            DeclaredName(name, facet, places[name], is_required=name in required) for name, facet in owners.items()
+        ]
+
+    def _regions(
+        self, facets: tuple[ObjectAssertion, ...], declared: list[str], names: NameRule | None
+    ) -> Iterator[NameRegion]:
+        """The regions of undeclared names, those without any pattern last."""
+        permitted = names.language() if names else None
+        if permitted is EMPTY:
+            return
+        allowed = [] if permitted is None else [permitted]
+        if self._longest_name is not None:
+            allowed.append(Repeat(ANY_CHAR, 0, self._longest_name))
+        patterns: dict[str, tuple[Grammar, list[str]]] = {}
+        for facet in facets:
+            for text, language in facet.patterns:
+                if text not in patterns:
+                    patterns[text] = language, [name for name in declared if belongs(name, language)]
+        for matched in _subsets(facets, {text: language for text, (language, _) in patterns.items()}):
+            places = region_locations(self.held, matched)
+            if any(place.schema is False for place in places):
+                continue
+            if matched:
+                inside = [patterns[text][0] for text in matched]
+                # A declared name is excluded where it matches all patterns of the region.
+                excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
+                first = patterns[matched[0]][0]
+                others = (patterns[text][0] for text in patterns if text not in matched)
+                outside = [language for language in others if not are_disjoint(first, language)]
+            else:
+                inside, excluded = [], declared
+                outside = [language for language, _ in patterns.values()]
+            literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
+            region = NameRegion(matched, places, [*inside, *allowed], [*literals, *outside])
+            region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
+            yield region
+
+
+def names_location(facet: ObjectAssertion) -> Location:
+    """The schema of the names of a facet."""
+    return Location(facet.names, facet.place.resource, facet.place, ("propertyNames",))
+
+
+def _dependents(facets: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for facet in facets:
+        for name, others in facet.dependents.items():
+            found[name] = (*found.get(name, ()), *(other for other in others if other != name))
+    return found
+
+
+def _subsets(facets: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
+    """The sets of patterns that a name may match at once, as far as pairs of them tell; ``()`` is the last."""
+    texts = list(patterns)
+    meeting = {
+        text: {other for other in texts[:index] if not are_disjoint(patterns[text], patterns[other])}
+        for index, text in enumerate(texts)
+    }
+    found: list[tuple[str, ...]] = []
+    for text in texts:
+        grown = [(*known, text) for known in found if meeting[text].issuperset(known)]
+        found += [*grown, (text,)]
+        if len(found) > _MAX_REGIONS:
+            place = next(facet.place for facet in facets if facet.patterns)
+            refused(
+                place,
+                "patternProperties",
+                f"the {len(texts)} patterns divide the names into more than {_MAX_REGIONS} regions",
+                remedy="anchor the patterns with distinct beginnings such as '^a_' and '^b_'",
+            )
+    yield from sorted(found, key=len, reverse=True)
+    yield ()
+
+
+def region_locations(facets: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:
+    """The schemas of the values of undeclared names that match exactly these patterns."""
+    places: list[Location] = []
+    for facet in facets:
+        found = [facet.pattern(text) for text, _ in facet.patterns if text in matched]
+        additional = None if found else facet.additional_place()
+        places += found if additional is None else [additional]
+    return tuple(places)
+
+
+def _region_key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
+    """The JSON strings in all of ``inside`` and none of ``outside``."""
+    parts = list(inside)
+    if outside:
+        parts.append(Complement(outside[0] if len(outside) == 1 else Choice(outside)))
+    if not parts:
+        return ANY_STRING
+    return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
+
+
+class NameLanguage:
+    """The names that are valid against every one of the schemas."""
+
+    def __init__(self, places: tuple[Location, ...], forms: NormalForm, validity: Validity) -> None:
+        self._places = places
+        self._forms = forms
+        self._validity = validity
+
+    def admits(self, name: str) -> bool:
+        """Whether a name is left."""
+        return self._validity.satisfies(name, self._places)
+
+    def language(self) -> Grammar | None:
+        """The names that are left; ``None``: all; ``EMPTY``: none.
+
+        Raises:
+            UnsupportedFeature: a keyword under ``propertyNames`` cannot be enforced.
+        """
+        terms: list[Grammar] = []
+        shapes = [shape for shape in self._forms.shapes(self._places) if shape.types & STRING]
+        for one in between_shapes(shapes, self._forms.overlaps):
+            self._forms.note(one)
+        for shape in shapes:
+            for place, keyword in shape.refusals:
+                refused(place, keyword)
+            term = self._texts(shape)
+            if term is None:
+                return None
+            terms.append(term)
+        return alternatives(*terms)
+
+    def _texts(self, shape: Disjunct) -> Grammar | None:
+        if shape.values:
+            texts = [value for value in self._validity.constants(shape) if isinstance(value, str)]
+            return Choice([Literal(text.encode("utf-8", "replace")) for text in texts]) if texts else EMPTY
+        facet = shape.string
+        if facet is None:
+            return None
+        if facet.is_contradictory:
+            return EMPTY
+        parts = facet.all_languages()
+        if facet.shortest or facet.longest is not None:
+            parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else Intersection(parts)

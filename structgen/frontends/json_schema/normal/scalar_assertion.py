@@ -1,0 +1,358 @@
+"""What a schema asserts of numbers and strings: bounds, divisors, lengths, patterns and formats.
+
+Numbers are exact decimals; lengths and patterns are about the decoded string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd, lcm
+from typing import TYPE_CHECKING, Final
+
+from structgen.frontends.json_schema.source.location import Location, refused
+from structgen.frontends.json_schema.term import ANY_STRING, belongs, matching_strings, united
+from structgen.grammar.nodes import ANY_CHAR, EMPTY, Complement, Grammar, Intersection, JsonString, Repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from structgen.frontends.json_schema.formats.user_format import StringFormat
+
+__all__ = ["NumberAssertion", "StringAssertion", "common_multiple", "exact", "implies", "not_multiples", "string_term"]
+
+
+def common_multiple(one: Fraction, other: Fraction) -> Fraction:
+    """The least number that is a multiple of both.
+
+    >>> common_multiple(Fraction(3, 2), Fraction(5))
+    Fraction(15, 1)
+    """
+    return Fraction(
+        lcm(one.numerator * other.denominator, other.numerator * one.denominator),
+        one.denominator * other.denominator,
+    )
+
+
+def not_multiples(step: Fraction | None, not_steps: Collection[Fraction]) -> tuple[Fraction, ...] | None:
+    """The fewest and simplest numbers of which the same multiples of ``step`` are no multiples; ``None``: none is left.
+
+    >>> not_multiples(Fraction(33), [Fraction(6), Fraction(8), Fraction(10)])
+    (Fraction(2, 1),)
+    >>> not_multiples(Fraction(120), [Fraction(8)]) is None
+    True
+    """
+    if step is None:
+        kept = {one for one in not_steps if not any(_divides(other, one) and other != one for other in not_steps)}
+        return tuple(sorted(kept))
+    quotients = {(one / step).numerator: one for one in sorted(not_steps, reverse=True)}
+    if 1 in quotients:
+        return None
+    least = [one for one in quotients if not any(one % other == 0 and one != other for other in quotients)]
+    return tuple(sorted(_reduced(quotients[one], one) for one in least))
+
+
+def implies(step: Fraction | None, not_steps: Collection[Fraction], other: Fraction) -> bool:
+    """Whether multiples of ``step`` that are no multiples of ``not_steps`` are no multiples of ``other`` either."""
+    both = other if step is None else common_multiple(step, other)
+    return any(_divides(one, both) for one in not_steps)
+
+
+def _divides(one: Fraction, other: Fraction) -> bool:
+    return (other / one).denominator == 1
+
+
+def _reduced(one: Fraction, quotient: int) -> Fraction:
+    """``one`` without the primes that do not divide ``quotient``, if it is an integer."""
+    if one.denominator != 1:
+        return one
+    rest = one.numerator
+    while (common := gcd(rest, quotient)) > 1:
+        rest //= common
+    return one / rest
+
+
+MAX_BOUND_DIGITS: Final = 400
+"""Digits of a bound on either side of the point; the largest double has 309."""
+
+
+class NumberAssertion:
+    """What is left of the numbers: an interval, and a step that divides them.
+
+    Attributes:
+        lower, upper: the bounds, or ``None``.
+        lower_open, upper_open: whether the bound itself is outside.
+        step: every number is a multiple of this.
+        not_steps: no number is a multiple of any of these.
+        excluded: no number equals any of these.
+    """
+
+    __slots__ = ("excluded", "lower", "lower_open", "not_steps", "step", "upper", "upper_open")
+
+    def __init__(self) -> None:
+        self.lower: int | Decimal | None = None
+        self.lower_open = False
+        self.upper: int | Decimal | None = None
+        self.upper_open = False
+        self.step: Fraction | None = None
+        self.not_steps: tuple[Fraction, ...] = ()
+        self.excluded: tuple[int | Decimal, ...] = ()
+
+    def raise_lower(self, bound: int | Decimal | None, *, is_open: bool) -> None:
+        """Let no number below ``bound`` remain."""
+        if bound is None or (self.lower is not None and bound < self.lower):
+            return
+        self.lower_open = is_open or (bound == self.lower and self.lower_open)
+        self.lower = bound
+
+    def drop_upper(self, bound: int | Decimal | None, *, is_open: bool) -> None:
+        """Let no number above ``bound`` remain."""
+        if bound is None or (self.upper is not None and bound > self.upper):
+            return
+        self.upper_open = is_open or (bound == self.upper and self.upper_open)
+        self.upper = bound
+
+    def divide(self, step: Fraction | None) -> None:
+        """Let only multiples of ``step`` remain."""
+        if step is not None and self.step is not None:
+            step = common_multiple(step, self.step)
+        self.step = step or self.step
+
+    def meet(self, other: NumberAssertion) -> NumberAssertion:
+        """The numbers that both leave."""
+        both = NumberAssertion()
+        for facet in (self, other):
+            both.raise_lower(facet.lower, is_open=facet.lower_open)
+            both.drop_upper(facet.upper, is_open=facet.upper_open)
+            both.divide(facet.step)
+            both.not_steps += facet.not_steps
+            both.excluded += facet.excluded
+        return both
+
+    def complement(self) -> list[NumberAssertion]:
+        """The numbers that do not remain, as a union."""
+        others: list[NumberAssertion] = []
+
+        def other() -> NumberAssertion:
+            others.append(NumberAssertion())
+            return others[-1]
+
+        if self.lower is not None:
+            other().drop_upper(self.lower, is_open=not self.lower_open)
+        if self.upper is not None:
+            other().raise_lower(self.upper, is_open=not self.upper_open)
+        if self.step is not None:
+            other().not_steps = (self.step,)
+        for step in self.not_steps:
+            other().divide(step)
+        for value in self.excluded:
+            point = other()
+            point.raise_lower(value, is_open=False)
+            point.drop_upper(value, is_open=False)
+        return others
+
+    def admits(self, value: float | Decimal) -> bool:
+        """Whether ``value`` remains."""
+        number = exact(value)
+        if self.lower is not None and (number < self.lower or (self.lower_open and number == self.lower)):
+            return False
+        if self.upper is not None and (number > self.upper or (self.upper_open and number == self.upper)):
+            return False
+        if any(number == value for value in self.excluded):
+            return False
+        if any((Fraction(number) / step).denominator == 1 for step in self.not_steps):
+            return False
+        return self.step is None or (Fraction(number) / self.step).denominator == 1
+
+    def gaps(self) -> list[NumberAssertion]:
+        """The same numbers as a union of intervals, so that nothing is excluded from any of them."""
+        marks = sorted(set(self.excluded))
+        pieces: list[NumberAssertion] = []
+        for below, above in zip([None, *marks], [*marks, None], strict=True):
+            piece = NumberAssertion()
+            piece.raise_lower(self.lower, is_open=self.lower_open)
+            piece.raise_lower(below, is_open=True)
+            piece.drop_upper(self.upper, is_open=self.upper_open)
+            piece.drop_upper(above, is_open=True)
+            piece.step, piece.not_steps = self.step, self.not_steps
+            pieces.append(piece)
+        return pieces
+
+    def step_of(self, *, integral: bool) -> Fraction | None:
+        """What divides all numbers that remain; with ``integral`` of integers."""
+        if not integral:
+            return self.step
+        return common_multiple(self.step or Fraction(1), Fraction(1))
+
+    def holds(self, other: NumberAssertion, *, integral: bool) -> bool:
+        """Whether bounds and divisibility show that all numbers of ``other`` remain; with ``integral`` integers."""
+        if self.lower is not None:
+            if other.lower is None or other.lower < self.lower:
+                return False
+            if other.lower == self.lower and self.lower_open and not other.lower_open:
+                return False
+        if self.upper is not None:
+            if other.upper is None or other.upper > self.upper:
+                return False
+            if other.upper == self.upper and self.upper_open and not other.upper_open:
+                return False
+        step = other.step_of(integral=integral)
+        if self.step is not None and (step is None or (step / self.step).denominator != 1):
+            return False
+        if any(other.admits(value) for value in self.excluded):
+            return False
+        return all(implies(step, other.not_steps, not_step) for not_step in self.not_steps)
+
+    def without_integers(self) -> NumberAssertion:
+        """The same numbers without the integers."""
+        rest = self.meet(NumberAssertion())
+        rest.not_steps += (Fraction(1),)
+        return rest
+
+
+def exact(value: float | Decimal) -> int | Decimal:
+    """The number that the schema's text denotes: a float stands for its shortest decimal form."""
+    if isinstance(value, int):
+        return int(value)
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+class StringAssertion:
+    """What is left of the strings: a range of lengths in code points, and regular languages.
+
+    Attributes:
+        shortest, longest: the lengths; ``longest`` is ``None`` without a bound.
+        languages: the decoded text belongs to each.
+        formats: formats, likewise, each with the schema that has it.
+    """
+
+    __slots__ = ("formats", "languages", "longest", "shortest")
+
+    def __init__(self) -> None:
+        self.shortest = 0
+        self.longest: int | None = None
+        self.languages: tuple[Grammar, ...] = ()
+        self.formats: dict[StringFormat, Location] = {}
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether no length is left."""
+        return self.longest is not None and self.shortest > self.longest
+
+    def meet(self, other: StringAssertion) -> StringAssertion:
+        """The strings that both leave."""
+        both = StringAssertion()
+        both.shortest = max(self.shortest, other.shortest)
+        bounds = [facet.longest for facet in (self, other) if facet.longest is not None]
+        both.longest = min(bounds, default=None)
+        both.languages = united(self.languages, other.languages)
+        both.formats = self.formats | other.formats
+        return both
+
+    def with_languages(self, languages: tuple[Grammar, ...]) -> StringAssertion:
+        """The same lengths and formats with other languages."""
+        other = StringAssertion()
+        other.shortest, other.longest, other.formats = self.shortest, self.longest, self.formats
+        other.languages = languages
+        return other
+
+    def complement(self) -> list[StringAssertion]:
+        """The strings that it does not leave, as a union; of a format that is not regular, those certainly outside.
+
+        Raises:
+            UnsupportedFeature: of a format that is not regular no outer bound is known, so that nothing is outside.
+        """
+        if self.is_contradictory:
+            return [StringAssertion()]
+        for one, place in self.formats.items():
+            if one.unbounded:
+                refused(place, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
+        shorter, longer, other = StringAssertion(), StringAssertion(), StringAssertion()
+        shorter.longest = self.shortest - 1
+        found = [shorter] if self.shortest > 0 else []
+        if self.longest is not None:
+            longer.shortest = self.longest + 1
+            found.append(longer)
+        parts = self.all_languages(is_proof=True)
+        if parts:
+            other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
+            found.append(other)
+        return found
+
+    def admits(self, text: str) -> bool:
+        """Whether ``text`` is left.
+
+        Raises:
+            UnsupportedFeature: whether it belongs to a format is not known.
+        """
+        if len(text) < self.shortest or (self.longest is not None and len(text) > self.longest):
+            return False
+        if not all(belongs(text, language) for language in self.languages):
+            return False
+        for one, place in self.formats.items():
+            is_member = one.admits(text)
+            if is_member is None:
+                refused(place, "format", f"whether {text!r:.60} is a {one.name} cannot be decided")
+            if not is_member:
+                return False
+        return True
+
+    def admitted(self, texts: Iterable[str]) -> frozenset[str]:
+        """Those of ``texts`` that are left; the same as asking one by one.
+
+        Raises:
+            UnsupportedFeature: whether one of them belongs to a format is not known.
+        """
+        left = frozenset(texts)
+        for language in self.languages:  # most are told apart here, at once
+            left = matching_strings(left, language)
+        return frozenset(text for text in left if self.admits(text))
+
+    def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
+        """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written.
+
+        Raises:
+            UnsupportedFeature: what is written of a format is not regular.
+        """
+        if is_proof:
+            return [*self.languages, *(one.outer for one in self.formats)]
+        for one, place in self.formats.items():
+            if not one.is_regular:
+                refused(
+                    place,
+                    "format",
+                    f"format {one.name!r}, which is not regular, is not combined with lengths, patterns, other formats "
+                    "or names",
+                    remedy="say it in the grammar of the format, or write that without recursion",
+                )
+        return [*self.languages, *(one.language for one in self.formats)]
+
+
+def string_term(facet: StringAssertion | None, longest: int | None = None, *, is_proof: bool = False) -> Grammar:
+    """The JSON strings that ``facet`` leaves, up to ``longest``; for a proof of emptiness perhaps more."""
+    if facet is None:
+        return _strings_of_length(0, longest)
+    if longest is not None:
+        bound = StringAssertion()
+        bound.longest = longest
+        facet = facet.meet(bound)
+    if facet.is_contradictory:
+        return EMPTY
+    is_bounded = facet.shortest > 0 or facet.longest is not None
+    if not is_bounded and not facet.languages and len(facet.formats) == 1 and not is_proof:
+        return next(iter(facet.formats)).string
+    parts = facet.all_languages(is_proof=is_proof)
+    if not parts:
+        return _strings_of_length(facet.shortest, facet.longest)
+    if is_bounded:
+        parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))
+    return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
+
+
+@lru_cache(maxsize=1024)
+def _strings_of_length(shortest: int, longest: int | None) -> Grammar:
+    if shortest == 0 and longest is None:
+        return ANY_STRING
+    return JsonString(Repeat(ANY_CHAR, shortest, longest))

@@ -1,0 +1,1 @@
+"""Reading a schema: JSON text, dialects, documents, locations and references."""

@@ -1,0 +1,399 @@
+"""The documents that a schema consists of: the given one, and those of the registry that it refers to.
+
+A document is indexed for identifiers and anchors at the first reference that is not a plain pointer within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from structgen.errors import GrammarError
+from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named, dialect_of, identity
+from structgen.frontends.json_schema.source.json_value import parse_json
+from structgen.frontends.json_schema.source.location import Resource, absolute_uri, escape, shown, without_fragment
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.formats.user_format import StringFormat
+    from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.grammar.limits import Limits
+
+__all__ = [
+    "HOLDERS",
+    "NO_FORMATS",
+    "RECURSIVE",
+    "Document",
+    "Documents",
+    "SchemaPath",
+    "SchemaRegistry",
+    "inner_schemas",
+]
+
+_SPECIFICATIONS: Final = {
+    "DRAFT4": "4",
+    "DRAFT6": "6",
+    "DRAFT7": "7",
+    "DRAFT201909": "2019-09",
+    "DRAFT202012": "2020-12",
+}
+
+
+class SchemaRegistry:
+    """Finds documents by URI.
+
+    Args:
+        registry: a ``referencing.Registry``, or a mapping from URIs to schemas as ``dict``, ``bool`` or JSON text.
+        limits: the bounds on JSON text.
+    """
+
+    def __init__(self, registry: Mapping[str, Any] | None, limits: Limits) -> None:
+        self._registry = {} if registry is None else registry
+        self._limits = limits
+
+    def find(self, uri: str) -> tuple[Json, str | None] | None:
+        """The schema of ``uri``, and the draft that the registry says it is of, or ``None``.
+
+        Raises:
+            GrammarError: the registry has no schema there, but something else.
+        """
+        registry = self._registry
+        for key in (uri, f"{uri}#"):
+            if key in registry:
+                return self._opened(registry[key], uri)
+        if hasattr(registry, "get_or_retrieve"):
+            try:
+                return self._opened(registry.get_or_retrieve(uri).value, uri)
+            except LookupError:  # what ``referencing`` raises for an unknown or unretrievable URI
+                pass
+        return None
+
+    def metaschema(self, uri: str) -> Json:
+        """The metaschema of the specification that has this URI, or ``None``."""
+        return _metaschemas().get(uri)
+
+    def uris(self) -> Iterator[str]:
+        """The URIs of the caller's documents."""
+        yield from self._registry
+
+    def _opened(self, value: Any, uri: str) -> tuple[Json, str | None]:
+        draft = None
+        if not isinstance(value, (dict, bool, str, bytes)) and hasattr(value, "contents"):
+            value, draft = value.contents, _draft_of(value)
+        if isinstance(value, (str, bytes)):
+            value = parse_json(value if isinstance(value, str) else value.decode(), f"json schema {uri}", self._limits)
+        if not isinstance(value, (dict, bool)):
+            raise GrammarError(
+                f"json schema {uri}#", "a schema must be an object or a boolean", evidence=f"found {shown(value)}"
+            )
+        return value, draft
+
+
+def _draft_of(resource: Any) -> str | None:
+    """The draft of a ``referencing.Resource``."""
+    from referencing import jsonschema
+
+    for name, draft in _SPECIFICATIONS.items():
+        if getattr(jsonschema, name).create_resource(resource.contents) == resource:
+            return draft
+    return None
+
+
+@cache
+def _metaschemas() -> dict[str, Json]:
+    """The metaschemas by URI without fragment; none where the package that holds them is not installed."""
+    try:
+        from jsonschema_specifications import REGISTRY
+    except ImportError:
+        return {}
+    return {uri: REGISTRY.contents(uri) for uri in REGISTRY}
+
+
+HOLDERS: Final = frozenset(("$defs", "definitions"))
+"""Keywords that only hold schemas for references."""
+
+_ONE: Final = frozenset(
+    (
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "propertyNames",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "contentSchema",
+    )
+)
+_SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
+_NAMED: Final = HOLDERS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
+
+
+def inner_schemas(keyword: str, value: Json) -> Iterator[tuple[Json, tuple[str | int, ...]]]:
+    """The schemas directly under a keyword, each with the steps that lead to it from the schema that has the keyword.
+
+    Values in their places that are no schemas (names under ``dependencies``, for instance) are given too.
+    """
+    if isinstance(value, (dict, bool)) and keyword in _ONE:
+        yield value, (keyword,)
+    elif isinstance(value, (list, tuple)) and keyword in _SEVERAL:
+        for index, inner in enumerate(value):
+            yield inner, (keyword, index)
+    elif isinstance(value, dict) and keyword in _NAMED:
+        for name, inner in value.items():
+            yield inner, (keyword, name)
+
+
+SchemaPath = tuple[str | int, ...]
+
+RECURSIVE: Final = ""
+"""The name of the dynamic anchor that ``$recursiveAnchor`` makes; no plain anchor can have it."""
+NO_FORMATS: Final[Mapping[str, StringFormat]] = MappingProxyType({})
+
+
+class Document:
+    """A schema document.
+
+    Attributes:
+        name: what stands before ``#`` in the pointers of its places: nothing for the document that was given.
+        resource: the resource of its root.
+        asserts_formats: whether ``format`` restricts strings.
+        formats: the formats that the caller defines.
+    """
+
+    __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "formats", "name", "resource")
+
+    def __init__(
+        self,
+        name: str,
+        root: Json,
+        uri: str,
+        dialect: Dialect,
+        documents: Documents,
+        *,
+        finds_copies: bool | None = None,
+    ) -> None:
+        self.name = name
+        self.resource = Resource(root, uri, self, dialect, documents.limits)
+        self.asserts_formats = documents.asserts_formats
+        self.formats = documents.formats
+        self._documents = documents
+        self._index: DocumentIndex | None = None
+        self._finds_copies = finds_copies
+
+    @property
+    def finds_copies(self) -> bool:
+        """Whether schemas that are written alike are planned once; only if no object stands in two places."""
+        if self._finds_copies is None:
+            self._finds_copies = _is_tree(self.resource.root)
+        return self._finds_copies
+
+    @property
+    def index(self) -> DocumentIndex:
+        """Its identifiers and anchors."""
+        if self._index is None:
+            self._index = DocumentIndex(self.resource, self._documents)
+        return self._index
+
+    def inner(self, schema: Json, around: Resource, pointer: str) -> tuple[str, Dialect] | None:
+        """The URI and the dialect of a schema within ``around`` that is a resource of its own, else ``None``."""
+        if around.dialect.id_keyword not in schema:
+            return None
+        found = identity(schema, around.dialect, self._documents.metaschema, f"{self.name}#{pointer}")
+        return found and (absolute_uri(around.uri, found[0]), found[1])
+
+
+def _is_tree(value: Json) -> bool:
+    seen: set[int] = set()
+    waiting: list[Json] = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)):
+            if id(value) in seen:
+                return False
+            seen.add(id(value))
+            waiting += value.values() if isinstance(value, dict) else value
+    return True
+
+
+class DocumentIndex:
+    """Every identifier and anchor of a document.
+
+    Attributes:
+        resources: the resources by absolute URI.
+        anchors: the paths of the plain names, by resource and name.
+        dynamic: likewise those that ``$dynamicAnchor`` and ``$recursiveAnchor`` make.
+    """
+
+    def __init__(self, root: Resource, documents: Documents) -> None:
+        self.resources: dict[str, Resource] = {root.uri: root} if root.uri else {}
+        self.anchors: dict[tuple[Resource, str], SchemaPath] = {}
+        self.dynamic: dict[Resource, dict[str, SchemaPath]] = {}
+        self._by_pointer: dict[str, Resource] = {}
+        self._documents = documents
+        self._add(root)
+
+    def base(self, resource: Resource) -> Resource:
+        """The one resource of the index that stands where ``resource`` stands."""
+        found = self._by_pointer.get(resource.pointer)
+        if found is None:  # under a keyword that holds no schemas, but a reference went there
+            self._add(resource)
+            found = resource
+        return found
+
+    def at(self, pointer: str) -> Resource | None:
+        """The resource whose root has this pointer (without ``#``)."""
+        return self._by_pointer.get(pointer)
+
+    def _add(self, root: Resource) -> None:
+        """Walk through the schemas of a resource, depth first in their order."""
+        self._enter(root, root.root, root.path)
+        seen: set[int] = set()
+        stack: list[Iterator[tuple[Json, Resource, SchemaPath]]] = [iter([(root.root, root, root.path)])]
+        while stack:
+            item = next(stack[-1], None)
+            if item is None:
+                stack.pop()
+                continue
+            schema, resource, path = item
+            if isinstance(schema, dict) and id(schema) not in seen:
+                seen.add(id(schema))
+                if schema is not root.root:
+                    resource = self._resource(schema, resource, path)
+                stack.append(_children(schema, resource, path))
+
+    def _resource(self, schema: dict[str, Json], around: Resource, path: SchemaPath) -> Resource:
+        """The resource of a schema within ``around``; its anchors are noted."""
+        pointer = "".join(f"/{escape(step)}" for step in path)
+        found = around.document.inner(schema, around, pointer)
+        resource = around
+        if found is not None:
+            resource = around.inner(schema, *found, path)
+        self._enter(resource, schema, path)
+        return resource
+
+    def _enter(self, resource: Resource, schema: Json, path: SchemaPath) -> None:
+        if not isinstance(schema, dict):
+            return
+        dialect = resource.dialect
+        if schema is resource.root:
+            self._by_pointer[resource.pointer] = resource
+            self.resources.setdefault(resource.uri, resource)
+            if dialect.has("$recursiveAnchor") and schema.get("$recursiveAnchor") is True:
+                self.dynamic.setdefault(resource, {})[RECURSIVE] = path
+        if "$ref" in schema and dialect.reference_stands_alone:
+            return
+        identifier = schema.get(dialect.id_keyword)
+        if dialect.id_may_be_anchor and isinstance(identifier, str) and "#" in identifier:
+            self.anchors.setdefault((resource, identifier.partition("#")[2]), path)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = schema.get(keyword)
+            if isinstance(name, str) and name and dialect.has(keyword):
+                self.anchors.setdefault((resource, name), path)
+                if keyword == "$dynamicAnchor":
+                    self.dynamic.setdefault(resource, {}).setdefault(name, path)
+
+
+def _children(
+    schema: dict[str, Json], resource: Resource, path: SchemaPath
+) -> Iterator[tuple[Json, Resource, SchemaPath]]:
+    for keyword, value in schema.items():  # beside a $ref that stands alone too: definitions are used from there
+        for inner, steps in inner_schemas(keyword, value):
+            yield inner, resource, path + steps
+
+
+class Documents:
+    """All documents that are known so far.
+
+    Attributes:
+        root: the document that was given.
+        loaded: the documents of the registry that were needed, in the order of their use.
+        limits: the bounds on patterns and JSON text.
+        asserts_formats: whether ``format`` restricts strings.
+        formats: the formats that the caller defines.
+    """
+
+    def __init__(
+        self,
+        schema: Json,
+        chosen: Dialect | None,
+        library: SchemaRegistry,
+        limits: Limits,
+        *,
+        asserts_formats: bool = True,
+        finds_copies: bool | None = None,
+        formats: Mapping[str, StringFormat] = NO_FORMATS,
+    ) -> None:
+        """Begin with one document.
+
+        Args:
+            schema: its root.
+            chosen: the dialect, whatever ``$schema`` says.
+            library: where others are found.
+            limits: the bounds on patterns and JSON text.
+            asserts_formats: whether ``format`` restricts strings.
+            finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
+            formats: the formats that the caller defines, which restrict them in any case.
+        """
+        self.limits = limits
+        self.asserts_formats = asserts_formats
+        self.formats = formats
+        self.loaded: list[Document] = []
+        self._library = library
+        self._by_uri: dict[str, Document] = {}
+        dialect = chosen or dialect_of(schema, None, self.metaschema)
+        self.root = Document("", schema, _identifier(schema, dialect), dialect, self, finds_copies=finds_copies)
+
+    def metaschema(self, uri: str) -> Json:
+        """The schema of ``uri`` to read ``$vocabulary`` from, or ``None``."""
+        found = self._library.find(without_fragment(uri))
+        return found[0] if found else self._library.metaschema(without_fragment(uri))
+
+    def find(self, uri: str, around: Document) -> Resource | None:
+        """The resource of an absolute URI; ``around`` is the document that refers to it."""
+        for document in (around, self.root):
+            if uri == document.resource.uri:
+                return document.resource
+            if uri in document.index.resources:
+                return document.index.resources[uri]
+        known = self._by_uri.get(uri) or self._load(uri)
+        if known is not None:
+            return known.resource
+        for other in self._library.uris():
+            loaded = self._by_uri.get(other) or self._load(without_fragment(other))
+            if loaded is not None and uri in loaded.index.resources:
+                return loaded.index.resources[uri]
+        return None
+
+    def _load(self, uri: str) -> Document | None:
+        found = self._library.find(uri)
+        if found is None:
+            metaschema = self._library.metaschema(uri)
+            if metaschema is None:
+                return None
+            found = metaschema, None
+        schema, draft = found
+        otherwise = dialect_named(draft) if draft else self.root.resource.dialect
+        dialect = dialect_of(schema, otherwise, self.metaschema, f"{uri}#")
+        base = absolute_uri(uri, _identifier(schema, dialect))
+        document = Document(uri, schema, base, dialect, self)
+        self._by_uri[uri] = document
+        self._by_uri.setdefault(base, document)
+        return document
+
+    def use(self, document: Document) -> None:
+        """Note that the grammar depends on a document."""
+        if document is not self.root and document not in self.loaded:
+            self.loaded.append(document)
+
+
+def _identifier(schema: Json, dialect: Dialect) -> str:
+    """The identifier of the root of a document, or nothing."""
+    if not isinstance(schema, dict) or ("$ref" in schema and dialect.reference_stands_alone):
+        return ""
+    identifier = schema.get(dialect.id_keyword)
+    return without_fragment(identifier) if isinstance(identifier, str) else ""

@@ -1,0 +1,311 @@
+"""JSON values: read strictly from text, their types, and when two of them are equal.
+
+Duplicate names, NaN and too deep nesting are errors with a position.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, DecimalException
+from math import isfinite
+from typing import Any, Final, NoReturn, TypeAlias
+
+from structgen.errors import GrammarSyntaxError, LimitExceeded
+from structgen.grammar.limits import Limits
+
+__all__ = [
+    "ANY",
+    "ARRAY",
+    "BOOLEAN",
+    "FRACTION",
+    "INTEGER",
+    "NULL",
+    "NUMBER",
+    "OBJECT",
+    "STRING",
+    "Json",
+    "parse_json",
+    "type_of",
+    "value_key",
+]
+
+NULL: Final = 1
+BOOLEAN: Final = 2
+INTEGER: Final = 4
+FRACTION: Final = 8  # numbers that are not integers
+STRING: Final = 16
+ARRAY: Final = 32
+OBJECT: Final = 64
+NUMBER: Final = INTEGER | FRACTION
+ANY: Final = 127
+
+
+def type_of(value: Json) -> int:
+    """The bit of the type of a JSON value; 0 if it is none."""
+    match value:
+        case str():
+            return STRING
+        case bool():
+            return BOOLEAN
+        case None:
+            return NULL
+        case int():
+            return INTEGER
+        case float():
+            return INTEGER if value.is_integer() else FRACTION
+        case Decimal():
+            return INTEGER if value == value.to_integral_value() else FRACTION
+        case dict():
+            return OBJECT
+        case list() | tuple():
+            return ARRAY
+    return 0
+
+
+def value_key(value: Json) -> object:
+    """A hashable key: two values have equal keys iff JSON Schema calls them equal (1 and 1.0 are).
+
+    Complexity: linear in the size of the value; recursion is replaced by a stack.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (dict, list, tuple)):
+        return _scalar_key(value)
+    made: dict[int, object] = {}
+    stack: list[tuple[Json, bool]] = [(value, False)]
+    while stack:
+        item, is_ready = stack.pop()
+        members = _members(item)
+        if not is_ready:
+            stack.append((item, True))
+            stack.extend((member, False) for member in members if isinstance(member, (dict, list, tuple)))
+            continue
+        keys = [
+            made[id(member)] if isinstance(member, (dict, list, tuple)) else _scalar_key(member) for member in members
+        ]
+        is_object = isinstance(item, dict)
+        made[id(item)] = ("object", frozenset(zip(item, keys, strict=True))) if is_object else ("array", tuple(keys))
+    return made[id(value)]
+
+
+def _members(value: Json) -> list[Json]:
+    return list(value.values()) if isinstance(value, dict) else list(value)
+
+
+def _scalar_key(value: Json) -> object:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None:
+        return (value,)
+    sign, digits, exponent = Decimal(repr(value) if isinstance(value, float) else value).as_tuple()
+    text = "".join(map(str, digits))
+    significant = text.rstrip("0")
+    if not significant or not isinstance(exponent, int):
+        return ("number", text and not significant)
+    return ("number", sign, significant.lstrip("0"), exponent + len(text) - len(significant))
+
+
+Json: TypeAlias = Any
+"""A JSON value: ``dict``, ``list``, ``str``, ``int``, ``float`` or ``Decimal``, ``bool``, ``None``."""
+
+_MAX_DIGITS: Final = 4_000
+"""Digits of one integer; Python refuses to convert more than 4,300."""
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_NUMBER: Final = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD: Final = re.compile(r"[A-Za-z0-9_+-]+")
+_STRING: Final = re.compile(r'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)"')
+_STRING_START: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+
+
+class _Unclear(Exception):
+    """``json`` met something that it would let pass."""
+
+
+def parse_json(text: str, subject: str, limits: Limits) -> Json:
+    """Return the value of a JSON text.
+
+    Fractions and exponents become ``float`` where that is exact, else ``Decimal``.
+
+    Raises:
+        GrammarSyntaxError: the text is not JSON, or an object has the same name twice.
+        LimitExceeded: it is nested deeper than ``limits.nesting``.
+
+    Complexity: O(len(text)).
+    """
+    try:
+        value = _decode(text)
+    except (ValueError, RecursionError, _Unclear):
+        return _JsonParser(text, subject, limits).parse()  # which finds the place and says what is wrong
+    if text.count("{") + text.count("[") > limits.nesting and _is_deeper(value, limits.nesting):
+        return _JsonParser(text, subject, limits).parse()
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _Unclear
+    return made
+
+
+def _refused(_: str) -> NoReturn:
+    raise _Unclear
+
+
+def _decimal(text: str) -> float | Decimal:
+    try:
+        exact, approximate = Decimal(text), float(text)
+    except DecimalException:  # an exponent beyond what Decimal holds
+        raise _Unclear from None
+    return approximate if isfinite(approximate) and Decimal(repr(approximate)) == exact else exact
+
+
+_decode: Final = json.JSONDecoder(
+    parse_float=_decimal, parse_constant=_refused, object_pairs_hook=_without_duplicates
+).decode
+
+
+def _is_deeper(value: Json, most: int) -> bool:
+    """Whether arrays and objects are nested deeper than ``most``; O(size)."""
+    level = [value]
+    for _ in range(most + 1):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        if not inner:
+            return False
+        level = [item for items in inner for item in items]
+    return True
+
+
+class _JsonParser:
+    """One pass over the text with an explicit stack of open containers."""
+
+    def __init__(self, text: str, subject: str, limits: Limits) -> None:
+        self.text = text
+        self.subject = subject
+        self.limits = limits
+        self.at = 0
+
+    def parse(self) -> Json:
+        open_containers: list[tuple[dict[str, Json] | list[Json], str]] = []  # with the name waiting for a value
+        while True:
+            self._skip_space()
+            value, opened = self._value()
+            if opened and not self._closes_at_once(value):
+                if len(open_containers) >= self.limits.nesting:
+                    raise LimitExceeded(
+                        self.subject,
+                        limit="nesting",
+                        maximum=self.limits.nesting,
+                        evidence=f"at character {self.at} of the text",
+                    )
+                open_containers.append((value, self._name(value)))
+                continue
+            while open_containers:  # hand the value to its container; close containers that end here
+                container, name = open_containers[-1]
+                if isinstance(container, dict):
+                    container[name] = value
+                else:
+                    container.append(value)
+                self._skip_space()
+                mark = self.text[self.at : self.at + 1]
+                if mark == ",":
+                    self.at += 1
+                    open_containers[-1] = (container, self._name(container))
+                    break
+                if mark != ("}" if isinstance(container, dict) else "]"):
+                    self._fail("expected ',' or the end of the " + _kind(container))
+                self.at += 1
+                open_containers.pop()
+                value = container
+            else:
+                self._skip_space()
+                if self.at < len(self.text):
+                    self._fail("expected the end of the text")
+                return value
+
+    def _value(self) -> tuple[Json, bool]:
+        """Read a scalar or an opening bracket; say whether a container was opened."""
+        mark = self.text[self.at : self.at + 1]
+        if mark in ("{", "["):
+            self.at += 1
+            return ({} if mark == "{" else []), True
+        if mark == '"':
+            return self._string(), False
+        number = _NUMBER.match(self.text, self.at)
+        if number:
+            self.at = number.end()
+            return self._number(number), False
+        word = _WORD.match(self.text, self.at)
+        if word and word[0] in _CONSTANTS:
+            self.at = word.end()
+            return _CONSTANTS[word[0]], False
+        end = word.end() if word else self.at + 1
+        return self._fail("expected a JSON value" + (f", found {word[0][:40]!r}" if word else ""), self.at, end)
+
+    def _number(self, match: re.Match[str]) -> int | float | Decimal:
+        if len(match[1]) > _MAX_DIGITS:
+            self._fail(f"number has more than {_MAX_DIGITS} digits", match.start(), match.end())
+        if match[2] is None and match[3] is None:
+            return int(match[1])
+        try:
+            return _decimal(match[0])
+        except _Unclear:
+            self._fail("exponent is too large", match.start(3), match.end(3))
+
+    def _closes_at_once(self, container: Json) -> bool:
+        self._skip_space()
+        if self.text[self.at : self.at + 1] != ("}" if isinstance(container, dict) else "]"):
+            return False
+        self.at += 1
+        return True
+
+    def _name(self, container: Json) -> str:
+        """Read a name and its colon where ``container`` is an object."""
+        if not isinstance(container, dict):
+            return ""
+        self._skip_space()
+        start = self.at
+        if self.text[start : start + 1] != '"':
+            self._fail("expected a name in double quotes")
+        name = self._string()
+        if name in container:
+            self._fail(f"name {name!r} occurs twice in this object", start, self.at)
+        self._skip_space()
+        if self.text[self.at : self.at + 1] != ":":
+            self._fail("expected ':' after the name")
+        self.at += 1
+        return name
+
+    def _string(self) -> str:
+        match = _STRING.match(self.text, self.at)
+        if match is None:
+            partial = _STRING_START.match(self.text, self.at)
+            end = partial.end() if partial else self.at
+            if end >= len(self.text):
+                self._fail("string is not closed", self.at, self.at + 1)
+            what = "escape is not known" if self.text[end] == "\\" else "control character must be escaped"
+            self._fail(what, end, end + 1)
+        self.at = match.end()
+        return str(json.loads(match[0]))
+
+    def _skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+
+    def _fail(self, problem: str, start: int | None = None, end: int | None = None) -> NoReturn:
+        start = self.at if start is None else start
+        found = "" if start < len(self.text) else "; the text ends here"
+        raise GrammarSyntaxError(
+            self.subject,
+            problem + found,
+            text=self.text,
+            span=(start, start + 1 if end is None else end),
+            remedy="give JSON text after RFC 8259",
+        )
+
+
+def _kind(container: object) -> str:
+    return "object" if isinstance(container, dict) else "array"

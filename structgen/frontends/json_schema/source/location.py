@@ -1,0 +1,264 @@
+"""Where a schema stands: the URI of its resource and its JSON Pointer, and errors that name that location.
+
+URI references are resolved against a base after RFC 3986, section 5.2, for every scheme.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import quote
+
+from structgen.errors import GrammarError, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.source.dialect import Dialect
+    from structgen.frontends.json_schema.source.document import Document
+    from structgen.frontends.json_schema.source.json_value import Json
+    from structgen.frontends.json_schema.source.reference import DynamicScope
+    from structgen.grammar.limits import Limits
+
+__all__ = ["Location", "Resource", "absolute_uri", "escape", "malformed", "refused", "shown", "without_fragment"]
+
+_UNESCAPED: Final = re.compile(r"[A-Za-z0-9_$.:@-]*")
+_MAX_SHOWN: Final = 240
+_SAFE: Final = "!$&'()*+,;=:@/?-._~"  # what RFC 3986 lets stand in a fragment
+
+
+class Resource:
+    """A schema with a URI of its own: a whole document, or a part of it that has an identifier.
+
+    Attributes:
+        root: the schema that ``#`` refers to within it.
+        uri: its absolute URI without fragment, or ``""``.
+        document: the document that it is part of.
+        dialect: which keywords have a meaning in it.
+        limits: the bounds on its patterns.
+        path: where it stands in the document.
+        scope: the dynamic scope that it is entered with, where dynamic references are tracked.
+    """
+
+    __slots__ = ("dialect", "document", "limits", "path", "root", "scope", "uri")
+
+    def __init__(
+        self,
+        root: Json,
+        uri: str,
+        document: Document,
+        dialect: Dialect,
+        limits: Limits,
+        path: tuple[str | int, ...] = (),
+    ) -> None:
+        self.root = root
+        self.uri = uri
+        self.document = document
+        self.dialect = dialect
+        self.limits = limits
+        self.path = path
+        self.scope: DynamicScope | None = None
+
+    @property
+    def pointer(self) -> str:
+        """Where it stands in the document, as a JSON Pointer without ``#``."""
+        return "".join(f"/{escape(step)}" for step in self.path)
+
+    def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
+        """A resource within this one."""
+        return Resource(schema, uri, self.document, dialect, self.limits, path)
+
+    def copied(self, root: Json, scope: DynamicScope) -> Resource:
+        """The same with another object for its root, in a dynamic scope."""
+        copy = Resource(root, self.uri, self.document, self.dialect, self.limits, self.path)
+        copy.scope = scope
+        return copy
+
+
+class Location:
+    """A schema and where it stands; the pointer is spelled out only when it is asked for.
+
+    Attributes:
+        schema: the schema, as parsed.
+        resource: the resource that its references are relative to.
+        parent: the schema that it is part of, or ``None`` where ``path`` begins at the document.
+        path: the steps from the parent: keyword, then name or index where there is one.
+        is_negated: the values that are *not* valid against the schema are meant.
+    """
+
+    __slots__ = ("is_negated", "parent", "path", "resource", "schema")
+
+    def __init__(self, schema: Json, resource: Resource, parent: Location | None, path: tuple[str | int, ...]) -> None:
+        self.schema = schema
+        self.resource = resource
+        self.parent = parent
+        self.path = path
+        self.is_negated = False
+
+    @property
+    def key(self) -> int:
+        """What tells this set of values from that of other schemas: equal for one schema met in several ways."""
+        return -id(self.schema) if self.is_negated else id(self.schema)
+
+    def complement(self) -> Location:
+        """The values that are not valid here; of a boolean schema the other boolean."""
+        schema = self.schema
+        if isinstance(schema, bool):
+            return Location(not schema, self.resource, self.parent, self.path)
+        other = Location(schema, self.resource, self.parent, self.path)
+        other.is_negated = not self.is_negated
+        return other
+
+    @property
+    def steps(self) -> tuple[str | int, ...]:
+        """The steps that lead to it from the root of its document."""
+        paths: list[tuple[str | int, ...]] = []
+        place: Location | None = self
+        while place is not None:
+            paths.append(place.path)
+            place = place.parent
+        return tuple(step for path in reversed(paths) for step in path)
+
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer as a URI fragment, for instance ``#/properties/a``, after the URI of another document."""
+        return f"{self.resource.document.name}#" + "".join(f"/{escape(step)}" for step in self.steps)
+
+    @property
+    def label(self) -> str:
+        """The pointer, and the dynamic scope if there are several; schemas with the same label mean the same."""
+        scope = self.resource.scope
+        return self.pointer if scope is None or scope.number == 0 else f"{self.pointer} in scope {scope.number}"
+
+    def at(self, *steps: str | int) -> str:
+        """The pointer of something inside this schema."""
+        return self.pointer + "".join(f"/{escape(step)}" for step in steps)
+
+    def subject(self, *steps: str | int) -> str:
+        """How a message names this schema or something inside it; the middle of a very long pointer is left out."""
+        pointer = self.at(*steps)
+        if len(pointer) > _MAX_SHOWN:
+            half = _MAX_SHOWN // 2
+            pointer = f"{pointer[:half]}...{pointer[-half:]}"
+        return f"json schema {pointer}"
+
+
+def escape(step: str | int) -> str:
+    """Write one reference token of a JSON Pointer as it stands in a URI fragment."""
+    text = str(step)
+    if _UNESCAPED.fullmatch(text):
+        return text
+    return quote(text.replace("~", "~0").replace("/", "~1"), safe=_SAFE, errors="surrogatepass")
+
+
+def shown(value: Json, width: int = 60) -> str:
+    """Write a value of the schema for a message, cut to ``width`` characters."""
+    if isinstance(value, (dict, list)) and len(value) > 8:
+        return f"{'an object' if isinstance(value, dict) else 'an array'} with {len(value)} members"
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "an object" if isinstance(value, dict) else "an array"
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def malformed(place: Location, keyword: str, expected: str, *steps: str | int) -> NoReturn:
+    """Report a keyword whose value has the wrong shape; ``steps`` lead from the keyword to the part at fault.
+
+    Raises:
+        GrammarError: always.
+    """
+    value = place.schema[keyword]
+    for step in steps:
+        value = value[step]
+    raise GrammarError(
+        place.subject(keyword, *steps),
+        f"{keyword!r} must be {expected}" if not steps else f"must be {expected}",
+        evidence=f"found {shown(value)}",
+    )
+
+
+def refused(
+    place: Location, keyword: str, problem: str = "", *, remedy: str = "", steps: tuple[str | int, ...] = ()
+) -> NoReturn:
+    """Refuse a keyword by name.
+
+    Raises:
+        UnsupportedFeature: always.
+    """
+    raise UnsupportedFeature(
+        place.subject(keyword, *steps),
+        keyword,
+        where=place.at(keyword, *steps),
+        problem=problem or f"{keyword!r} cannot be enforced by the automaton",
+        remedy=remedy or f"remove {keyword!r}, or check it after generation",
+    )
+
+
+_PARTS: Final = re.compile(
+    r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL
+)
+
+
+def without_fragment(uri: str) -> str:
+    """The part of a URI before ``#``."""
+    return uri.partition("#")[0]
+
+
+def absolute_uri(base: str, reference: str) -> str:
+    """The URI, without fragment, that ``reference`` means where the base URI is ``base``.
+
+    >>> absolute("urn:example:a", ""), absolute("tag:x/a/b", "../c")
+    ('urn:example:a', 'tag:x/c')
+    """
+    if not base or not reference:
+        return without_fragment(reference or base)
+    scheme, authority, path, query = _split(reference)
+    if scheme is not None:
+        return _joined(scheme, authority, _without_dots(path), query)
+    base_scheme, base_authority, base_path, base_query = _split(base)
+    if authority is None:
+        authority = base_authority
+        if not path:
+            path, query = base_path, base_query if query is None else query
+        elif path.startswith("/"):
+            path = _without_dots(path)
+        else:
+            path = _without_dots(_merged(base_authority, base_path, path))
+    else:
+        path = _without_dots(path)
+    return _joined(base_scheme, authority, path, query)
+
+
+def _split(uri: str) -> tuple[str | None, str | None, str, str | None]:
+    match = _PARTS.fullmatch(uri)
+    if match is None:  # every text matches
+        raise RuntimeError(f"{uri!r} cannot be split")
+    return match[1], match[2], match[3], match[4]
+
+
+def _joined(scheme: str | None, authority: str | None, path: str, query: str | None) -> str:
+    start = "" if scheme is None else f"{scheme}:"
+    return f"{start}{'' if authority is None else f'//{authority}'}{path}{'' if query is None else f'?{query}'}"
+
+
+def _merged(authority: str | None, base: str, path: str) -> str:
+    if authority is not None and not base:
+        return f"/{path}"
+    return base[: base.rfind("/") + 1] + path
+
+
+def _without_dots(path: str) -> str:
+    """The path without ``.`` and ``..`` (section 5.2.4)."""
+    kept: list[str] = []
+    steps = path.split("/")
+    for index, step in enumerate(steps):
+        is_last = index == len(steps) - 1
+        if step == "..":
+            if len(kept) > 1 or (kept and kept[0]):
+                kept.pop()
+            if is_last:
+                kept.append("")
+        elif step != ".":
+            kept.append(step)
+        elif is_last:
+            kept.append("")
+    return "/".join(kept)

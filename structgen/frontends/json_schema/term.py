@@ -1,0 +1,316 @@
+"""Small regular terms: characters, digits, sequences and choices without superfluous parts; and membership.
+
+``belongs`` and ``matching_strings`` tell whether given strings are in the language of a regular term: names against
+patterns, and constants against everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import lru_cache
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from structgen.errors import GrammarError
+from structgen.frontends.trampoline import run
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    ByteClass,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Literal,
+    Repeat,
+    Sequence,
+    Shared,
+    choice,
+    choice_of,
+    repeat,
+    sequence,
+    sequence_of,
+)
+
+if TYPE_CHECKING:
+    from structgen.frontends.json_schema.source.location import Location
+
+__all__ = [
+    "ALPHA",
+    "ALPHANUMERIC",
+    "ANY_STRING",
+    "DIGIT",
+    "DIGITS",
+    "HEX",
+    "NONZERO_DIGIT",
+    "alternatives",
+    "belongs",
+    "chain",
+    "characters",
+    "digits",
+    "distinct",
+    "escapable",
+    "escaped",
+    "matching_strings",
+    "optional",
+    "padded",
+    "quoted",
+    "united",
+]
+
+T = TypeVar("T")
+
+
+def united(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
+    """The items of both, each object once."""
+    if not a or not b or a is b:
+        return a or b
+    if len(a) == 1 == len(b):
+        return a if a[0] is b[0] else a + b
+    if len(b) == 1:
+        for item in a:
+            if item is b[0]:
+                return a
+        return a + b
+    known = set(map(id, a))
+    return a + tuple([item for item in b if id(item) not in known])
+
+
+def characters(*ranges: str) -> CharClass:
+    """One character out of single characters and ranges such as ``"a-z"``."""
+    pairs = [(r[0], r[2]) if len(r) == 3 and r[1] == "-" else (r, r) for r in ranges]
+    return CharClass([(ord(low), ord(high)) for low, high in pairs])
+
+
+def escaped(term: CharClass) -> Grammar:
+    r"""The escapes ``\uXXXX`` of the characters of a class, all below U+10000."""
+    found: dict[int, list[int]] = {}
+    for low, high in term.ranges:
+        for code in range(low, high + 1):
+            found.setdefault(code >> 4, []).append(code & 15)
+    forms = [
+        sequence("\\u", *(_hex([front >> shift & 15]) for shift in (8, 4, 0)), _hex(last))
+        for front, last in found.items()
+    ]
+    return choice(*forms)
+
+
+def escapable(term: CharClass) -> Grammar:
+    """The characters of a class as they stand, or as escapes of JSON."""
+    return choice(term, escaped(term))
+
+
+def _hex(digits: list[int]) -> CharClass:
+    return CharClass([(ord(case), ord(case)) for digit in digits for case in {f"{digit:x}", f"{digit:X}"}])
+
+
+def optional(term: Grammar | str) -> Grammar:
+    """``term`` or nothing."""
+    return repeat(term, 0, 1)
+
+
+def padded(first: int, last: int) -> Grammar:
+    """The numbers from ``first`` to ``last``, both below 100, in two digits.
+
+    >>> str(padded(8, 12))
+    '"0" [89] | "1" [0-2]'
+    """
+    tens = [
+        sequence(str(ten), characters(f"{max(first - 10 * ten, 0)}-{min(last - 10 * ten, 9)}"))
+        for ten in range(first // 10, last // 10 + 1)
+    ]
+    return choice(*tens)
+
+
+ALPHA: Final = characters("a-z", "A-Z")
+ALPHANUMERIC: Final = characters("a-z", "A-Z", "0-9")
+DIGITS: Final = repeat(characters("0-9"), 1)
+HEX: Final = characters("0-9", "a-f", "A-F")
+
+
+_Ends: TypeAlias = Generator[object, int, int]
+
+
+@lru_cache(maxsize=8192)
+def belongs(text: str, language: Grammar) -> bool:
+    """Whether ``text`` is a member of the regular term ``language``.
+
+    Complexity: at most O(nodes * len(text) ** 2), usually O(nodes * len(text)).
+
+    >>> from structgen.grammar.nodes import ANY_CHAR, Repeat, literal
+    >>> belongs("\N{EURO SIGN}x", literal("\N{EURO SIGN}") + Repeat(ANY_CHAR, 1, 2))
+    True
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    return bool(run(_ends(language, 1, _Text(data))) >> len(data) & 1)
+
+
+def matching_strings(texts: frozenset[str], language: Grammar) -> frozenset[str]:
+    """Those of ``texts`` that are members of the regular term ``language``."""
+    if isinstance(language, Literal):
+        return texts & {language.data.decode("utf-8", "surrogatepass")}
+    return frozenset(text for text in texts if belongs(text, language))
+
+
+class _Text:
+    """The bytes to match, and where their characters begin."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        if data.isascii():
+            self.starts = (1 << len(data) + 1) - 1
+            self.characters = {offset: (byte, offset + 1) for offset, byte in enumerate(data)}
+        else:
+            self.starts = sum(1 << i for i, byte in enumerate(data) if byte & 0xC0 != 0x80) | 1 << len(data)
+            self.characters = _code_points(data)
+
+
+def _code_points(data: bytes) -> dict[int, tuple[int, int]]:
+    """Offset of a character to its code point and the offset of the next."""
+    points: dict[int, tuple[int, int]] = {}
+    offset = 0
+    for character in data.decode("utf-8", "surrogatepass"):
+        end = offset + len(character.encode("utf-8", "surrogatepass"))
+        points[offset] = ord(character), end
+        offset = end
+    return points
+
+
+def _ends(term: Grammar, starts: int, text: _Text) -> _Ends:
+    """Yield sub-problems to the trampoline; return where matches that begin in ``starts`` can end."""
+    if not starts:
+        return 0
+    match term:
+        case Literal(data=data):
+            return sum(1 << i + len(data) for i in _bits(starts) if text.data.startswith(data, i))
+        case CharClass(ranges=ranges):
+            return sum(1 << end for i in _bits(starts) for end in _character_end(text, i, ranges))
+        case ByteClass(ranges=ranges):
+            return sum(1 << i + 1 for i in _bits(starts) if i < len(text.data) and _within(text.data[i], ranges))
+        case Sequence(items=items):
+            for item in items:
+                starts = yield _ends(item, starts, text)
+            return starts
+        case Choice(items=items):
+            found = 0
+            for item in items:
+                found |= yield _ends(item, starts, text)
+            return found
+        case Repeat():
+            return (yield _repeated(term, starts, text))
+        case Shared(item=item):
+            return (yield _ends(item, starts, text))
+        case Intersection() | Complement():
+            return (yield _combined(term, starts, text))
+    raise TypeError(f"{type(term).__name__} is not a regular term over text")
+
+
+def _repeated(term: Repeat, starts: int, text: _Text) -> _Ends:
+    for _ in range(min(term.min, len(text.data) + 1)):  # more rounds than bytes change nothing
+        starts = yield _ends(term.item, starts, text)
+    reached, fresh = starts, starts
+    rounds = 0
+    while fresh and (term.max is None or rounds < term.max - term.min):
+        fresh = (yield _ends(term.item, fresh, text)) & ~reached
+        reached |= fresh
+        rounds += 1
+    return reached
+
+
+def _combined(term: Intersection | Complement, starts: int, text: _Text) -> _Ends:
+    found = 0
+    for start in _bits(starts & text.starts):
+        later = text.starts >> start << start
+        if isinstance(term, Complement):
+            found |= later & ~(yield _ends(term.item, 1 << start, text))
+            continue
+        common = later
+        for item in term.items:
+            common &= yield _ends(item, 1 << start, text)
+        found |= common
+    return found
+
+
+def _bits(positions: int) -> list[int]:
+    if positions & (positions - 1) == 0:
+        return [positions.bit_length() - 1] if positions else []
+    return [i for i in range(positions.bit_length()) if positions >> i & 1]
+
+
+def _character_end(text: _Text, offset: int, ranges: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    point, end = text.characters.get(offset, (-1, -1))
+    return (end,) if _within(point, ranges) else ()
+
+
+def _within(value: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(low <= value <= high for low, high in ranges)
+
+
+DIGIT: Final = ByteClass([(0x30, 0x39)])
+NONZERO_DIGIT: Final = ByteClass([(0x31, 0x39)])
+
+
+@lru_cache(maxsize=1 << 10)
+def digits(mask: int) -> Grammar:
+    """One of the digits ``d`` with bit ``1 << d`` in ``mask``; the same object for the same digits.
+
+    >>> str(digits(0b1000000111))
+    'b[0-29]'
+    """
+    return ByteClass([(0x30 + digit, 0x30 + digit) for digit in range(10) if mask >> digit & 1])
+
+
+def alternatives(*terms: Grammar) -> Grammar:
+    """The choice of the non-empty terms, each object once."""
+    if len(terms) == 2:
+        first, second = terms
+        if first is EMPTY or second is EMPTY or first is second:
+            return second if first is EMPTY else first
+        return choice_of(terms)
+    kept = tuple({id(term): term for term in terms if term is not EMPTY}.values())
+    return kept[0] if len(kept) == 1 else choice_of(kept) if kept else EMPTY
+
+
+def chain(*terms: Grammar) -> Grammar:
+    """The sequence of the terms without empty strings; empty if one of them is the empty language."""
+    has_empty_strings = False
+    for term in terms:
+        if term is EMPTY:
+            return EMPTY
+        if term is EPSILON:
+            has_empty_strings = True
+    if has_empty_strings:
+        terms = tuple([term for term in terms if term is not EPSILON])
+    return terms[0] if len(terms) == 1 else sequence_of(terms) if terms else EPSILON
+
+
+def distinct(term: Grammar, *, is_spare: bool = False, is_endless: bool = False) -> Grammar:
+    """The arrays of ``term`` without equal items, or its objects without repeated names.
+
+    With ``is_spare`` at most one item, or one name that is not declared, may be required; with ``is_endless`` those
+    that are required never run out.  Then masks are cheaper.
+    """
+    return term if term is EMPTY else Distinct(term, is_spare, is_endless)
+
+
+ANY_STRING: Final = Shared(JsonString(Repeat(ANY_CHAR)))
+
+
+def quoted(text: str, place: Location, *steps: str | int) -> bytes:
+    """A JSON string literal as ``json.dumps(text, ensure_ascii=False)`` writes it, in UTF-8.
+
+    Raises:
+        GrammarError: ``text`` has a lone surrogate, which no UTF-8 text can hold.
+    """
+    try:
+        return encode_basestring(text).encode()
+    except UnicodeEncodeError as error:
+        raise GrammarError(
+            place.subject(*steps),
+            f"lone surrogate {error.object[error.start]!r} cannot be written in UTF-8",
+            remedy="write the character itself, or a surrogate pair",
+        ) from None

@@ -1,0 +1,226 @@
+"""Lark grammars, with the dialect of llguidance: rules, terminals, templates, imports and ``%ignore``.
+
+Reading order: ``syntax`` (text to tree), ``definition``, ``library`` (imports), ``terminal`` (with ``regexp`` and
+``lazy``), ``rule``; ``native`` is the fast path for simple grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.frontends.grammar_source import GrammarSource, read_source
+from structgen.frontends.indentation import line_end
+from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, Indentation, Unbalanced, nested
+from structgen.frontends.indentation.product import product
+from structgen.frontends.lark import native as plain
+from structgen.frontends.lark.contextual import contextual
+from structgen.frontends.lark.definition import Definition, NodeBudget, span_of
+from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.rule import RuleBuilder
+from structgen.frontends.lark.syntax import tokens_of
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar, Rules
+from structgen.grammar.nodes.description import Described, Description
+
+__all__ = ["LexerName", "lark", "load", "without_marks"]
+
+
+def without_marks(
+    builder: RuleBuilder, body: Grammar, library: Library, indentation: Indentation | None, limits: Limits
+) -> Rules:
+    """Return the rules of ``builder``, and ``body``, with marks given their meaning.
+
+    Raises:
+        GrammarSyntaxError: a block or bracket begins in one rule and ends in another, or the newline terminal is none.
+        GrammarError: there is no newline terminal, or a mark stands where it has no meaning.
+        LimitExceeded: the rules have too many variants.
+    """
+    rules: dict[str, Grammar] = {}
+    for name, term in builder.rules.items():
+        try:
+            rules[name] = nested(term)
+        except Unbalanced as error:
+            raise _unbalanced(builder.definitions[name], error.mark, indentation) from None
+    newline = None if indentation is None else _line_end(builder, library, indentation)
+    return product(
+        rules, nested(body), indentation=indentation, newline=newline, ignored=builder.ignored, limits=limits
+    )
+
+
+def _line_end(builder: RuleBuilder, library: Library, indentation: Indentation) -> Grammar:
+    for name in indentation.newline:
+        found = library.find(library.main, name)
+        if found is not None:
+            try:
+                return line_end(builder.terminal(found), indentation)
+            except GrammarError as error:
+                span = (found.position, found.position + len(found.name))
+                raise found.module.source.syntax_error(span, error.problem, error.remedy) from None
+    names = " or ".join(indentation.newline)
+    raise GrammarError(
+        library.main.source.subject,
+        f"there is no terminal called {names}, which would end a line",
+        remedy="define it, or give its name: Indentation(newline=...)",
+    )
+
+
+def _unbalanced(definition: Definition, mark: str, indentation: Indentation | None) -> GrammarError:
+    source = definition.module.source
+    what, partner = {
+        INDENT.name: ("a block begins", "does not end"),
+        DEDENT.name: ("a block ends", "does not begin"),
+        CLOSE.name: ("a bracket closes", "does not open"),
+    }.get(mark, ("a bracket opens", "does not close"))
+    position = definition.position
+    span = (position, position + len(definition.name))
+    if indentation is not None and mark in (INDENT.name, DEDENT.name):
+        wanted = indentation.indent if mark == INDENT.name else indentation.dedent
+        span = next((span_of(token) for token in tokens_of(definition.tree) if token == wanted), span)
+    return source.syntax_error(
+        span,
+        f"{what} here and {partner} in the same sequence of rule {definition.name!r}",
+        "put both into one sequence",
+    )
+
+
+LexerName: TypeAlias = Literal["any", "contextual"]
+
+_DEFAULT_LIMITS: Final = Limits()
+_BLOCKS: Final = Indentation()
+_POLICIES: Final = (
+    ("division into terminals", "any"),
+    ("ignored terminals", "before and after every terminal"),
+)
+
+
+def lark(
+    text: str,
+    *,
+    start: str = "start",
+    lexer: LexerName = "any",
+    indentation: Indentation | None = None,
+    grammars: Mapping[str, Grammar] | None = None,
+    path: str | Path | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
+    r"""The texts of a Lark grammar, by default however they are divided into terminals.
+
+    Args:
+        text: the grammar.
+        start: the rule to start from.
+        lexer: which divisions count: ``"any"``, or the one that Lark's LALR parser with its ``"contextual"`` lexer
+            makes, by longest match and priority (``docs/lexing.md``).
+        indentation: of a grammar that declares terminals that begin and end blocks (``docs/indentation.md``); where
+            none is given it is ``Indentation()`` for one that declares ``_INDENT`` and ``_DEDENT``.
+        grammars: what ``@name`` stands for, as llguidance writes a reference to another grammar.
+        path: the file that ``text`` comes from, or its folder: where relative imports are looked for.
+        limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
+
+    Returns:
+        A grammar whose rules and terminals keep their names.  Left recursion stays in it: the engine rewrites it.
+
+    Raises:
+        GrammarSyntaxError: the text is malformed or uses a name that is not defined; the error points at the place.
+        UnsupportedFeature: a construct that is refused by name.
+        GrammarError: there is no rule called ``start``, or an imported file cannot be read.
+        LimitExceeded: the grammar is too large.
+
+    Complexity: linear in the text and in the instances of its templates.
+
+    >>> from structgen.grammar.nodes import Rules
+    >>> g = lark('start: start "+" N | N\nN: /[0-9]/')
+    >>> print(g)
+    rules {
+      start = start "+" N | N;
+      N = [0-9]
+    } in start
+    """
+    if len(text) > limits.source_bytes or len(text.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        raise LimitExceeded("lark grammar", limit="source_bytes", maximum=limits.source_bytes)
+    folder = None if path is None else Path(path)
+    if folder is not None and not folder.is_dir():
+        folder = folder.parent
+    return _read(GrammarSource(text, folder=folder), start, lexer, indentation, grammars, limits)
+
+
+def load(
+    path: str | Path,
+    *,
+    start: str = "start",
+    lexer: LexerName = "any",
+    indentation: Indentation | None = None,
+    grammars: Mapping[str, Grammar] | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
+    """The texts of the Lark grammar in a file; arguments and errors are those of :func:`lark`.
+
+    Raises:
+        GrammarError: beside those, the file cannot be read or is not UTF-8.
+    """
+    return _read(read_source(Path(path), limits, is_imported=False), start, lexer, indentation, grammars, limits)
+
+
+def _read(
+    source: GrammarSource,
+    start: str,
+    lexer: LexerName,
+    indentation: Indentation | None,
+    grammars: Mapping[str, Grammar] | None,
+    limits: Limits,
+) -> Grammar:
+    make = partial(_built, source, start, lexer, indentation, grammars, limits)
+    if lexer == "any" and indentation is None and not grammars:
+        program = plain.read(source.text, start, limits)
+        if program is not None:
+            return Described.deferred(program, plain.Deferred(make))
+    return make()
+
+
+def _built(
+    source: GrammarSource,
+    start: str,
+    lexer: LexerName,
+    indentation: Indentation | None,
+    grammars: Mapping[str, Grammar] | None,
+    limits: Limits,
+) -> Grammar:
+    if lexer not in ("any", "contextual"):
+        raise GrammarError(source.subject, f"there is no lexer {lexer!r}", remedy='use "any" or "contextual"')
+    library = Library(source, limits)
+    definition = library.find(library.main, start)
+    if definition is None or definition.is_terminal or definition.parameters:
+        rules = [name for name, known in library.main.definitions.items() if not known.is_terminal]
+        raise GrammarError(
+            source.subject,
+            f"there is no rule called {start!r} to start from",
+            evidence=f"it defines {', '.join(rules[:8]) or 'no rules'}{' ...' if len(rules) > 8 else ''}",
+            remedy="name one of its rules: start=...",
+        )
+    if indentation is None and {_BLOCKS.indent, _BLOCKS.dedent} <= library.main.declared.keys():
+        indentation = _BLOCKS
+    if lexer == "contextual":
+        return contextual(library, definition, start, indentation, limits)
+    builder = RuleBuilder(
+        library, NodeBudget(limits), is_marked=indentation is not None, indentation=indentation, grammars=grammars
+    )
+    body = builder.build(definition)
+    if builder.has_guards and indentation is None:  # which is known only now
+        builder = RuleBuilder(library, NodeBudget(limits), is_marked=True, grammars=grammars)
+        body = builder.build(definition)
+    if builder.is_marked:
+        grammar = without_marks(builder, body, library, indentation, limits)
+    else:
+        grammar = Rules(used_rules(builder.rules, body), body)
+    return Described(grammar, _description(library, indentation))
+
+
+def _description(library: Library, indentation: Indentation | None) -> Description:
+    entries = [entry for module in library.modules.values() if not module.source.is_builtin for entry in module.entries]
+    policies: tuple[tuple[str, str], ...] = _POLICIES
+    if indentation is not None:
+        policies += (("indentation", f"by {indentation.step} up to {indentation.max_width} characters"),)
+    return Description(source="lark", entries=tuple(entries), policies=policies)

@@ -1,0 +1,210 @@
+"""What is refused before Lark sees it: constructs that Lark has not, and rules that it would write out without end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lark import Tree
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.lark.definition import Definition, Module, bounds_of
+from structgen.frontends.lark.library import Library
+from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
+from structgen.grammar.limits import Limits
+
+__all__ = ["check_admissible"]
+
+_ADMITTED_TREES: Final = frozenset(
+    {"expansions", "expansion", "alias", "maybe", "repeat", "times", "range", "template"}
+)
+_ADMITTED_TOKENS: Final = frozenset({"RULE", "TERMINAL", "STRING", "REGEXP", "NUMBER", "OP", "TILDE"})
+_SPELLINGS: Final = {"conjunction": "&", "negation": "~", "conditional": "%if", "counted": "{...}", "nested": "%lark"}
+_TOKEN_SPELLINGS: Final = {"JSON": "%json", "STRUCTURED": "%regex"}
+_REMEDY: Final = 'only lexer="any" reads it'
+_MIN_RULE_REPETITION: Final = 50
+"""From here on Lark writes a repetition as rules."""
+_MAX_SYMBOLS: Final = 200_000
+"""Symbols that Lark may have to write out for one rule before it drops equal alternatives."""
+_DEFINITION_COST: Final = 40
+"""A rule or terminal counts as so many nodes: Lark goes over all of them many times."""
+_MAX_NESTING: Final = 100
+"""Terminals that may stand within each other: Lark puts them together by recursion, and each level takes a pass."""
+
+
+class _Extent(NamedTuple):
+    """How much Lark makes of an expression: alternatives, and the symbols of the longest."""
+
+    alternatives: int
+    length: int
+
+
+def check_admissible(library: Library, limits: Limits) -> None:
+    """Check a grammar that is well-formed.
+
+    Raises:
+        UnsupportedFeature: it has a construct that Lark does not know.
+        LimitExceeded: its operators stand for too many alternatives, it defines too much, or its terminals are put
+            together from each other through too many levels or out of too many parts.
+
+    Complexity: linear in the grammar.
+    """
+    count = sum(len(module.definitions) for module in library.modules.values() if not module.source.is_builtin)
+    if count * _DEFINITION_COST > limits.grammar_nodes:
+        raise LimitExceeded(
+            library.main.source.subject,
+            limit="grammar_nodes",
+            maximum=limits.grammar_nodes,
+            evidence=f"its {count} definitions count as {_DEFINITION_COST} each, for Lark's own analysis",
+            remedy='use lexer="any"',
+        )
+    for module in library.modules.values():
+        if module.options is not None:
+            raise module.source.refused(0, "%llguidance", "%llguidance is no statement of Lark", _REMEDY)
+        for name, position in module.declared.items():
+            problem = f"terminal {name} is declared, and no lexer here supplies it"
+            raise module.source.refused(position, "%declare", problem, "define it, or " + _REMEDY)
+        for definition in _definitions(module):
+            _check_constructs(definition)
+            if not definition.is_terminal:
+                _check_extent(definition, limits)
+        for tree in module.ignored:
+            _check_tree(module, tree, 0)
+    _check_terminals(library, limits)
+
+
+def _definitions(module: Module) -> Iterator[Definition]:
+    yield from module.definitions.values()
+    for changes in module.changes.values():
+        for change in changes:
+            yield change.definition
+
+
+def _check_terminals(library: Library, limits: Limits) -> None:
+    """Bound what terminals become when those that they refer to are put in their places."""
+    done: dict[int, _Extent] = {}  # levels and parts
+    for module in library.modules.values():
+        for root in _definitions(module):
+            stack = [root] if root.is_terminal else []
+            opened: set[int] = set()
+            while stack:
+                definition = stack[-1]
+                below = [] if id(definition) in done else list(_terminals_in(library, definition))
+                waiting = [each for each in below if id(each) not in done and id(each) not in opened]
+                if id(definition) not in done and waiting and id(definition) not in opened:
+                    opened.add(id(definition))
+                    stack += waiting
+                    continue
+                stack.pop()
+                if id(definition) not in done:  # a terminal that stands within itself is told elsewhere
+                    extents = [done.get(id(each), _Extent(0, 0)) for each in below]
+                    levels = 1 + max((extent.alternatives for extent in extents), default=0)
+                    parts = 1 + sum(extent.length for extent in extents)
+                    _check_terminal(definition, levels, parts, limits)
+                    done[id(definition)] = _Extent(levels, parts)
+
+
+def _terminals_in(library: Library, definition: Definition) -> Iterator[Definition]:
+    for token in tokens_of(definition.tree):
+        found = library.find(definition.module, str(token)) if token.type == "TERMINAL" else None
+        if found is not None:
+            yield found
+
+
+def _check_terminal(definition: Definition, levels: int, parts: int, limits: Limits) -> None:
+    source = definition.module.source
+    if levels > _MAX_NESTING:
+        raise LimitExceeded(
+            source.subject_at(definition.position),
+            limit="levels of terminals",
+            maximum=_MAX_NESTING,
+            evidence=f"terminal {definition.name!r} is put together from others through so many",
+            remedy='write it out, or use lexer="any"',
+        )
+    if parts > _MAX_SYMBOLS:
+        raise LimitExceeded(
+            source.subject_at(definition.position),
+            limit="grammar_nodes",
+            maximum=limits.grammar_nodes,
+            evidence=f"terminal {definition.name!r} has more than {_MAX_SYMBOLS} parts "
+            "when its terminals are written out",
+            remedy='use lexer="any"',
+        )
+
+
+def _check_constructs(definition: Definition) -> None:
+    source = definition.module.source
+    if definition.attributes is not None or definition.has_parameter:
+        what = "attributes" if definition.attributes is not None else "a parameter"
+        problem = f"rule {definition.name!r} has {what}, which Lark does not know"
+        raise source.refused(definition.position, what, problem, _REMEDY)
+    _check_tree(definition.module, definition.tree, definition.position)
+
+
+def _check_tree(module: Module, root: Node, position: int) -> None:
+    stack: list[object] = [root]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Tree):
+            if part.data not in _ADMITTED_TREES:
+                inner = next(tokens_of(part), None)
+                where = position if inner is None else inner.start_pos or 0
+                shown = _SPELLINGS.get(str(part.data), str(part.data))
+                raise module.source.refused(where, shown, f"{shown} is no operator of Lark", _REMEDY)
+            stack.extend(reversed(part.children))
+        elif isinstance(part, Token) and part.type not in _ADMITTED_TOKENS:
+            shown = _TOKEN_SPELLINGS.get(part.type, str(part)[:40])
+            raise module.source.refused(part.start_pos or 0, shown, f"{shown} is no construct of Lark", _REMEDY)
+
+
+def _check_extent(definition: Definition, limits: Limits) -> None:
+    module = definition.module
+
+    def node(tree: Node, parts: list[_Extent]) -> _Extent:
+        found = _extent(module, tree, parts)
+        if found.alternatives * found.length > _MAX_SYMBOLS:
+            raise LimitExceeded(
+                module.source.subject_at(definition.position),
+                limit="grammar_nodes",
+                maximum=limits.grammar_nodes,
+                evidence=f"Lark writes out the operators of rule {definition.name!r} as far too many alternatives",
+                remedy='put parts of it into rules of their own, or use lexer="any"',
+            )
+        return found
+
+    fold(definition.tree, lambda _: _Extent(1, 1), node)
+
+
+def _extent(module: Module, tree: Node, parts: list[_Extent]) -> _Extent:
+    match tree.data:
+        case "expansion":
+            product, length = 1, 1
+            for part in parts:
+                product *= part.alternatives
+                length += part.length
+                if product * length > _MAX_SYMBOLS:
+                    break
+            return _Extent(product, length)
+        case "expansions":
+            return _Extent(sum(part.alternatives for part in parts), max(part.length for part in parts))
+        case "maybe":
+            return _Extent(parts[0].alternatives + 1, parts[0].length)
+        case "repeat" | "times":
+            return _repeated(parts[0], *bounds_of(module, tree))
+        case "alias":
+            return parts[0]
+        case _:
+            return _Extent(1, 1)
+
+
+def _repeated(item: _Extent, low: int, high: int | None) -> _Extent:
+    if high is None:
+        return _Extent(2 - low, 1) if item.alternatives * item.length * 2 <= _MAX_SYMBOLS else _Extent(_MAX_SYMBOLS, 2)
+    if high >= _MIN_RULE_REPETITION:  # rules of at most ten times the item
+        return _Extent(min(20 * item.alternatives**10, _MAX_SYMBOLS), 10 * item.length)
+    total = 0
+    for count in range(low, high + 1):
+        total += item.alternatives**count
+        if total > _MAX_SYMBOLS:
+            break
+    return _Extent(max(total, 1), max(high * item.length, 1))

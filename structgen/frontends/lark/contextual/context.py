@@ -1,0 +1,211 @@
+"""What a lexer may meet: which terminals, under which guards, with ignored text in between.
+
+Lark reads the text behind a terminal with the lexer of the parser state that the terminal was shifted to, before
+anything is reduced.  So a *context* is that lexer, and the guard that holds there.  Lexers that take the same texts
+for every terminal that both know are one *kind*: a terminal that only one of them knows cannot come where the other
+one reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from structgen.frontends.lark.contextual.graph import paths
+from structgen.frontends.lark.contextual.guard import FREE
+from structgen.frontends.lark.contextual.lexeme import Behaviour, Lexemes
+from structgen.frontends.lark.contextual.lexer_automaton import DEAD
+from structgen.frontends.lark.contextual.table import Tables
+from structgen.grammar.nodes import Grammar
+
+__all__ = ["Context", "Contexts", "Piece"]
+
+_IGNORED: Final = ""
+
+
+class Context(NamedTuple):
+    """Where the next terminal is read.
+
+    Attributes:
+        kind: of the lexer.
+        guard: what the text must not begin with.
+        barred: terminals that must not come next, for the parser has ended a rule where it would not before them.
+    """
+
+    kind: int
+    guard: int
+    barred: frozenset[str]
+
+
+class Piece(NamedTuple):
+    """Lexemes of a terminal, and the ignored text behind them."""
+
+    token: str
+    lexemes: Grammar
+    ignored: Grammar
+
+
+class _StateClass(NamedTuple):
+    """What distinguishes the parser states that a terminal leads to.
+
+    Attributes:
+        kind: of the lexer there.
+        readable: the letters that it may read, and the end of the text.
+        expected: those that a terminal may begin with that is not ignored, and the end of the text.
+    """
+
+    kind: int
+    readable: int
+    expected: int
+
+
+class Contexts:
+    """The contexts of a grammar.
+
+    Attributes:
+        places: by parser state, the number of the class of states that it belongs to.
+    """
+
+    def __init__(self, tables: Tables, lexemes: Lexemes) -> None:
+        self._tables = tables
+        self._lexemes = lexemes
+        self._guards = lexemes.guards
+        self._all = lexemes.machine.alphabet.all
+        self._starts = [lexemes.machine.start(lexer) for lexer in tables.lexers]
+        end = lexemes.machine.alphabet.end
+        self._readable = [lexemes.machine.alive[state] | end for state in self._starts]
+        self._reached_by: list[str | None] = [None] * len(tables.goto)
+        self._readable_after: dict[str, int] = {}
+        for transitions in tables.goto:
+            for (name, is_terminal), target in transitions.items():
+                if is_terminal:
+                    self._reached_by[target] = name
+                    mask = self._readable[tables.scanners[target]]
+                    self._readable_after[name] = self._readable_after.get(name, 0) | mask
+        self._chosen: list[dict[str, tuple[int, Behaviour]]] = []
+        self._kinds = self._divided()
+        self.places: list[int] = []
+        self._places: list[_StateClass] = []
+        self._settle()
+        self._between: dict[tuple[int, int], dict[int, Grammar]] = {}
+
+    def _behaviour(self, lexer: int, guard: int, token: str) -> Behaviour:
+        readable = self._all if token == _IGNORED else self._readable_after.get(token, 0)
+        return self._lexemes.behaviour(self._starts[lexer], guard, token, self._tables.ignored, readable)
+
+    def _divided(self) -> list[int]:
+        """Return the kind of each lexer."""
+        kinds = [DEAD] * len(self._starts)
+        for lexer in sorted(range(len(kinds)), key=lambda index: (-len(self._tables.terminals[index]), index)):
+            tokens = [_IGNORED, *sorted(self._tables.terminals[lexer])]
+            found = {token: (lexer, self._behaviour(lexer, FREE, token)) for token in tokens}
+            fitting = (
+                kind
+                for kind, known in enumerate(self._chosen)
+                if all(known[token][1] is found[token][1] for token in tokens if token in known)
+            )
+            kinds[lexer] = next(fitting, len(self._chosen))
+            if kinds[lexer] == len(self._chosen):
+                self._chosen.append({})
+            for token in tokens:
+                self._chosen[kinds[lexer]].setdefault(token, found[token])
+        return kinds
+
+    def _settle(self) -> None:
+        """Put the parser states into classes that differ in nothing that a lexer does there."""
+        end = self._lexemes.machine.alphabet.end
+        behind: dict[str | None, set[int]] = {None: {FREE}}
+        for known in self._chosen:
+            for token, (_, behaviour) in known.items():
+                behind.setdefault(token, set()).update(behaviour.guards)
+        numbers: dict[object, int] = {}
+        for state, lexer in enumerate(self._tables.scanners):
+            readable = self._readable[lexer]
+            expected = end
+            for token in self._tables.terminals[lexer]:
+                expected |= self._behaviour(lexer, FREE, token).first
+            reached = self._reached_by[state]
+            first = sorted(behind.get(reached, {FREE}))
+            later = sorted({*first, *behind.get(_IGNORED, ())})
+            key = (
+                self._kinds[lexer],
+                reached,
+                tuple(self._guards.restricted(guard, readable) for guard in first),
+                tuple(self._guards.restricted(guard, expected) for guard in later),
+            )
+            number = numbers.setdefault(key, len(numbers))
+            if number == len(self._places):
+                self._places.append(_StateClass(self._kinds[lexer], readable, expected))
+            else:
+                old = self._places[number]
+                self._places[number] = _StateClass(old.kind, old.readable | readable, old.expected | expected)
+            self.places.append(number)
+
+    def first(self) -> dict[Context, Grammar]:
+        """The contexts at the beginning of a text, each with the ignored text before it."""
+        place = self.places[0]
+        return {
+            Context(self._places[place].kind, guard, frozenset()): term
+            for guard, term in self._ignored(place, FREE).items()
+        }
+
+    def is_end(self, context: Context, end_name: str) -> bool:
+        """Whether the text may end in a context."""
+        return (
+            end_name not in context.barred
+            and not self._guards.fails[context.guard] & self._lexemes.machine.alphabet.end
+        )
+
+    def source(self, context: Context, token: str) -> tuple[int, int] | None:
+        """What decides which lexemes of ``token`` are read in a context; ``None`` if it cannot come there."""
+        known = self._chosen[context.kind].get(token)
+        if known is None or token in context.barred:
+            return None
+        return known[1].number, self._guards.restricted(context.guard, known[1].first)
+
+    def shift(self, context: Context, token: str, place: int) -> dict[Context, list[Piece]]:
+        """What may be read for ``token`` on the way to a parser state of a class, by the context there."""
+        known = self._chosen[context.kind].get(token)
+        if known is None or token in context.barred:
+            return {}
+        where = self._places[place]
+        behaviour = self._behaviour(known[0], self._guards.restricted(context.guard, known[1].first), token)
+        by_guard: dict[int, set[int]] = {}
+        for guard in behaviour.guards:
+            by_guard.setdefault(self._guards.restricted(guard, where.readable), set()).add(guard)
+        found: dict[Context, list[Piece]] = {}
+        for guard, behind in by_guard.items():
+            lexemes = self._lexemes.term(behaviour, frozenset(behind), token)
+            for after, ignored in self._ignored(place, guard).items():
+                target = Context(where.kind, after, frozenset())
+                found.setdefault(target, []).append(Piece(token, lexemes, ignored))
+        return found
+
+    def _ignored(self, place: int, guard: int) -> dict[int, Grammar]:
+        """The ignored text at a place, by the guard behind it; that is of interest to what is not ignored only."""
+        key = (place, guard)
+        found = self._between.get(key)
+        if found is None:
+            where = self._places[place]
+            graph: dict[int, list[tuple[Grammar, int]]] = {}
+            work = [guard]
+            while work:
+                before = work.pop()
+                if before in graph:
+                    continue
+                graph[before] = self._steps(where, before)
+                work.extend(target for _, target in graph[before])
+            ways = {node: self._guards.restricted(node, where.expected) for node in graph}
+            solved = paths(graph, ways, self._tables.start)[guard]
+            found = self._between[key] = dict(solved)
+        return found
+
+    def _steps(self, where: _StateClass, guard: int) -> list[tuple[Grammar, int]]:
+        """One lexeme of ignored text, with the guard behind it."""
+        if not self._tables.ignored:
+            return []
+        lexer = self._chosen[where.kind][_IGNORED][0]
+        behaviour = self._behaviour(lexer, guard, _IGNORED)
+        by_guard: dict[int, set[int]] = {}
+        for behind in behaviour.guards:
+            by_guard.setdefault(self._guards.restricted(behind, where.readable), set()).add(behind)
+        return [(self._lexemes.term(behaviour, frozenset(found), _IGNORED), after) for after, found in by_guard.items()]

@@ -1,0 +1,247 @@
+"""Algorithms on graphs: equivalent states of deterministic automata, and the terms of the strings along paths.
+
+The edges of an automaton bear sets of letters; those of a graph of paths bear languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from structgen.errors import LimitExceeded
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.analysis import strongly_connected
+from structgen.grammar.nodes import EPSILON, Grammar, Repeat
+
+__all__ = ["Graph", "equivalence_classes", "paths"]
+
+_Node = TypeVar("_Node", bound=Hashable)
+_Edges: TypeAlias = Mapping[_Node, list[tuple[int, _Node]]]
+
+
+def equivalence_classes(
+    nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], Hashable]
+) -> dict[_Node, int]:
+    """Number the nodes, equivalent ones alike, but for large circles that lead to others like themselves.
+
+    Args:
+        nodes: the states that count.
+        edges: by state, the next state by letters; targets that do not count are left out.
+        label: what a state says; states that say different things are not equivalent.
+
+    Complexity: linear where no circles are; within a strongly connected component of n states n refinements at most
+    (E. F. Moore, 1956).
+    """
+    graph = {node: [(letters, target) for letters, target in edges[node]] for node in nodes}
+    graph = {node: [(letters, target) for letters, target in row if target in graph] for node, row in graph.items()}
+    classes: dict[_Node, int] = {}
+    known: dict[Hashable, int] = {}
+    count = 0
+    for component in strongly_connected({node: [target for _, target in row] for node, row in graph.items()}):
+        inside = _refined(component, graph, classes, label)
+        # A component is told by what a walk from one of its states meets; equal ones are met once.
+        fresh: dict[int, int] = {}
+        same = _same_outside(component, inside, graph, classes, label, known)
+        if same is not None:
+            fresh[inside[component[0]]] = same
+        for number in dict.fromkeys(inside.values()):
+            if same is not None:
+                break
+            key = _walk(number, inside, graph, classes, label)
+            if key not in known:
+                known[key] = count
+                count += 1
+            fresh[number] = known[key]
+        for node in component:
+            classes[node] = fresh[inside[node]]
+        if len(component) > 1 or any(target == component[0] for _, target in graph[component[0]]):
+            for node in component:
+                known.setdefault(_row(node, graph, classes, label), classes[node])
+    return classes
+
+
+def _same_outside(
+    component: list[_Node],
+    inside: Mapping[_Node, int],
+    graph: _Edges[_Node],
+    outside: Mapping[_Node, int],
+    label: Callable[[_Node], Hashable],
+    known: Mapping[Hashable, int],
+) -> int | None:
+    """The class of a circle outside that a component of one class leads to and is like."""
+    if len(set(inside.values())) > 1:
+        return None
+    node = component[0]
+    for candidate in dict.fromkeys(outside[target] for _, target in graph[node] if target in outside):
+        merged: dict[int, int] = {}
+        for letters, target in graph[node]:
+            number = outside.get(target, candidate)
+            merged[number] = merged.get(number, 0) | letters
+        if known.get((label(node), frozenset(merged.items()))) == candidate:
+            return candidate
+    return None
+
+
+def _row(
+    node: _Node, graph: _Edges[_Node], classes: Mapping[_Node, int], label: Callable[[_Node], Hashable]
+) -> Hashable:
+    merged: dict[int, int] = {}
+    for letters, target in graph[node]:
+        merged[classes[target]] = merged.get(classes[target], 0) | letters
+    return label(node), frozenset(merged.items())
+
+
+def _refined(
+    component: list[_Node],
+    graph: _Edges[_Node],
+    outside: Mapping[_Node, int],
+    label: Callable[[_Node], Hashable],
+) -> dict[_Node, int]:
+    """The classes within one component; they have negative numbers."""
+    inside = dict.fromkeys(component, -1)
+    count = 1
+    while len(component) > 1:
+        keys: dict[Hashable, int] = {}
+        refined: dict[_Node, int] = {}
+        for node in component:
+            merged: dict[int, int] = {}
+            for letters, target in graph[node]:
+                number = inside[target] if target in inside else outside[target]
+                merged[number] = merged.get(number, 0) | letters
+            key = (inside[node], label(node), frozenset(merged.items()))
+            refined[node] = keys.setdefault(key, -1 - len(keys))
+        inside = refined
+        if len(keys) == count:
+            break
+        count = len(keys)
+    return inside
+
+
+def _walk(
+    start: int,
+    inside: Mapping[_Node, int],
+    graph: _Edges[_Node],
+    outside: Mapping[_Node, int],
+    label: Callable[[_Node], Hashable],
+) -> Hashable:
+    """What a walk through a component from one of its classes meets, with the classes outside by their numbers."""
+    example: dict[int, _Node] = {}
+    for node, number in inside.items():
+        example.setdefault(number, node)
+    order = {start: -1}
+    listed = [start]
+    shape: list[tuple[Hashable, frozenset[tuple[int, int]]]] = []
+    for number in listed:
+        merged: dict[int, int] = {}
+        for letters, target in graph[example[number]]:
+            found = inside[target] if target in inside else outside[target]
+            merged[found] = merged.get(found, 0) | letters
+        for found, _ in sorted(merged.items(), key=lambda pair: pair[1] & -pair[1]):
+            if found < 0 and found not in order:
+                order[found] = -1 - len(order)
+                listed.append(found)
+        row = frozenset((order.get(found, found), letters) for found, letters in merged.items())
+        shape.append((label(example[number]), row))
+    return shape[0] if not any(found < 0 for found, _ in shape[0][1]) else tuple(shape)
+
+
+Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
+"""By node, its edges: a language and the node that it leads to."""
+
+_MAX_LOOP_NESTING: Final = 100
+"""How many loops through other nodes may lie inside each other."""
+
+_Outcome: TypeAlias = dict[Any, Grammar]
+"""By way out, the texts that lead to it."""
+
+
+def paths(graph: Graph, outcomes: Mapping[Any, Any], subject: str) -> dict[Any, _Outcome]:
+    """Return, for each node, the texts of the paths to each outcome.
+
+    Args:
+        graph: the edges of each node; targets must be nodes too.
+        outcomes: nodes at which a path may end, with what they are called.
+        subject: what errors are about.
+
+    Raises:
+        LimitExceeded: loops are nested too deeply.
+
+    Complexity: linear in the edges where loops have one entry each and no loops inside; terms share their parts.
+    """
+    exits = {node: {outcomes[node]: EPSILON} if node in outcomes else {} for node in graph}
+    return _solve(graph, exits, 0, subject)
+
+
+def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str) -> dict[Any, _Outcome]:
+    """Solve ``X = edges . X + exits``, component by component (D. N. Arden, 1961)."""
+    if depth > _MAX_LOOP_NESTING:
+        raise LimitExceeded(
+            subject,
+            limit="loops",
+            maximum=_MAX_LOOP_NESTING,
+            remedy='write its regexps in a simpler way, or use lexer="any"',
+        )
+    solved: dict[Any, _Outcome] = {}
+    for component in strongly_connected({node: [target for _, target in graph[node]] for node in graph}):
+        inside = set(component)
+        if len(component) == 1:
+            node = component[0]
+            again = [label for label, target in graph[node] if target == node]
+            onward = _gathered(graph, node, exits[node], solved, inside)
+            solved[node] = _after_loop(again, onward)
+            continue
+        head = max(component, key=lambda node: sum(target == node for one in component for _, target in graph[one]))
+        # Without its head the component falls apart; what comes back to the head is one more way out.
+        back = object()
+        below = {
+            node: [(label, target) for label, target in graph[node] if target in inside and target != head]
+            for node in component
+            if node != head
+        }
+        leaving: dict[Any, _Outcome] = {}
+        for node in component:
+            found = _gathered(graph, node, exits[node], solved, inside)
+            returning = [label for label, target in graph[node] if target == head]
+            if returning:
+                found = {**found, back: either(returning)}
+            leaving[node] = found
+        inner = _solve(below, {node: leaving[node] for node in below}, depth + 1, subject)
+        around = _gathered(
+            {head: [(label, target) for label, target in graph[head] if target in below]},
+            head, leaving[head], inner, set(),
+        )  # fmt: skip
+        again = [around.pop(back)] if back in around else []
+        solved[head] = _after_loop(again, around)
+        for node in component:
+            if node != head:
+                found = dict(inner[node])
+                to_head = found.pop(back, None)
+                if to_head is not None:
+                    for way, term in solved[head].items():
+                        tail = joined([to_head, term])
+                        found[way] = either([found[way], tail]) if way in found else tail
+                solved[node] = found
+    return solved
+
+
+def _gathered(
+    graph: Graph,
+    node: Any,
+    exits: _Outcome,
+    solved: Mapping[Any, _Outcome],
+    inside: set[Any],
+) -> _Outcome:
+    """What leads out of a component at ``node``."""
+    ways: dict[Any, list[Grammar]] = {way: [term] for way, term in exits.items()}
+    for label, target in graph[node]:
+        if target not in inside:
+            for way, term in solved[target].items():
+                ways.setdefault(way, []).append(joined([label, term]))
+    return {way: either(terms) for way, terms in ways.items()}
+
+
+def _after_loop(again: list[Grammar], onward: _Outcome) -> _Outcome:
+    if not again:
+        return onward
+    loop = Repeat(either(again))
+    return {way: loop if term is EPSILON else joined([loop, term]) for way, term in onward.items()}

@@ -1,0 +1,431 @@
+"""The lexers and the LALR(1) table of a grammar, made by Lark itself, and the outlines of its rules.
+
+What Lark makes of a grammar text is the meaning here: imports, templates, priorities, names for strings, operators
+written out as rules.  Only then is it copied into the tables of this module.
+
+A rule means another thing in each parser state that it begins in, so far as other lexers read inside it, or as the
+parser resolves conflicts otherwise.  An *outline* is a rule together with all the states where it means the same: a
+small graph without circles, in which equal ends of its alternatives are one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import lark
+from lark.common import LexerConf, ParserConf
+from lark.grammar import Rule
+from lark.lexer import BasicLexer, TerminalDef
+from lark.load_grammar import load_grammar
+from lark.parsers.lalr_analysis import LALR_Analyzer
+
+from structgen.errors import GrammarError, LimitExceeded
+from structgen.frontends.lark.contextual.lexer_automaton import Scanner
+from structgen.frontends.lark.contextual.pattern import PatternRefusal, Tree, read_pattern
+from structgen.frontends.lark.definition import span_of
+from structgen.frontends.lark.library import Library
+from structgen.frontends.lark.syntax import tokens_of
+from structgen.grammar.limits import Limits
+
+__all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
+
+END: Final = "$END"
+"""What Lark calls the end of the text."""
+
+_load: Callable[..., Any] = load_grammar
+_MIN_VERSION: Final = (1, 2)
+_REMEDY: Final = 'use lexer="any", which takes every division into terminals'
+_SYMBOL_COST: Final = 80
+"""A symbol of a rule counts as so many nodes: the time of Lark's analysis grows with their square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """One alternative of a rule.
+
+    Attributes:
+        origin: the rule.
+        symbols: (name, whether it is a terminal).
+    """
+
+    origin: str
+    symbols: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What Lark's parser goes by.
+
+    Attributes:
+        productions: all alternatives.
+        start: the start rule; the parser begins in state 0.
+        goto: by state, the next state by symbol (name, whether it is a terminal).
+        forbidden: (state, production) to the terminals before which the parser does otherwise than to end the
+            production there, though the grammar has them there: it resolves conflicts so.
+        scanners: by state, which lexer reads there.
+        lexers: the lexers.
+        terminals: by lexer, those that it may find; an ignored one may stand in for another that matches the same.
+        ignored: the ignored terminals.
+        trees: by terminal, the regexp that Lark compiles.
+    """
+
+    productions: tuple[Production, ...]
+    start: str
+    goto: tuple[dict[tuple[str, bool], int], ...]
+    forbidden: dict[tuple[int, int], frozenset[str]]
+    scanners: tuple[int, ...]
+    lexers: tuple[Scanner, ...]
+    terminals: tuple[frozenset[str], ...]
+    ignored: frozenset[str]
+    trees: dict[str, Tree]
+
+
+def make_tables(library: Library, start: str, limits: Limits) -> Tables:
+    """Have Lark load the grammar and make its tables.
+
+    Raises:
+        GrammarError: Lark refuses the grammar, or it is not LALR(1).
+        Refusal: a regexp needs more than a finite automaton.
+        LimitExceeded: it has too many symbols for Lark's analysis, or is nested too deeply for it.
+    """
+    _check_version(library)
+    source = library.main.source
+    try:
+        return _make(library, start, limits)
+    except lark.exceptions.LarkError as error:
+        raise _refused(library, str(error)) from None
+    except re.error as error:  # of the terminals in one regexp
+        raise _refused(library, f"Python cannot compile the regexp of a lexer: {error}") from None
+    except RecursionError:
+        raise LimitExceeded(
+            source.subject, limit="nesting", maximum=limits.nesting,
+            evidence="Lark's own analysis recurses too deeply on it", remedy=_REMEDY,
+        ) from None  # fmt: skip
+
+
+def _check_version(library: Library) -> None:
+    found = re.match(r"(\d+)\.(\d+)", lark.__version__)
+    if found is None or not _MIN_VERSION <= (int(found[1]), int(found[2])) < (2, 0):
+        raise GrammarError(
+            library.main.source.subject,
+            'lexer="contextual" follows the tables of lark 1.2 and 1.3',
+            evidence=f"lark {lark.__version__} is installed",
+            remedy=f"install another version of lark, or {_REMEDY}",
+        )
+
+
+def _refused(library: Library, message: str) -> GrammarError:
+    """The error for a grammar that Lark's LALR parser does not take, at the rule that its message names."""
+    source = library.main.source
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    first = next((index for index, line in enumerate(lines) if line.startswith("- ")), len(lines))
+    shown = " ".join([*lines[:first], *sorted(lines[first:])])[:400]  # Lark lists rules in no certain order
+    for pattern in (r"<(\w+)", r"\b([a-zA-Z_]\w*)\b"):
+        names = {re.sub(r"^__(\w+?)_(?:star|plus|repeat)_.*", r"\1", name) for name in re.findall(pattern, message)}
+        named = [definition for name, definition in library.main.definitions.items() if name in names]
+        if named:
+            definition = min(named, key=lambda each: each.position)
+            span = (definition.position, definition.position + len(definition.name))
+            return source.syntax_error(span, f"Lark's LALR parser refuses the grammar: {shown}", _REMEDY)
+    ignored = re.search(r"__IGNORE_(\d+)", message)
+    if ignored is not None and int(ignored[1]) < len(library.main.ignored):
+        token = next(tokens_of(library.main.ignored[int(ignored[1])]), None)
+        if token is not None:
+            return source.syntax_error(span_of(token), f"Lark's LALR parser refuses the grammar: {shown}", _REMEDY)
+    for definition in library.main.definitions.values() if "Empty terminals" in message else ():
+        for token in tokens_of(definition.tree):
+            if token in ('""', '""i'):
+                return source.syntax_error(span_of(token), f"Lark's LALR parser refuses the grammar: {shown}", _REMEDY)
+    return GrammarError(source.subject, "Lark's LALR parser refuses the grammar", evidence=shown, remedy=_REMEDY)
+
+
+def _make(library: Library, start: str, limits: Limits) -> Tables:
+    source = library.main.source
+    place = source.name or (str(source.folder / "<string>") if source.folder is not None else "<string>")
+    with _SilentLogger():
+        grammar, _ = _load(source.text, place, [], False)
+        terminals, rules, ignored = grammar.compile([start], set())
+        trees = _read_terminals(library, terminals)
+        symbols = sum(1 + len(rule.expansion) for rule in rules)
+        if symbols * _SYMBOL_COST > limits.grammar_nodes:
+            raise LimitExceeded(
+                source.subject,
+                limit="grammar_nodes",
+                maximum=limits.grammar_nodes,
+                evidence=f"its rules have {symbols} symbols when Lark has written out their operators",
+            )
+        analysis: Any = LALR_Analyzer(ParserConf(rules, {}, [start]))
+        analysis.compute_lalr()
+    return _copied(analysis, terminals, trees, rules, frozenset(map(str, ignored)), start)
+
+
+class _SilentLogger:
+    """Keeps Lark's notes about conflicts to itself."""
+
+    def __enter__(self) -> None:
+        self._level = lark.logger.level
+        lark.logger.setLevel(logging.CRITICAL)
+
+    def __exit__(self, *_: object) -> None:
+        lark.logger.setLevel(self._level)
+
+
+def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str, Tree]:
+    trees: dict[str, Tree] = {}
+    for terminal in terminals:
+        try:
+            trees[str(terminal.name)] = read_pattern(terminal.pattern.to_regexp())
+        except re.error as error:
+            raise _refused(library, f"terminal {terminal.name} is no regexp of Python: {error}") from None
+        except PatternRefusal as refusal:
+            raise PatternRefusal(refusal.feature, refusal.problem, str(terminal.name)) from None
+        if terminal.pattern.min_width == 0:
+            raise _refused(library, f"terminal {terminal.name} matches the empty text, which its lexers do not allow")
+    return trees
+
+
+def _copied(
+    analysis: Any,
+    terminals: list[TerminalDef],
+    trees: dict[str, Tree],
+    rules: list[Rule],
+    ignored: frozenset[str],
+    start: str,
+) -> Tables:
+    states = _numbered(analysis.lr0_start_states[start])
+    number = {rule: index for index, rule in enumerate(rules)}
+    forbidden: dict[tuple[int, int], set[str]] = {}
+    accepts: list[frozenset[str]] = []
+    goto: list[dict[tuple[str, bool], int]] = []
+    for state, index in states.items():
+        shifts = {symbol.name for symbol in state.transitions if symbol.is_term}
+        chosen: dict[str, int] = {}
+        for symbol, candidates in state.lookaheads.items():
+            best = max(candidates, key=lambda rule: rule.options.priority or 0)  # ties are errors of the analysis
+            chosen[symbol.name] = number[best]
+            for rule in candidates:
+                if rule != best or symbol.name in shifts:
+                    forbidden.setdefault((index, number[rule]), set()).add(str(symbol.name))
+        accepts.append(frozenset(map(str, shifts | chosen.keys())))
+        goto.append(
+            {(str(symbol.name), bool(symbol.is_term)): states[target] for symbol, target in state.transitions.items()}
+        )
+    known = {terminal.name: terminal for terminal in terminals}
+    lexers: dict[frozenset[str], int] = {}
+    scanners = [lexers.setdefault((accepted | ignored).intersection(known), len(lexers)) for accepted in accepts]
+    return Tables(
+        productions=tuple(
+            Production(
+                str(rule.origin.name), tuple((str(symbol.name), bool(symbol.is_term)) for symbol in rule.expansion)
+            )
+            for rule in rules
+        ),
+        start=start,
+        goto=tuple(goto),
+        forbidden={key: frozenset(names) for key, names in forbidden.items()},
+        scanners=tuple(scanners),
+        lexers=tuple(_scanner([known[name] for name in sorted(names)], ignored) for names in lexers),
+        terminals=tuple(lexers),
+        ignored=ignored,
+        trees=trees,
+    )
+
+
+def _numbered(first: Any) -> dict[Any, int]:
+    """Number the states in an order that depends on the grammar alone."""
+    states = {first: 0}
+    queue = [first]
+    for state in queue:
+        for symbol in sorted(state.transitions, key=lambda symbol: (symbol.is_term, symbol.name)):
+            target = state.transitions[symbol]
+            if target not in states:
+                states[target] = len(states)
+                queue.append(target)
+    return states
+
+
+def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:
+    """What Lark's lexer for these terminals tries, in its order."""
+    lexer: Any = BasicLexer(LexerConf(terminals, re, sorted(ignored), skip_validation=True))
+    tried = tuple(str(terminal.name) for terminal in lexer.scanner.terminals)
+    instead = tuple(
+        (str(name), tuple(str(terminal.name) for terminal in callback.scanner.terminals))
+        for name, callback in lexer.callback.items()
+    )
+    return Scanner(tried, instead)
+
+
+OutlineEdge: TypeAlias = tuple[str, int, int]
+"""A terminal and the class of parser states that it leads to, or ``""`` and an outline; then the next point."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutlinePoint:
+    """A place in the alternatives of a rule.
+
+    Attributes:
+        edges: what may come next.
+        ends: for each alternative that ends here, the terminals before which the parser does not end it.
+    """
+
+    edges: tuple[OutlineEdge, ...]
+    ends: tuple[frozenset[str], ...]
+
+
+@dataclass(slots=True)
+class Outline:
+    """A rule in the states where it means the same.
+
+    Attributes:
+        origin: the rule.
+        root: its first point.
+        first: the terminals that a text of it may begin with.
+        is_nullable: whether it may be empty.
+    """
+
+    origin: str
+    root: int
+    first: frozenset[str] = field(default=frozenset())
+    is_nullable: bool = False
+
+
+def make_outlines(
+    tables: Tables, places: Sequence[int], limits: Limits, subject: str
+) -> tuple[list[OutlinePoint], list[Outline], int]:
+    """Return the points, the outlines, and the number of the outline of the start rule.
+
+    Args:
+        tables: of the grammar.
+        places: by parser state, its class for the lexers.
+        limits: ``grammar_nodes`` bounds the points.
+        subject: what errors are about.
+    """
+    alternatives: dict[str, list[int]] = {}
+    for index, production in enumerate(tables.productions):
+        alternatives.setdefault(production.origin, []).append(index)
+    starts = [(state, name) for state, row in enumerate(tables.goto) for name, is_terminal in row if not is_terminal]
+    trees = [
+        _AlternativeTree(tables, state, tuple((index, 0) for index in alternatives[name])) for state, name in starts
+    ]
+    if sum(len(tree.nodes) for tree in trees) > limits.grammar_nodes:
+        raise LimitExceeded(subject, limit="grammar_nodes", maximum=limits.grammar_nodes)
+    names = {name: number for number, name in enumerate(dict.fromkeys(name for _, name in starts))}
+    classes = {(state, name): names[name] for state, name in starts}
+    count = len(names)
+    while True:
+        points: list[OutlinePoint] = []
+        numbers: dict[OutlinePoint, int] = {}
+        keys: dict[tuple[str, int], int] = {}
+        refined: dict[tuple[int, str], int] = {}
+        for start, tree in zip(starts, trees, strict=True):
+            root = tree.numbered(classes, places, tables, points, numbers)
+            refined[start] = keys.setdefault((start[1], root), len(keys))
+        classes = refined
+        if len(keys) == count:
+            break
+        count = len(keys)
+    # The points of the last round bear the numbers of the round before, so they are made once more.
+    points, roots = _renamed(starts, trees, classes, places, tables)
+    outlines = [Outline(name, root) for name, root in roots]
+    _solve_first(points, outlines)
+    return points, outlines, classes[0, tables.start]
+
+
+def _renamed(
+    starts: Sequence[tuple[int, str]],
+    trees: Sequence[_AlternativeTree],
+    classes: dict[tuple[int, str], int],
+    places: Sequence[int],
+    tables: Tables,
+) -> tuple[list[OutlinePoint], list[tuple[str, int]]]:
+    points: list[OutlinePoint] = []
+    numbers: dict[OutlinePoint, int] = {}
+    roots: dict[int, tuple[str, int]] = {}
+    for start, tree in zip(starts, trees, strict=True):
+        if classes[start] not in roots:
+            roots[classes[start]] = (start[1], tree.numbered(classes, places, tables, points, numbers))
+    return points, [roots[number] for number in range(len(roots))]
+
+
+class _AlternativeTree:
+    """The alternatives of a rule from one parser state on, as a tree of (state, alternatives and places in them)."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, tables: Tables, state: int, items: tuple[tuple[int, int], ...]) -> None:
+        # Children come behind their parents.
+        self.nodes: list[tuple[int, list[tuple[str, bool, int]], list[int]]] = []
+        waiting = [(state, items)]
+        for here, found in waiting:
+            following: dict[tuple[str, bool], list[tuple[int, int]]] = {}
+            ending: list[int] = []
+            for production, position in found:
+                symbols = tables.productions[production].symbols
+                if position == len(symbols):
+                    ending.append(production)
+                else:
+                    following.setdefault(symbols[position], []).append((production, position + 1))
+            edges = []
+            for symbol, rest in following.items():
+                edges.append((*symbol, len(waiting)))
+                waiting.append((tables.goto[here][symbol], tuple(rest)))
+            self.nodes.append((here, edges, ending))
+
+    def numbered(
+        self,
+        classes: dict[tuple[int, str], int],
+        places: Sequence[int],
+        tables: Tables,
+        points: list[OutlinePoint],
+        numbers: dict[OutlinePoint, int],
+    ) -> int:
+        """Return the number of the first point, new points put behind ``points``."""
+        made = [0] * len(self.nodes)
+        for index in range(len(self.nodes) - 1, -1, -1):
+            state, edges, ending = self.nodes[index]
+            row: list[OutlineEdge] = []
+            for name, is_terminal, child in edges:
+                if is_terminal:
+                    row.append((name, places[self.nodes[child][0]], made[child]))
+                else:
+                    row.append(("", classes[state, name], made[child]))
+            ends = tuple(
+                sorted({tables.forbidden.get((state, production), frozenset()) for production in ending}, key=sorted)
+            )
+            point = OutlinePoint(tuple(sorted(row)), ends)
+            found = numbers.get(point)
+            if found is None:
+                found = numbers[point] = len(points)
+                points.append(point)
+            made[index] = found
+        return made[0]
+
+
+def _solve_first(points: Sequence[OutlinePoint], outlines: Sequence[Outline]) -> None:
+    """Find what the outlines may begin with; points come behind those that they lead to."""
+    changed = True
+    while changed:
+        changed = False
+        first: list[frozenset[str]] = []
+        nullable: list[bool] = []
+        for point in points:
+            names: set[str] = set()
+            is_nullable = bool(point.ends)
+            for name, number, child in point.edges:
+                if name:
+                    names.add(name)
+                    continue
+                names |= outlines[number].first
+                if outlines[number].is_nullable:
+                    names |= first[child]
+                    is_nullable = is_nullable or nullable[child]
+            first.append(frozenset(names))
+            nullable.append(is_nullable)
+        for outline in outlines:
+            if (outline.first, outline.is_nullable) != (first[outline.root], nullable[outline.root]):
+                outline.first, outline.is_nullable = first[outline.root], nullable[outline.root]
+                changed = True

@@ -1,0 +1,337 @@
+"""Lazy repetition in terminals: ``/".*?"/`` stops at the first position where what follows it can match.
+
+As a set of strings, ``x*?`` is ``x*``; as part of a terminal it is not, for Lark takes the match that a backtracking
+search finds first.  Here that match is made part of the language::
+
+    x{m,n}? s r   is   ((x{m,n} s) & ~(x{m,} s any+)) r
+
+for a single character ``x``, a string ``s`` of fixed length and an ``r`` that may be empty: the first of the two
+parts ends where ``s`` first stands.  If all that follows may be empty, the repetition stops at once, after m.
+Anything else is refused by name.  Regexps are taken apart at their lazy repetitions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.analysis import Nullability
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    Sequence,
+    postorder,
+)
+
+__all__ = [
+    "Branches",
+    "Lazy",
+    "LazyRefusal",
+    "Pattern",
+    "branches",
+    "closed",
+    "first_lazy",
+    "is_plain",
+    "plain",
+    "split_at_lazy",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lazy:
+    """``item`` from ``min`` to ``max`` times, as few as possible."""
+
+    item: Grammar
+    min: int
+    max: int | None
+    refuse: LazyRefusal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branches:
+    """Any one of the alternatives; a lazy repetition is in one of them."""
+
+    alternatives: tuple[Pattern, ...]
+    depth: int
+
+
+LazyRefusal: TypeAlias = Callable[[str], Exception]
+"""Makes the error that refuses a lazy repetition, from the reason."""
+Pattern: TypeAlias = tuple[Grammar | Lazy | Branches, ...]
+"""What stands one after the other."""
+
+_MAX_GROUP_DEPTH: Final = 32
+
+
+def is_plain(pattern: Pattern) -> bool:
+    """Whether no lazy repetition is left open in the pattern."""
+    return all(isinstance(part, Grammar) for part in pattern)
+
+
+def branches(alternatives: list[Pattern]) -> Pattern:
+    """Return any one of the alternatives."""
+    if all(map(is_plain, alternatives)):
+        return (either(map(plain, alternatives)),)
+    inner = [part.depth for alternative in alternatives for part in alternative if isinstance(part, Branches)]
+    return (Branches(tuple(alternatives), 1 + max(inner, default=0)),)
+
+
+def plain(pattern: Pattern) -> Grammar:
+    """Return the texts of a pattern without lazy repetition."""
+    return joined(part for part in pattern if isinstance(part, Grammar))
+
+
+def closed(pattern: Pattern) -> Grammar:
+    """Return the texts of a whole terminal.
+
+    Raises:
+        UnsupportedFeature: where a lazy repetition stops cannot be said by a finite automaton of modest size.
+    """
+    return _closed(pattern, Nullability({}))
+
+
+def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
+    if is_plain(pattern):
+        return plain(pattern)
+    after: list[Grammar] = []  # what follows the part that is looked at, last first
+    may_end = True  # whether all of it may be empty
+    for part in reversed(pattern):
+        if isinstance(part, Grammar):
+            items = part.items if isinstance(part, Sequence) else (part,)
+            after += reversed(items)
+        elif isinstance(part, Branches):
+            refuse = first_lazy((part,)).refuse
+            if part.depth > _MAX_GROUP_DEPTH:
+                raise refuse("it is nested too deeply in groups")
+            if not may_end:
+                raise refuse("text follows the group that it stands in")
+            items = (either(_closed(branch, nullable) for branch in part.alternatives),)
+            after += items
+        elif may_end:
+            items = (Repeat(part.item, part.min, part.min),)
+            after += items
+        else:
+            items = (_stopped(part, after, nullable),)
+            after += items
+        may_end = may_end and all(map(nullable, items))
+    return joined(reversed(after))
+
+
+def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar:
+    """Return the repetition with what stops it, which is taken out of ``after``."""
+    if _length(lazy.item) != 1:
+        raise lazy.refuse("what it repeats is not a single character")
+    ends = next(index for index, part in enumerate(after) if not nullable(part))
+    stop = joined(reversed(after[ends:]))
+    if not _length(stop):
+        raise lazy.refuse("what follows it has no fixed length")
+    del after[ends:]
+    found = joined([Repeat(lazy.item, lazy.min, lazy.max), stop])
+    later = joined([Repeat(lazy.item, lazy.min, None), stop, Repeat(ANY_CHAR, 1, None)])
+    return Intersection((found, Complement(later)))
+
+
+def first_lazy(pattern: Pattern) -> Lazy:
+    """Return the first lazy repetition of a pattern that has one."""
+    stack = list(reversed(pattern))
+    while True:
+        item = stack.pop()
+        if isinstance(item, Lazy):
+            return item
+        if isinstance(item, Branches):
+            stack.extend(inner for branch in reversed(item.alternatives) for inner in reversed(branch))
+
+
+def _length(term: Grammar) -> int | None:
+    """The number of characters that every member of ``term`` has, if it is clear from the term."""
+    lengths: dict[int, int | None] = {}
+    for node in postorder(term):
+        below = [lengths[id(child)] for child in node.children]
+        known = [length for length in below if length is not None]
+        length: int | None = None
+        match node:
+            case Literal():
+                length = len(node.data.decode())
+            case CharClass():
+                length = 1
+            case Sequence() if len(known) == len(below):
+                length = sum(known)
+            case Choice() if len(known) == len(below) and len(set(known)) == 1:
+                length = known[0]
+            case Repeat() if node.min == node.max and known:
+                length = node.min * known[0]
+            case _:
+                length = None
+        lengths[id(node)] = length
+    return lengths[id(term)]
+
+
+# What matters for finding quantifiers: escapes, classes, groups, bars.
+_PIECE: Final = re.compile(
+    r"""
+      (?P<atom> \\. | \[\^?\]?(?:\\.|[^\]\\])*+\] )
+    | (?P<comment> \(\?\#[^)]*+\) )
+    | (?P<unclosed> \[ | \(\?\# )
+    | (?P<open> \((?:\?(?:P<\w+>|[a-zA-Z-]*:|P=|<?[=!]))? )
+    | (?P<close> \) )
+    | (?P<bar> \| )
+    | (?P<count> [*+?] | \{(?=[\d,])\d*(?:,\d*)?\} )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_FREE: Final = re.compile(r"(?:\s|#[^\n]*)++")
+_COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MAX_LAZY: Final = 1_000
+_PLAIN_GROUP: Final = re.compile(r"\((?:\?(?:P<\w+>|:))?")
+
+_Part: TypeAlias = tuple[int, int] | Grammar | Lazy | Branches
+"""A span of the text without lazy repetition, or a part that is read."""
+
+
+class _OpenGroup:
+    """An open group: its finished alternatives, and the one that is being read."""
+
+    __slots__ = ("alternatives", "atom", "has_lazy", "opening", "parts", "start", "text_from")
+
+    def __init__(self, start: int, opening: str, text_from: int) -> None:
+        self.start = start
+        self.opening = opening
+        self.text_from = text_from
+        self.atom: int | None = None  # where the last character, class or plain group begins
+        self.parts: list[_Part] = []
+        self.alternatives: list[list[_Part]] = []
+        self.has_lazy = False
+
+
+def split_at_lazy(
+    text: str, *, verbose: bool, plain: Callable[[int, int], Grammar], refuse: Callable[[int, str], Exception]
+) -> Pattern:
+    """Take a regexp apart at its lazy repetitions; only the groups that hold one are opened.
+
+    Args:
+        text: the regexp.
+        verbose: whether white space and comments are free.
+        plain: reads a span of the text; reports what is malformed.
+        refuse: makes the error for a lazy repetition at an offset, from the reason.
+
+    Complexity:
+        O(n), without recursion.
+    """
+    reader = _LazyReader(text, plain, refuse)
+    position = 0
+    while position < len(text):
+        free = _FREE.match(text, position) if verbose else None
+        piece = None if free else _PIECE.match(text, position)
+        position = free.end() if free else reader.read(piece) if piece else len(text)
+    return reader.finish()
+
+
+class _LazyReader:
+    def __init__(
+        self, text: str, plain: Callable[[int, int], Grammar], refuse: Callable[[int, str], Exception]
+    ) -> None:
+        self.text = text
+        self.plain = plain
+        self.refuse = refuse
+        self.groups = [_OpenGroup(0, "", 0)]
+        self.opened_group_end = -1
+        self.lazy_count = 0
+
+    def read(self, piece: re.Match[str]) -> int:
+        group = self.groups[-1]
+        start, end = piece.span()
+        match piece.lastgroup:
+            case "open":
+                self.groups.append(_OpenGroup(start, piece[0], end))
+            case "close" if len(self.groups) > 1:
+                self.close(start, end)
+            case "comment":
+                pass
+            case "unclosed":
+                self.plain(0, len(self.text))  # reports it
+            case "bar":
+                self.end_text(group, start, end)
+                group.alternatives.append(group.parts)
+                group.parts = []
+            case "count":
+                return self.count(group, piece)
+            case _:
+                group.atom = start
+        return end
+
+    def finish(self) -> Pattern:
+        if len(self.groups) > 1:
+            self.plain(0, len(self.text))  # reports the group that is not closed
+        group = self.groups[0]
+        self.end_text(group, len(self.text), len(self.text))
+        return self.pattern(group)
+
+    def close(self, start: int, end: int) -> None:
+        inner = self.groups.pop()
+        outer = self.groups[-1]
+        if not inner.has_lazy:
+            outer.atom = inner.start
+            return
+        if not _PLAIN_GROUP.fullmatch(inner.opening):
+            raise self.refuse(inner.start, "it stands in a group with flags or a look-around")
+        self.end_text(inner, start, end)
+        self.end_text(outer, inner.start, end)
+        outer.parts += self.pattern_parts(inner)
+        outer.has_lazy = True
+        self.opened_group_end = end
+
+    def count(self, group: _OpenGroup, piece: re.Match[str]) -> int:
+        start, end = piece.span()
+        is_lazy = self.text.startswith("?", end)
+        if start == self.opened_group_end:
+            raise self.refuse(start, "it stands in a group that is repeated")
+        if is_lazy and group.atom is not None:
+            atom = group.atom
+            self.end_text(group, atom, end + 1)
+            self.plain(atom, end)  # reports counts that are malformed
+            low, high = _COUNTS.get(piece[0]) or _bounds(piece[0])
+            self.lazy_count += 1
+            if self.lazy_count > _MAX_LAZY:
+                raise self.refuse(start, f"there are more than {_MAX_LAZY} of them in one regexp")
+            group.parts.append(Lazy(self.plain(atom, start), low, high, self.refusal(start)))
+            group.has_lazy = True
+        group.atom = None
+        return end + is_lazy
+
+    def end_text(self, group: _OpenGroup, end: int, go_on: int) -> None:
+        """End the text that is being read at ``end``; what comes next begins at ``go_on``."""
+        if end > group.text_from:
+            group.parts.append((group.text_from, end))
+        group.text_from = go_on
+        group.atom = None
+
+    def pattern_parts(self, group: _OpenGroup) -> list[_Part]:
+        if not group.alternatives:
+            return group.parts
+        return list(self.pattern(group))
+
+    def pattern(self, group: _OpenGroup) -> Pattern:
+        alternatives = [
+            tuple(self.plain(*part) if isinstance(part, tuple) else part for part in parts)
+            for parts in [*group.alternatives, group.parts]
+        ]
+        return alternatives[0] if len(alternatives) == 1 else branches(alternatives)
+
+    def refusal(self, position: int) -> LazyRefusal:
+        return lambda reason: self.refuse(position, reason)
+
+
+def _bounds(count: str) -> tuple[int, int | None]:
+    low, comma, high = count[1:-1].partition(",")
+    least = int(low or "0")
+    return least, (int(high) if high else None) if comma else least

@@ -1,0 +1,207 @@
+"""The files of a grammar: imports looked up, and what every name means in the file that it stands in.
+
+Also which rules the result refers to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import PurePath
+from typing import Final
+
+from structgen.frontends.grammar_source import GrammarSource, read_source
+from structgen.frontends.lark.definition import Definition, Import, Module, read_module
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar, Reference, Rules
+from structgen.grammar.nodes.description import Described
+
+__all__ = ["Library", "builtin_texts", "used_rules"]
+
+# Lark writes this one with a look-behind; its lexers, which take the shortest match, find exactly these texts.
+_REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
+
+
+class Library:
+    """The main grammar and all files that it imports from, each read once."""
+
+    def __init__(self, main: GrammarSource | Module, limits: Limits) -> None:
+        """Read the main grammar, if it is not read yet, and look up what it imports.
+
+        Raises:
+            GrammarSyntaxError: a file is no Lark grammar, or an import leads to nothing.
+            GrammarError: a file cannot be read.
+            UnsupportedFeature: a statement is not supported.
+            LimitExceeded: a file is too large or nested too deeply.
+        """
+        self._limits = limits
+        self.main = main if isinstance(main, Module) else read_module(main, limits)
+        self.modules: dict[object, Module] = {None: self.main}
+        self._changed: dict[int, Definition] = {}  # by the definition that was overridden or extended
+        self._settle()
+        self._names: dict[tuple[int, str], str] = {}
+        for alias in self.main.imports:  # a definition that is imported keeps the first name it gets
+            found = self.find(self.main, alias)
+            if found is not None:
+                self._names.setdefault((id(found.module), found.name), alias)
+        self._taken = {*self.main.definitions, *self.main.imports}
+
+    def find(self, module: Module, name: str) -> Definition | None:
+        """Return what ``name`` means in ``module``; ``None`` if it means nothing there.
+
+        Raises:
+            GrammarSyntaxError: an import leads to no file, to no definition or in a circle.
+        """
+        found = self._written(module, name)
+        return None if found is None else self._changed.get(id(found), found)
+
+    def _written(self, module: Module, name: str) -> Definition | None:
+        """Return what ``name`` means in ``module`` before any change."""
+        seen: set[tuple[int, str]] = set()
+        while name not in module.definitions:
+            wanted = module.imports.get(name)
+            if wanted is None:
+                return None
+            span = (wanted.position, wanted.position + len(name))
+            if (id(module), name) in seen:
+                raise module.source.syntax_error(span, f"{name!r} is imported in a circle")
+            seen.add((id(module), name))
+            target = self._module(module, wanted)
+            if wanted.name not in target.definitions and wanted.name not in target.imports:
+                raise module.source.syntax_error(
+                    span,
+                    f"{target.source.name} does not define {wanted.name!r}",
+                    f"it defines {_listed(list(target.definitions))}",
+                )
+            module, name = target, wanted.name
+        return module.definitions[name]
+
+    def _settle(self) -> None:
+        """Make the changes that the main grammar asks for, where all references to what it changes see them.
+
+        Raises:
+            GrammarSyntaxError: what is changed is not defined before, or is of another form.
+        """
+        for name, changes in self.main.changes.items():
+            written = self._written(self.main, name)
+            found = written and self._changed.get(id(written), written)
+            further = [] if found is None else list(found.further)
+            for made, is_extension in changes:
+                span = (made.position, made.position + len(name))
+                keyword = "%extend" if is_extension else "%override"
+                if found is None or (found.module is self.main and found.position > made.position):
+                    problem = f"{keyword} of {name!r}, which is not defined before"
+                    raise self.main.source.syntax_error(span, problem, "define it, or import it under this name")
+                if is_extension and len(found.parameters) != len(made.parameters):
+                    raise self.main.source.syntax_error(
+                        span, f"{keyword} of {name!r} with {len(made.parameters)} parameters",
+                        f"it has {len(found.parameters)}",
+                    )  # fmt: skip
+                if is_extension:
+                    further.append(made)
+                else:
+                    found, further = made, []
+            if written is not None and found is not None:
+                self._changed[id(written)] = replace(found, further=tuple(further))
+
+    def name_of(self, definition: Definition) -> str:
+        """Return the name of a definition in the whole grammar: its own, or ``file__name`` for an inner one."""
+        if definition.module is self.main:
+            return definition.name
+        key = (id(definition.module), definition.name)
+        if key not in self._names:
+            wish = name = f"{PurePath(definition.module.source.name).stem}__{definition.name}"
+            count = 1
+            while name in self._taken:
+                count += 1
+                name = f"{wish}_{count}"
+            self._taken.add(name)
+            self._names[key] = name
+        return self._names[key]
+
+    def _module(self, module: Module, wanted: Import) -> Module:
+        source = module.source
+        if wanted.is_relative and not source.is_builtin:
+            if source.folder is None:
+                raise source.syntax_error(
+                    (wanted.position, wanted.position + 1),
+                    "a relative import in a grammar without a place",
+                    "pass path=..., or load the grammar from its file",
+                )
+            path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
+            place: object = path.resolve()
+            if place not in self.modules:
+                self.modules[place] = self._imported(read_source(path, self._limits, is_imported=True))
+        else:
+            place = wanted.path
+            if place not in self.modules:
+                self.modules[place] = self._builtin(source, wanted)
+        return self.modules[place]
+
+    def _imported(self, source: GrammarSource) -> Module:
+        module = read_module(source, self._limits)
+        for made, is_extension in itertools.chain.from_iterable(module.changes.values()):
+            keyword = "%extend" if is_extension else "%override"
+            raise source.refused(
+                made.position, keyword, f"{keyword} in an imported file is not supported",
+                "write it in the file that imports both",
+            )  # fmt: skip
+        return module
+
+    def _builtin(self, source: GrammarSource, wanted: Import) -> Module:
+        name = ".".join(wanted.path)
+        texts = builtin_texts(*wanted.path)
+        if texts is None:
+            folder = _builtin_folder()
+            known = sorted(entry.name.removesuffix(".lark") for entry in folder.iterdir() if ".lark" in entry.name)
+            raise source.syntax_error(
+                (wanted.position, wanted.position + 1),
+                f"Lark has no grammar called {name!r}",
+                f"import from {_listed(known)}, or write %import .{name}.NAME for a file beside this one",
+            )
+        module, *others = (
+            read_module(GrammarSource(text, name, is_imported=True, is_builtin=True), self._limits) for text in texts
+        )
+        for other in others:
+            module.definitions |= other.definitions
+        return module
+
+
+def builtin_texts(*path: str) -> list[str] | None:
+    """The texts of a file of Lark's library, of which later ones replace definitions of earlier ones."""
+    file = _builtin_folder().joinpath(*path[:-1], f"{path[-1]}.lark")
+    if not file.is_file():
+        return None
+    texts = [file.read_text("utf-8")]
+    replaced = _REPLACED.get(".".join(path))
+    return texts if replaced is None else [*texts, replaced]
+
+
+def _builtin_folder() -> Traversable:
+    return resources.files("lark").joinpath("grammars")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
+
+
+def used_rules(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
+    """Return the rules that the body leads to, in the order in which it does."""
+    found: dict[str, Grammar] = {}
+    stack = [body]
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Reference) and node.name not in found:
+            found[node.name] = rules[node.name]
+            stack.append(rules[node.name])
+        elif isinstance(node, (Described, Rules)):
+            pass  # closed: a schema, or a nested grammar
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(reversed(node.children))
+    return list(found.items())

@@ -1,0 +1,220 @@
+"""Arguments of templates, and rules with a parameter.
+
+A parameter is a number of 64 bits: ``list::_ : "a" list::set_bit(0) %if bit_clear(0) | ""``.
+The functions and conditions are those of llguidance (``docs/parametric.md`` of that project).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.lark.definition import Definition
+from structgen.frontends.lark.syntax import Token
+from structgen.grammar.nodes import Grammar
+
+__all__ = ["Parameter", "condition_of", "expression_of"]
+
+Parameter: TypeAlias = int
+_Condition: TypeAlias = Callable[[Parameter], bool]
+
+_BITS: Final = 64
+_ALL: Final = (1 << _BITS) - 1
+_MAX_NESTING: Final = 64
+_PIECE: Final = re.compile(
+    r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)|(?P<name>[a-z_]+)|(?P<range>\[\s*(\d+)\s*:\s*(\d+)\s*\])|(?P<mark>[(),]))\s*"
+)
+_COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "eq": lambda one, other: one == other,
+    "ne": lambda one, other: one != other,
+    "lt": lambda one, other: one < other,
+    "le": lambda one, other: one <= other,
+    "gt": lambda one, other: one > other,
+    "ge": lambda one, other: one >= other,
+}
+
+
+class _ExpressionReader:
+    """Reads the pieces of one expression or condition."""
+
+    def __init__(self, source: GrammarSource, token: Token, text: str) -> None:
+        self._source = source
+        self._token = token
+        self._text = text
+        self._at = 0
+
+    def error(self, problem: str, remedy: str = "") -> Exception:
+        start = self._token.start_pos or 0
+        return self._source.syntax_error((start, start + len(self._token)), problem, remedy)
+
+    def take(self) -> re.Match[str]:
+        piece = _PIECE.match(self._text, self._at)
+        if piece is None:
+            raise self.error("the expression of a parameter is malformed", "write for instance set_bit(0)")
+        self._at = piece.end()
+        return piece
+
+    def peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def expect(self, mark: str) -> None:
+        if self.take()["mark"] != mark:
+            raise self.error(f"the expression of a parameter lacks {mark!r}")
+
+    def finish(self) -> None:
+        if self._text[self._at :].strip():
+            raise self.error("something follows the expression of a parameter")
+
+    def number(self, most: int) -> int:
+        piece = self.take()["number"]
+        if piece is None or len(piece) > 24:
+            raise self.error("a number is expected in the expression of a parameter")
+        value = int(piece, 0 if piece[:2].lower() == "0x" else 10)
+        if value > most:
+            raise self.error(f"{value} is out of range", f"numbers here are at most {most}")
+        return value
+
+    def bits(self) -> tuple[int, int]:
+        """The first bit of a range and how many it has; ``_`` is all."""
+        piece = self.take()
+        if piece["name"] == "_":
+            return 0, _BITS
+        if piece["range"] is None or len(piece["range"]) > 16:
+            raise self.error("a range of bits is expected", "write [first:end] or _")
+        first, end = int(piece[4]), int(piece[5])
+        if not first < end <= _BITS:
+            raise self.error(f"the bits {first}:{end} are no range", f"give 0 <= first < end <= {_BITS}")
+        return first, end - first
+
+
+def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | None], Parameter]:
+    """Read what stands behind ``::``: the parameter of the rule that is called, from that of the calling one.
+
+    Raises:
+        GrammarSyntaxError: it is malformed.
+    """
+    reader = _ExpressionReader(source, token, token[2:])
+    text = token[2:].strip()
+    if text[:1].isdigit():
+        value = reader.number(_ALL)
+        reader.finish()
+        return lambda _: value
+    name = reader.take()["name"] or ""
+    if name == "_":
+        reader.finish()
+        change: Callable[[int], int] = lambda own: own  # noqa: E731
+    else:
+        reader.expect("(")
+        change = _change(reader, name)
+        reader.expect(")")
+        reader.finish()
+
+    def evaluated(own: Parameter | None) -> Parameter:
+        if own is None:
+            raise reader.error("the rule around it has no parameter", "write ::_ behind the name of that rule")
+        return change(own)
+
+    return evaluated
+
+
+def _change(reader: _ExpressionReader, name: str) -> Callable[[int], int]:
+    match name:
+        case "set_bit":
+            bit = 1 << reader.number(_BITS - 1)
+            return lambda own: own | bit
+        case "clear_bit":
+            bit = 1 << reader.number(_BITS - 1)
+            return lambda own: own & ~bit
+        case "bit_and":
+            value = reader.number(_ALL)
+            return lambda own: own & value
+        case "bit_or":
+            value = reader.number(_ALL)
+            return lambda own: own | value
+        case "incr" | "decr":
+            first, count = reader.bits()
+            full = ((1 << count) - 1) << first
+            end, step = (full, 1 << first) if name == "incr" else (0, -(1 << first))
+            return lambda own: own if own & full == end else own + step
+    raise reader.error(
+        f"there is no function {name!r} of a parameter", "there are set_bit, clear_bit, bit_and, bit_or, incr and decr"
+    )
+
+
+def condition_of(source: GrammarSource, token: Token) -> _Condition:
+    """Read the condition of ``%if``.
+
+    Raises:
+        GrammarSyntaxError: it is malformed, or nested too deeply.
+    """
+    reader = _ExpressionReader(source, token, str(token))
+    condition = _condition(reader, 0)
+    reader.finish()
+    return condition
+
+
+def _condition(reader: _ExpressionReader, depth: int) -> _Condition:
+    if depth > _MAX_NESTING:
+        raise reader.error(f"the condition is nested more than {_MAX_NESTING} deep", "write it with fewer parentheses")
+    name = reader.take()["name"] or ""
+    if name == "true":
+        if reader.peek() == "(":
+            reader.expect("(")
+            reader.expect(")")
+        return lambda _: True
+    reader.expect("(")
+    condition = _call(reader, name, depth)
+    reader.expect(")")
+    return condition
+
+
+def _call(reader: _ExpressionReader, name: str, depth: int) -> _Condition:
+    if name in {"and", "or"}:
+        first = _condition(reader, depth + 1)
+        reader.expect(",")
+        second = _condition(reader, depth + 1)
+        if name == "and":
+            return lambda own: first(own) and second(own)
+        return lambda own: first(own) or second(own)
+    if name == "not":
+        inner = _condition(reader, depth + 1)
+        return lambda own: not inner(own)
+    if name in {"bit_clear", "bit_set"}:
+        bit, wanted = reader.number(_BITS - 1), name == "bit_set"
+        return lambda own: bool(own >> bit & 1) == wanted
+    kind = name.removeprefix("bit_count_")
+    if name not in {"is_ones", "is_zeros"} and kind not in _COMPARISONS:
+        raise reader.error(f"there is no condition {name!r}", "there are for instance bit_set, lt, is_ones, and, not")
+    start, count = reader.bits()
+    full = (1 << count) - 1
+    if name in {"is_ones", "is_zeros"}:
+        end = full if name == "is_ones" else 0
+        return lambda own: own >> start & full == end
+    reader.expect(",")
+    value, compare = reader.number(_ALL), _COMPARISONS[kind]
+    if kind != name:
+        return lambda own: compare((own >> start & full).bit_count(), value)
+    return lambda own: compare(own >> start & full, value)
+
+
+class RuleArgument(NamedTuple):
+    """A term, and what it is called as the argument of a template (``""`` for what cannot be one).
+
+    A template without arguments may be the argument of another one, and nothing else; it has no term.
+    """
+
+    term: Grammar
+    name: str = ""
+    template: Definition | None = None
+    token: Token | None = None
+
+
+class RuleInstance(NamedTuple):
+    """A rule, or a template with its arguments."""
+
+    definition: Definition
+    arguments: Mapping[str, RuleArgument]
+    depth: int
+    parameter: int | None = None

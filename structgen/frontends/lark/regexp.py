@@ -1,0 +1,335 @@
+r"""Strings and regexps of a Lark grammar, as patterns of characters.
+
+A regexp may say which character must not come next: ``/if\b/``, ``/0|[1-9][0-9]*(?![\w.])/``, and names that are no
+keyword, ``/(?!(?:if|else)\b)[a-z]\w*\b/``.  A boundary at its end says of the input after its terminal that it does not
+begin with a word character, where all strings of the regexp end with one.  A look-ahead at its end says the same of any
+character.  A look-ahead at its start, for words that end at a boundary too, sees nothing beyond that boundary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import lark
+from lark.load_grammar import eval_escaping
+
+from structgen.errors import GrammarSyntaxError, UnsupportedFeature
+from structgen.frontends.disjointness import are_disjoint
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.indentation.marks import NotBefore
+from structgen.frontends.indentation.word_start import nonempty, word_characters
+from structgen.frontends.lark.lazy import Pattern, split_at_lazy
+from structgen.frontends.lark.syntax import Token
+from structgen.frontends.regex.code_point import complement
+from structgen.frontends.regex.dialect import DIALECTS, Dialect
+from structgen.frontends.regex.group import flags_of
+from structgen.frontends.regex.parser import parse
+from structgen.grammar.algebra import joined, with_children
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Capture,
+    CharClass,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    choice,
+    literal,
+    postorder,
+)
+
+__all__ = ["Guarded", "guarded", "guarded_text", "pattern_of", "range_of"]
+
+Span: TypeAlias = tuple[int, int]
+
+_BOUNDARY: Final = r"\b"
+# A class that is not closed, an error elsewhere, is one piece too: to look for its end again and again is quadratic.
+_PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|.", re.DOTALL)
+_ANY: Final = Repeat(ANY_CHAR)
+
+
+class Guarded(NamedTuple):
+    r"""The spans of a regexp ``(?!A\b)P(?!C)``, or with ``\b`` in place of ``(?!C)``.
+
+    Attributes:
+        excluded: of ``A``; ``None``: there is no look-ahead at the start.
+        body: of ``P``.
+        guard: of ``C``; ``None``: there is a boundary.
+    """
+
+    excluded: Span | None
+    body: Span
+    guard: Span | None
+
+
+def guarded(text: str) -> Guarded | None:
+    """Take a regexp apart; ``None``: it has another form."""
+    if text.endswith(_BOUNDARY):
+        guard, end = None, len(text) - len(_BOUNDARY)
+    else:
+        end = _last_group(text)
+        if not text.startswith("(?!", end):
+            return None
+        guard = (end + 3, len(text) - 1)
+    start, excluded = 0, None
+    if text.startswith("(?!") and end:
+        start = _first_group(text)
+        if guard is not None or not text[:start].endswith(_BOUNDARY + ")") or not _is_one(text, 3, start - 3):
+            return None
+        excluded = (3, start - 3)
+    return Guarded(excluded, (start, end), guard) if start < end and _is_one(text, start, end) else None
+
+
+def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None) -> tuple[Grammar, NotBefore] | None:
+    r"""Return the texts of a regexp, and what may not come next; ``None`` where that is not certain.
+
+    Args:
+        term: the texts of ``P``.
+        excluded: the texts of ``A``.
+        guard: the text of ``C``, one character; ``None``: a boundary.
+    """
+    if nonempty(term) is not term:
+        return None  # what would come next would be that of the terminal before, too
+    if guard is not None:
+        if isinstance(guard, Literal) and len(guard.data.decode()) == 1:
+            guard = CharClass([(ord(guard.data.decode()),) * 2])
+        return (term, NotBefore(guard)) if isinstance(guard, CharClass) else None
+    others = CharClass(complement(word_characters().ranges))
+    if not are_disjoint(term, joined([_ANY, others])):
+        return None
+    if excluded is not None:
+        if not are_disjoint(excluded, joined([_ANY, others, _ANY])):
+            return None
+        words = excluded
+        if not are_disjoint(term, joined([_ANY, others, _ANY])):
+            words = joined([excluded, choice(EPSILON, joined([others, _ANY]))])
+        term = Intersection((term, Complement(words)))
+    return term, NotBefore(word_characters())
+
+
+def _first_group(text: str) -> int:
+    """Where the group that a regexp begins with ends."""
+    depth = 0
+    for position, piece in _pieces(text, 0):
+        depth += (piece == "(") - (piece == ")")
+        if depth == 0:
+            return position + 1
+    return len(text)
+
+
+def _last_group(text: str) -> int:
+    """Where the group that a regexp ends with begins; the end of the regexp if there is none."""
+    if not text.endswith(")"):
+        return len(text)
+    depth, start, end = 0, len(text), 0
+    for position, piece in _pieces(text, 0):
+        if piece == "(" and depth == 0:
+            start = position
+        depth += (piece == "(") - (piece == ")")
+        if piece == ")" and depth == 0:
+            end = position + 1
+    return start if end == len(text) else len(text)
+
+
+def _is_one(text: str, start: int, end: int) -> bool:
+    """Whether a boundary at ``end`` belongs to all of the span: no bar stands outside of groups, nor half an escape."""
+    depth, last = 0, start
+    for position, piece in _pieces(text, start):
+        if position >= end:
+            break
+        depth += (piece == "(") - (piece == ")")
+        if piece == "|" and depth == 0:
+            return False
+        last = position + len(piece)
+    return last == end
+
+
+def _pieces(text: str, start: int) -> Iterator[tuple[int, str]]:
+    for match in _PIECE.finditer(text, start):
+        yield match.start(), match[0]
+
+
+_unescaped: Callable[[str], str] = eval_escaping  # Lark's own, for its escapes have rules of their own
+_PYTHON: Final = DIALECTS["python"]
+_RUST: Final = DIALECTS["rust"]
+_META: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
+_JSON_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/bfnrt])|(.)|$)", re.DOTALL)
+_SLASH: Final = re.compile(r"\\(.)", re.DOTALL)
+_SHORT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """A string or regexp token in its file, for errors."""
+
+    source: GrammarSource
+    token: Token
+
+    @property
+    def start(self) -> int:
+        """Offset of the token."""
+        return self.token.start_pos or 0
+
+    def error(self, problem: str, remedy: str = "") -> GrammarSyntaxError:
+        """Make the error for the whole token."""
+        return self.source.syntax_error((self.start, self.start + len(self.token)), problem, remedy)
+
+    def json_text(self, body: str, *, is_string: bool) -> str:
+        """Return ``body`` as llguidance reads it: a string with the escapes of JSON, a regexp as it stands."""
+        if not is_string:
+            return _SLASH.sub(lambda match: "/" if match[1] == "/" else match[0], body)
+
+        def read(match: re.Match[str]) -> str:
+            if match[1] or match[2]:
+                return chr(int(match[1] or match[2], 16))
+            if match[3]:
+                return _SHORT.get(match[3], match[3])
+            raise self.error(f"a malformed escape {match[0]!r} in a string", "write a backslash as \\\\")
+
+        return _JSON_ESCAPE.sub(read, body).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+    def text(self, body: str) -> str:
+        """Return ``body`` with Lark's escapes read."""
+        try:
+            return _unescaped(body)
+        except (lark.exceptions.GrammarError, SyntaxError, ValueError, NameError):
+            # NameError: Lark's function names a variable that it has not set yet when it reports an error.
+            raise self.error(
+                "a malformed escape, a NUL or a lone surrogate in a string or regexp",
+                "write a backslash as \\\\, and other characters as \\x00 or \\u0000",
+            ) from None
+
+
+def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: bool = False) -> Pattern:
+    """Return the texts of a string or regexp.
+
+    Args:
+        source: the file.
+        token: the string or regexp.
+        limits: bounds on its size.
+        is_rust: read it as llguidance does: the string as JSON spells it, the regexp in the syntax of Rust's crate.
+
+    Raises:
+        GrammarSyntaxError: its escapes or the regexp are malformed.
+        UnsupportedFeature: the regexp needs what a finite automaton cannot do, or looks beyond its own text.
+        LimitExceeded: it is too large.
+    """
+    spelling = _Spelling(source, token)
+    end = token.rindex('"' if token.type == "STRING" else "/")
+    body, flags = token[1:end], token[end + 1 :]
+    dialect = _RUST if is_rust else _PYTHON
+    text = spelling.json_text(body, is_string=token.type == "STRING") if is_rust else spelling.text(body)
+    if token.type == "STRING":
+        text = text if is_rust else text.replace("\\\\", "\\")
+        if flags:
+            escaped = _META.sub(r"\\\g<0>", text)
+            return (_plain(_Regexp(spelling, escaped, flags, limits, is_raw=False, dialect=dialect), 0, None),)
+        try:
+            return (literal(text),)
+        except ValueError as error:
+            raise spelling.error(str(error)) from None
+    if "\n" in body and "x" not in flags:
+        raise spelling.error("a regexp goes over several lines", "use the flag x, or write \\n")
+    if "l" in flags:
+        raise source.refused(spelling.start, "flag l", "flag l of a regexp depends on the locale", "use the flag i")
+    leading = re.match(r"\(\?([imsux]+)\)", text)
+    if leading is not None:
+        text, flags = text[leading.end() :], flags + leading[1]
+    is_raw = leading is None and text == body
+    regexp = _Regexp(spelling, text, "".join(sorted(set(flags))), limits, is_raw=is_raw, dialect=dialect)
+    form = None if is_rust else guarded(text)
+    if form is not None:
+        excluded, guard = (span and _plain(regexp, *span) for span in (form.excluded, form.guard))
+        pattern = guarded_text(_plain(regexp, *form.body), excluded, guard)
+        if pattern is not None:
+            return pattern
+    if re.search(r"[*+?}]\?", text):
+        return split_at_lazy(
+            text,
+            verbose="x" in regexp.flags,
+            plain=lambda start, end: _plain(regexp, start, end),
+            refuse=lambda position, reason: source.refused(
+                regexp.span(position, position)[0],
+                "lazy repetition",
+                f"a lazy repetition cannot be compiled here: {reason}",
+                'say which characters may repeat, as in [^"]*',
+            ),
+        )
+    return (_plain(regexp, 0, None),)
+
+
+def range_of(source: GrammarSource, first: Token, last: Token) -> Grammar:
+    """Return the characters of a range ``"a".."z"``.
+
+    Raises:
+        GrammarSyntaxError: an end is not a single character, or they are in the wrong order.
+    """
+    codes = []
+    for token in (first, last):
+        spelling = _Spelling(source, token)
+        text = spelling.text(token[1:-1]).replace("\\\\", "\\") if token.endswith('"') else ""
+        if len(text) != 1:
+            raise spelling.error("the end of a range is not a single character")
+        codes.append(ord(text))
+    if codes[0] > codes[1]:
+        raise _Spelling(source, last).error("the range is in the wrong order", "swap its ends")
+    return CharClass([(codes[0], codes[1])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Regexp:
+    """A regexp whose escapes are read; ``is_raw`` if its characters are those of the file."""
+
+    spelling: _Spelling
+    text: str
+    flags: str
+    limits: Limits
+    is_raw: bool
+    dialect: Dialect
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where characters of the regexp stand in the file, as well as that is known."""
+        first = self.spelling.start
+        if self.is_raw:
+            return first + 1 + start, first + 1 + end
+        return first, first + len(self.spelling.token)
+
+
+def _plain(regexp: _Regexp, start: int, end: int | None) -> Grammar:
+    """Return the language of a part of the regexp."""
+    source = regexp.spelling.source
+    try:
+        node, _ = parse(regexp.text[start:end], regexp.dialect, flags_of(regexp.flags, regexp.dialect), regexp.limits)
+    except GrammarSyntaxError as error:
+        span = regexp.span(start + error.span[0], start + error.span[1])
+        raise source.syntax_error(span, f"regexp: {error.problem}", error.remedy) from None
+    except UnsupportedFeature as error:
+        offset = re.search(r"\d+", error.where)  # "character 7", of the part that was read
+        position = regexp.span(start + int(offset[0] if offset else 0), 0)[0]
+        problem = f"{error.feature} in a regexp is not supported"
+        raise source.refused(position, error.feature, problem, error.remedy.partition("\n")[0]) from None
+    if isinstance(node, Grammar):
+        return _without_captures(node)
+    raise source.refused(
+        regexp.spelling.start,
+        "assertion",
+        "an assertion in a regexp (look-ahead, boundary or anchor) looks at the text beside its terminal",
+        "say in the rules what may come next, or leave the assertion out",
+    )
+
+
+def _without_captures(term: Grammar) -> Grammar:
+    """Return ``term`` with its named groups as plain groups, which is all that they are to Lark."""
+    made: dict[int, Grammar] = {}
+    for node in postorder(term):
+        if isinstance(node, Capture):
+            made[id(node)] = made[id(node.item)]
+        else:
+            made[id(node)] = with_children(node, [made[id(child)] for child in node.children])
+    return made[id(term)]

@@ -1,0 +1,418 @@
+"""Rules: expressions in which ignored text may stand after every terminal, and templates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, cast
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.indentation.marks import GAP, Indentation, NotBefore
+from structgen.frontends.lark.attribute import Attributes, before_stop, shortest, with_suffix
+from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of, span_of
+from structgen.frontends.lark.embedded import part_of_text, schema_of, special_of
+from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.parameter import RuleArgument, RuleInstance, condition_of, expression_of
+from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
+from structgen.frontends.lark.terminal import Terminals, bracket_marks, is_regular, line_marks
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.nodes import EMPTY, EPSILON, Grammar, Literal, Reference, Repeat, Rules, postorder
+
+__all__ = ["RuleBuilder"]
+
+_STRUCTURED: Final = frozenset({"SPECIAL", "GRAMMAR", "JSON", "STRUCTURED"})
+_SINGLE: Final = frozenset({"expansion", "expansions"})
+"""What is nothing but its only part."""
+_LEXEME_COST: Final = 10
+_MAX_NESTED_GRAMMARS: Final = 16
+"""Grammars nested in each other; building one inside another recurses."""
+
+# An instance of a template counts as this many nodes: ever new instances should meet the limit in good time.
+_INSTANCE_COST: Final = 100
+
+
+class RuleBuilder:
+    """Makes the expressions of all rules that others refer to.
+
+    Attributes:
+        rules: terms by the name of the rule or terminal.
+        ignored: one piece of ignored text, if there is any.
+        definitions: what they are made from.
+        is_marked: whether the terms hold marks.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        budget: NodeBudget,
+        *,
+        is_marked: bool = False,
+        indentation: Indentation | None = None,
+        grammars: Mapping[str, Grammar] | None = None,
+    ) -> None:
+        """Make a builder.
+
+        Args:
+            library: the grammar files.
+            budget: counts the nodes.
+            is_marked: leave marks (``structgen.frontends.indentation.marks``) where text is ignored.
+            indentation: leave marks for lines and blocks too.
+            grammars: what ``@name`` stands for.
+        """
+        self.rules: dict[str, Grammar] = {}
+        self.ignored: Grammar | None = None
+        self.definitions: dict[str, Definition] = {}
+        self.is_marked = is_marked
+        self._marks = line_marks(library, indentation)
+        self._brackets = {} if indentation is None else bracket_marks(indentation)
+        self._library = library
+        self._budget = budget
+        self._terminals = Terminals(library, budget)
+        self._grammars = grammars or {}
+        self._waiting: deque[tuple[str, RuleInstance]] = deque()
+        self._known: dict[str, RuleArgument] = {}
+        self._depth = 0  # of nested grammars
+        # By the id of what they are made of, which is held with them.
+        self._made: dict[int, tuple[object, Grammar]] = {}
+        self._conditions: dict[int, tuple[Node, Callable[[int], bool]]] = {}
+        self._expressions: dict[int, tuple[Token, Callable[[int | None], int]]] = {}
+        self._spelled: dict[str, RuleArgument] = {}
+        self._after = self._ignored()
+        if is_marked:
+            self._after = GAP
+        options = library.main.options
+        has_begun = options is not None and not options.get("allow_initial_skip")
+        self._before = EPSILON if has_begun else self._after
+
+    def build(self, start: Definition) -> Grammar:
+        """Return the body of the grammar: ``start`` with ignored text before it.
+
+        Raises:
+            GrammarSyntaxError: a name is not defined or does not fit its place, or a part is malformed.
+            UnsupportedFeature: a construct is refused by name.
+            LimitExceeded: the grammar has too many nodes, or templates are nested too deeply.
+        """
+        body = self._reference(start, {}, 0).term
+        main = self._library.main
+        for name in main.definitions:  # errors in unused definitions are errors too
+            definition = self._library.find(main, name)
+            if definition is not None and not definition.parameters and not definition.has_parameter:
+                self._reference(definition, {}, 0)
+        while self._waiting:
+            name, use = self._waiting.popleft()
+            self.definitions[name] = use.definition
+            if use.definition.is_terminal:
+                self.rules[name] = self._terminals.term(use.definition)
+            else:
+                self.rules[name] = self._body(use)
+        return joined([self._before, body])
+
+    @property
+    def has_guards(self) -> bool:
+        """Whether a terminal says which character may not come next, so that marks are needed."""
+        return self._terminals.has_guards
+
+    def terminal(self, definition: Definition) -> Grammar:
+        """Return the texts of a terminal; raises as ``build`` does."""
+        return self._terminals.term(definition)
+
+    def _ignored(self) -> Grammar:
+        main = self._library.main
+        if not main.ignored:
+            return EPSILON
+        term = self.ignored = either(self._terminals.expression(main, tree) for tree in main.ignored)
+        if main.options is not None and main.options.get("ignore_once"):
+            return Repeat(term, 0, 1)
+        if isinstance(term, Repeat) and term.min <= 1 and term.max is None:
+            term = term.item  # (x+)* is x*
+        return Repeat(term, 0, None)
+
+    def _body(self, use: RuleInstance) -> Grammar:
+        """Return what a rule has, that which extends it too."""
+        definition = use.definition
+        terms = [self._alternatives(use)]
+        for further in definition.further:
+            arguments = dict(zip(further.parameters, use.arguments.values(), strict=True))
+            terms.append(self._alternatives(use._replace(definition=further, arguments=arguments)))
+        return terms[0] if len(terms) == 1 else either(terms)
+
+    def _alternatives(self, use: RuleInstance) -> Grammar:
+        definition = use.definition
+        attributes = definition.attributes
+        is_dropped = None
+        if definition.has_parameter:
+            conditions = partial(self._is_dropped, use)
+            is_dropped = conditions
+        if attributes is None or not (
+            attributes.needs_terminal or (attributes.prefers_terminal and is_regular(definition.tree))
+        ):
+            value = fold(definition.tree, partial(self._leaf, use), partial(self._node, use), is_dropped)
+            term = self._plain(use, value)
+            return term if attributes is None else attributes.around(term)
+        body = self._terminals.expression(definition.module, definition.tree)
+        return joined([self._lexeme(definition.module, attributes, body), self._after])
+
+    def _lexeme(self, module: Module, attributes: Attributes, body: Grammar) -> Grammar:
+        """Return the text of a rule that is one terminal."""
+        if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
+            first = next(iter(attributes.places.values()))
+            raise module.source.refused(
+                first.start_pos or 0, str(first), "the rule looks at the text behind it (\\b)",
+                "leave the boundary out, or the attribute",
+            )  # fmt: skip
+        self._budget.charge(_LEXEME_COST, module.source.subject)
+        if attributes.is_lazy:
+            return attributes.around(shortest(body))
+        if attributes.suffix is not None:
+            suffix = self._terminals.value(module, attributes.suffix)
+            return attributes.bounded(with_suffix(body, suffix, attributes.capture, attributes.stop_capture))
+        if attributes.stop is not None:
+            text = before_stop(body, self._terminals.value(module, attributes.stop))
+            if text is None:
+                raise module.source.refused(
+                    attributes.places["stop"].start_pos or 0, "stop",
+                    "a stop that has many texts of several lengths cannot be left out of the output exactly",
+                    "write suffix= in place of stop=, which leaves it in; or give one text or a class of characters",
+                )  # fmt: skip
+            return attributes.around(text)
+        return attributes.around(body)
+
+    def _is_dropped(self, use: RuleInstance, tree: Node) -> bool:
+        """Whether a condition does not hold of the parameter, so that nothing of its alternative is needed."""
+        if tree.data != "conditional":
+            return False
+        key = id(tree)
+        if key not in self._conditions:
+            token = tree.children[1]
+            self._conditions[key] = tree, condition_of(use.definition.module.source, cast("Token", token))
+        return not self._conditions[key][1](use.parameter or 0)
+
+    def _plain(self, use: RuleInstance, value: RuleArgument) -> Grammar:
+        """Return the term of a value that is no template.
+
+        Raises:
+            GrammarSyntaxError: it is one.
+        """
+        if value.template is not None and value.token is not None:
+            raise use.definition.module.source.syntax_error(
+                span_of(value.token),
+                f"template {str(value.token)!r} is used without arguments",
+                f"it takes {len(value.template.parameters)}: {value.token}{{...}}",
+            )
+        return value.term
+
+    def _reference(
+        self, definition: Definition, arguments: Mapping[str, RuleArgument], depth: int, parameter: int | None = None
+    ) -> RuleArgument:
+        name = self._library.name_of(definition)
+        if parameter is not None:
+            name += f"::{parameter}"
+        if arguments:
+            name += f"{{{','.join(value.name for value in arguments.values())}}}"
+        if name not in self._known:
+            if arguments or parameter is not None:
+                self._budget.charge(_INSTANCE_COST + len(name), definition.module.source.subject)
+            self._waiting.append((name, RuleInstance(definition, arguments, depth, parameter)))
+            self._known[name] = RuleArgument(self._referred(name, definition), name)
+        return self._known[name]
+
+    def _referred(self, name: str, definition: Definition) -> Grammar:
+        if not definition.is_terminal:
+            return Reference(name)
+        if name in self._marks:
+            return self._marks[name]
+        text = self._terminals.term(definition) if self._brackets else EPSILON
+        return self._followed(Reference(name), text)
+
+    def _followed(self, term: Grammar, text: Grammar) -> Grammar:
+        """Return a terminal, what it says of brackets, and the ignored text behind it."""
+        mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
+        return joined([term, mark, self._after])
+
+    def _leaf(self, use: RuleInstance, token: Token) -> RuleArgument:
+        module = use.definition.module
+        self._budget.charge(2, module.source.subject)
+        if token.type in {"STRING", "REGEXP"}:
+            key = str(token) if module.options is None else f"%{token}"  # which is read in another way
+            if key not in self._spelled:
+                term = self._terminals.spelled(module, token)
+                self._spelled[key] = RuleArgument(self._followed(term, term), str(token))
+            return self._spelled[key]
+        if token in use.arguments:
+            return use.arguments[token]
+        if token in module.declared and token in self._marks:
+            return RuleArgument(self._marks[token], str(token))
+        if token.type in _STRUCTURED:
+            return RuleArgument(self._followed(self._structured(module, token), EPSILON), str(token))
+        found = self._find(module, token)
+        if found.parameters:
+            return RuleArgument(EMPTY, self._library.name_of(found), found, token)
+        if found.has_parameter:
+            raise module.source.syntax_error(
+                span_of(token), f"rule {str(token)!r} is used without its parameter", f"write {token}::0, or {token}::_"
+            )
+        return self._reference(found, {}, 0)
+
+    def _structured(self, module: Module, token: Token) -> Grammar:
+        source = module.source
+        key = id(token)
+        if key in self._made:
+            return self._made[key][1]
+        match token.type:
+            case "SPECIAL":
+                term = special_of(source, token)
+            case "STRUCTURED":
+                term = part_of_text(source, token)
+            case "JSON":
+                term = schema_of(source, token, self._budget.limits)
+            case _:
+                name = str(token)[1:]
+                if name not in self._grammars:
+                    known = ", ".join(map(repr, self._grammars)) or "none"
+                    raise source.syntax_error(
+                        span_of(token),
+                        f"there is no grammar called {name!r}",
+                        f"pass grammars={{{name!r}: ...}}; given: {known}",
+                    )
+                term = self._grammars[name]
+        self._made[key] = token, term
+        return term
+
+    def _nested(self, module: Module, tree: Node) -> Grammar:
+        key = id(tree)
+        if key not in self._made:
+            keyword = cast("Token", tree.children[0])
+            start = keyword.start_pos or 0
+            if self._depth >= _MAX_NESTED_GRAMMARS:
+                raise LimitExceeded(
+                    module.source.subject_at(start), limit="nested grammars", maximum=_MAX_NESTED_GRAMMARS,
+                    remedy="write the inner grammars as rules of one",
+                )  # fmt: skip
+            inner = module_of(module.source, tree.children[1:])
+            library = Library(inner, self._budget.limits)
+            builder = RuleBuilder(library, self._budget, grammars=self._grammars)
+            builder._depth = self._depth + 1
+            definition = library.find(inner, "start")
+            if definition is None or definition.is_terminal or definition.parameters:
+                raise module.source.syntax_error(
+                    span_of(keyword), "the nested grammar has no rule 'start'", "define it: start: ..."
+                )
+            body = builder.build(definition)
+            if builder.has_guards:
+                raise module.source.refused(
+                    start, "nested grammar", "a nested grammar cannot look at the end of a word (\\b)",
+                    "write it as rules of the outer grammar",
+                )  # fmt: skip
+            if start not in module.nested:
+                module.nested.add(start)
+                module.entries.extend(inner.entries)
+            self._made[key] = tree, Rules(used_rules(builder.rules, body), body)
+        return self._made[key][1]
+
+    def _find(self, module: Module, token: Token) -> Definition:
+        found = self._library.find(module, token)
+        if found is None and token in module.declared:
+            raise module.source.refused(
+                token.start_pos or 0, "%declare", f"declared terminal {str(token)!r} has no texts",
+                "define it; or if it begins or ends a block, pass indentation=Indentation(...) with its name",
+            )  # fmt: skip
+        if found is None:
+            kind = "terminal" if token.type == "TERMINAL" else "rule"
+            raise module.source.syntax_error(
+                span_of(token), f"{kind} {str(token)!r} is not defined", f"define it ({token}: ...) or import it"
+            )
+        return found
+
+    def _node(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
+        module = use.definition.module
+        self._budget.charge(1 + len(parts), module.source.subject)
+        if tree.data != "template" and (len(parts) > 1 or tree.data not in _SINGLE):
+            for part in parts:
+                self._plain(use, part)
+        match tree.data:
+            case "expansion":
+                return parts[0] if len(parts) == 1 else RuleArgument(joined(part.term for part in parts))
+            case "expansions":
+                return parts[0] if len(parts) == 1 else RuleArgument(either(part.term for part in parts))
+            case "alias":
+                return parts[0]
+            case "maybe":
+                return RuleArgument(Repeat(parts[0].term, 0, 1))
+            case "repeat" | "times" | "counted":
+                return RuleArgument(Repeat(parts[0].term, *bounds_of(module, tree)))
+            case "range":
+                term = self._terminals.range(module, tree)
+                return RuleArgument(joined([term, self._after]), "..".join(map(str, tree.children)))
+            case "template":
+                return self._instance(use, tree, parts)
+            case _:
+                return self._dialect_node(use, tree, parts)
+
+    def _dialect_node(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
+        """What llguidance has beside Lark."""
+        module = use.definition.module
+        match tree.data:
+            case "conditional":
+                if not use.definition.has_parameter:
+                    raise module.source.syntax_error(
+                        span_of(cast("Token", tree.children[1])), "a condition in a rule without a parameter",
+                        f"write ::_ behind the name of rule {use.definition.name!r}",
+                    )  # fmt: skip
+                return parts[0] if parts else RuleArgument(EMPTY)
+            case "parametrised":
+                return self._with_parameter(use, tree)
+            case "nested":
+                return RuleArgument(self._followed(self._nested(module, tree), EPSILON))
+            case "negation":
+                return RuleArgument(self._followed(self._terminals.expression(module, tree), EPSILON))
+            case _:  # a conjunction
+                token = next(tokens_of(tree), None)
+                raise module.source.syntax_error(
+                    (0, 1) if token is None else span_of(token), "'&' stands in a rule, which need not be regular",
+                    "write what it joins as a terminal, in upper case",
+                )  # fmt: skip
+
+    def _with_parameter(self, use: RuleInstance, tree: Node) -> RuleArgument:
+        """Return the rule with the number that ``::`` gives it."""
+        module = use.definition.module
+        name, token = (cast("Token", child) for child in tree.children)
+        definition = self._find(module, name)
+        if not definition.has_parameter:
+            raise module.source.syntax_error(
+                span_of(name), f"rule {str(name)!r} has no parameter", f"write {name}::_ : ... where it is defined"
+            )
+        key = id(token)
+        if key not in self._expressions:
+            self._expressions[key] = token, expression_of(module.source, token)
+        value = self._expressions[key][1](use.parameter)
+        return self._reference(definition, {}, 0, value)
+
+    def _instance(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
+        module = use.definition.module
+        token = tree.children[0]
+        if not isinstance(token, Token):
+            raise TypeError("the name of a template is no token")
+        if token in use.arguments:
+            given = use.arguments[token]
+            if given.template is None:
+                raise module.source.syntax_error(
+                    span_of(token), f"parameter {str(token)!r} is used as a template, but {given.name} is none",
+                    "pass the name of a template",
+                )  # fmt: skip
+            definition = given.template
+        else:
+            definition = self._find(module, token)
+        if len(definition.parameters) != len(parts):
+            raise module.source.syntax_error(
+                span_of(token), f"{str(token)!r} takes {len(definition.parameters)} arguments, given {len(parts)}"
+            )
+        limits = self._budget.limits
+        if use.depth >= limits.nesting:
+            raise LimitExceeded(
+                module.source.subject_at(token.start_pos or 0),
+                limit="nesting",
+                maximum=limits.nesting,
+                evidence=f"template {str(token)!r} uses itself with ever new arguments",
+            )
+        return self._reference(definition, dict(zip(definition.parameters, parts, strict=True)), use.depth + 1)

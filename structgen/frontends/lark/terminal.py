@@ -1,0 +1,234 @@
+"""Terminals: regular expressions inside which nothing is ignored.
+
+Also which of them leave marks for lines and brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from lark import Tree
+
+from structgen.frontends.indentation.marks import CLOSE, DEDENT, INDENT, NEWLINE, OPEN, Indentation, NotBefore
+from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, span_of
+from structgen.frontends.lark.embedded import part_of_text
+from structgen.frontends.lark.lazy import Pattern, branches, closed, first_lazy, is_plain, plain
+from structgen.frontends.lark.library import Library
+from structgen.frontends.lark.regexp import pattern_of, range_of
+from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
+from structgen.grammar.nodes import Complement, Grammar, Intersection, Repeat, postorder
+
+__all__ = ["Terminals", "is_regular"]
+
+_NO_TERMINAL: Final = {
+    "SPECIAL": "a token",
+    "GRAMMAR": "another grammar",
+    "JSON": "a JSON schema",
+    "template": "a template",
+    "parametrised": "a rule with a parameter",
+    "nested": "a grammar",
+    "conditional": "a condition",
+    "alias": "an alias",
+}
+_NO_LEAF: Final = frozenset({"RULE", "SPECIAL", "GRAMMAR", "JSON"})
+_NO_TREE: Final = frozenset({"template", "parametrised", "nested", "conditional"})
+
+
+class Terminals:
+    """Makes terms of terminals, each once.
+
+    Attributes:
+        has_guards: whether one of those that were made says which character may not come next.
+    """
+
+    def __init__(self, library: Library, budget: NodeBudget) -> None:
+        self._library = library
+        self._budget = budget
+        self._patterns: dict[int, Pattern] = {}
+        self._terms: dict[int, Grammar] = {}
+        self.has_guards = False
+
+    def term(self, definition: Definition) -> Grammar:
+        """Return the texts of a terminal.
+
+        Raises:
+            GrammarSyntaxError: it refers to a rule, to itself or to nothing, or a part of it is malformed.
+            UnsupportedFeature: a regexp cannot be compiled.
+            LimitExceeded: the grammar has too many nodes.
+        """
+        key = id(definition)
+        if key not in self._terms:
+            self._solve(definition)
+            self._terms[key] = closed(self._patterns[key])
+        return self._terms[key]
+
+    def spelled(self, module: Module, token: Token) -> Grammar:
+        """Return the texts of a string or regexp that a rule holds; raises as ``term`` does."""
+        return closed(self._leaf(module, token))
+
+    def range(self, module: Module, tree: Node) -> Grammar:
+        """Return the characters of ``"a".."z"``; raises as ``term`` does."""
+        first, last = (token for token in tree.children if isinstance(token, Token))
+        return range_of(module.source, first, last)
+
+    def value(self, module: Module, part: Node | Token) -> Grammar:
+        """Return the texts of a single string, regexp, terminal or range; raises as ``term`` does."""
+        if not isinstance(part, Token):
+            return self.expression(module, part)
+        found = self._library.find(module, part) if part.type == "TERMINAL" else None
+        return self.spelled(module, part) if found is None else self.term(found)
+
+    def expression(self, module: Module, tree: Node) -> Grammar:
+        """Return the texts of an expression over terminals; raises as ``term`` does."""
+        for token in _terminals_in(tree):
+            found = self._library.find(module, token)
+            if found is not None:
+                self._solve(found)
+        return closed(fold(tree, partial(self._leaf, module), partial(self._node, module)))
+
+    def _solve(self, root: Definition) -> None:
+        """Make the pattern of a terminal after those that it refers to."""
+        is_open: dict[int, bool] = {}
+        stack = [root]
+        while stack:
+            definition = stack[-1]
+            key = id(definition)
+            if key in self._patterns:
+                stack.pop()
+            elif key in is_open:
+                parts = [
+                    fold(part.tree, partial(self._leaf, part.module), partial(self._node, part.module))
+                    for part in (definition, *definition.further)
+                ]
+                self._patterns[key] = parts[0] if len(parts) == 1 else branches(parts)
+                is_open[key] = False
+            else:
+                is_open[key] = True
+                used = [
+                    (part, token) for part in (definition, *definition.further) for token in _terminals_in(part.tree)
+                ]
+                for part, token in used:
+                    found = self._library.find(part.module, token)
+                    if found is not None and id(found) not in self._patterns:
+                        if is_open.get(id(found)):
+                            raise part.module.source.syntax_error(
+                                span_of(token),
+                                f"terminal {found.name!r} is recursive",
+                                "only rules may be recursive: write it in lower case",
+                            )
+                        stack.append(found)
+
+    def _leaf(self, module: Module, token: Token) -> Pattern:
+        source = module.source
+        if token.type == "RULE":
+            raise source.syntax_error(
+                span_of(token),
+                f"rule {str(token)!r} is used where only terminals may stand",
+                "write it as a terminal, in upper case",
+            )
+        if token.type == "TERMINAL":
+            found = self._library.find(module, token)
+            if found is None:
+                raise source.syntax_error(
+                    span_of(token), f"terminal {str(token)!r} is not defined", f"define it: {token}: ..."
+                )
+            return self._counted(module, self._patterns[id(found)])
+        if token.type == "STRUCTURED":
+            return self._counted(module, (part_of_text(source, token),))
+        if token.type in _NO_TERMINAL:
+            raise source.syntax_error(
+                span_of(token), f"{_NO_TERMINAL[token.type]} cannot stand inside a terminal", "put it into a rule"
+            )
+        pattern = pattern_of(source, token, self._budget.limits, is_rust=module.options is not None)
+        self.has_guards = self.has_guards or any(isinstance(part, NotBefore) for part in pattern)
+        return self._counted(module, pattern)
+
+    def _node(self, module: Module, tree: Node, parts: list[Pattern]) -> Pattern:
+        match tree.data:
+            case "expansion":
+                whole = tuple(item for part in parts for item in part)
+                return self._counted(module, (plain(whole),) if is_plain(whole) else whole)
+            case "expansions":
+                return self._counted(module, parts[0] if len(parts) == 1 else branches(parts))
+            case "maybe":
+                return self._counted(module, branches([parts[0], ()]))
+            case "conjunction":
+                return self._counted(module, (Intersection(self._closed(module, tree, part) for part in parts),))
+            case "negation":
+                return self._counted(module, (Complement(self._closed(module, tree, parts[0])),))
+            case "repeat" | "times" | "counted":
+                low, high = bounds_of(module, tree)
+                if (low, high) == (0, 1):
+                    return branches([parts[0], ()])
+                if not is_plain(parts[0]):
+                    raise first_lazy(parts[0]).refuse("it stands in a group that is repeated")
+                return (Repeat(plain(parts[0]), low, high),)
+            case "range":
+                return (self.range(module, tree),)
+            case _:
+                token = next(tokens_of(tree))
+                what = _NO_TERMINAL[str(tree.data)]
+                raise module.source.syntax_error(span_of(token), f"{what} cannot be used inside a terminal")
+
+    def _closed(self, module: Module, tree: Node, pattern: Pattern) -> Grammar:
+        """Return the texts of an operand of ``&`` or ``~``."""
+        term = closed(pattern)
+        if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(term)):
+            token = next(tokens_of(tree))
+            raise module.source.refused(
+                token.start_pos or 0,
+                "word end",
+                "an operand of '&' or '~' looks at the text behind it (\\b)",
+                "write the boundary behind the whole terminal",
+            )
+        return term
+
+    def _counted(self, module: Module, pattern: Pattern) -> Pattern:
+        self._budget.charge(1 + len(pattern), module.source.subject)
+        return pattern
+
+
+def is_regular(tree: Node) -> bool:
+    """Whether an expression has only parts that may stand in a terminal."""
+    stack: list[object] = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Tree):
+            if part.data in _NO_TREE:
+                return False
+            stack.extend(part.children[:1] if part.data == "alias" else part.children)
+        elif isinstance(part, Token) and part.type in _NO_LEAF:
+            return False
+    return True
+
+
+def _terminals_in(tree: Node) -> Iterator[Token]:
+    stack: list[object] = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Tree):
+            if part.data == "nested":  # which has names of its own
+                continue
+            stack.extend(reversed(part.children))
+        elif isinstance(part, Token) and part.type == "TERMINAL":
+            yield part
+
+
+def line_marks(library: Library, indentation: Indentation | None) -> dict[str, Grammar]:
+    if indentation is None:
+        return {}
+    marks: dict[str, Grammar] = {indentation.indent: INDENT, indentation.dedent: DEDENT}
+    for name in indentation.newline:
+        found = library.find(library.main, name)
+        if found is not None:
+            marks[library.name_of(found)] = NEWLINE
+    return marks
+
+
+def bracket_marks(indentation: Indentation) -> dict[bytes, Grammar]:
+    marks: dict[bytes, Grammar] = {}
+    for pair in indentation.brackets:
+        marks |= {pair[0].encode(): OPEN, pair[1].encode(): CLOSE}
+    return marks

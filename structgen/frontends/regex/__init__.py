@@ -1,0 +1,122 @@
+"""Regular expressions as grammars: three dialects, exact anchors and look-aheads, no backtracking.
+
+``docs/regex.md`` states what each dialect means.  Reading order: ``parser`` (with ``lexicon``, ``groups``,
+``brackets``, ``escapes``), ``syntax``, then ``translate`` (with ``context``, ``table``, ``loops``, ``restriction``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from structgen.errors import GrammarError
+from structgen.frontends.regex.dialect import DIALECTS, Dialect
+from structgen.frontends.regex.group import flags_of
+from structgen.frontends.regex.parser import parse
+from structgen.frontends.regex.translate import full_language, search_language_of
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
+
+__all__ = ["DialectName", "regex", "search_language"]
+
+DialectName: TypeAlias = Literal["python", "ecma", "rust"]
+
+_MAX_CACHED_LENGTH = 4096
+_DEFAULT_LIMITS = Limits()
+
+
+def regex(
+    pattern: str,
+    *,
+    dialect: DialectName = "python",
+    flags: str = "",
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
+    r"""The texts that ``pattern`` matches from end to end (``re.fullmatch``).
+
+    Named groups are captured.
+
+    Args:
+        pattern: the regular expression.
+        dialect: how it is read: as Python's ``re``, ECMA-262 (JavaScript, JSON Schema) or Rust's ``regex`` do.
+        flags: letters of inline flags that hold for the whole pattern, for instance ``"is"``.
+        limits: bounds on the size of the pattern (``source_bytes``, ``nesting``, ``grammar_nodes``).
+
+    Raises:
+        GrammarSyntaxError: the pattern is malformed; the error points at the place.
+        UnsupportedFeature: it needs more than a finite automaton, or something that is refused by name.
+        LimitExceeded: it is too large.
+        TypeError: the pattern is no ``str``.
+
+    Complexity: linear in the pattern, but for assertions inside repeats.
+
+    >>> from structgen.grammar.nodes import Literal
+    >>> regex("a(?:b)c").children[0] == Literal(b"abc")
+    True
+    """
+    _check(pattern)
+    chosen = _dialect(dialect)
+    node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
+    term = full_language(node, pattern, alphabet, limits.grammar_nodes)
+    return Described(term, _DESCRIPTIONS[dialect])
+
+
+def search_language(
+    pattern: str,
+    *,
+    dialect: DialectName = "ecma",
+    flags: str = "",
+    limits: Limits = _DEFAULT_LIMITS,
+) -> Grammar:
+    """The texts in which ``pattern`` matches somewhere (``re.search``; ``pattern`` of JSON Schema).
+
+    Short patterns are remembered, so that asking again is a look-up.
+
+    Args:
+        pattern: the regular expression.
+        dialect: how it is read.
+        flags: letters of inline flags that hold for the whole pattern.
+        limits: bounds on the size of the pattern.
+
+    Raises:
+        GrammarSyntaxError: the pattern is malformed; the error points at the place.
+        UnsupportedFeature: it needs more than a finite automaton, or something that is refused by name.
+        LimitExceeded: it is too large.
+        TypeError: the pattern is no ``str``.
+    """
+    _check(pattern)
+    if len(pattern) <= _MAX_CACHED_LENGTH:
+        return _cached(pattern, dialect, flags, limits)
+    return _search(pattern, dialect, flags, limits)
+
+
+def _search(pattern: str, dialect: str, flags: str, limits: Limits) -> Grammar:
+    chosen = _dialect(dialect)
+    node, alphabet = parse(pattern, chosen, flags_of(flags, chosen), limits)
+    return search_language_of(node, pattern, alphabet, limits.grammar_nodes)
+
+
+_cached = lru_cache(maxsize=4096)(_search)
+
+
+def _check(pattern: object) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f"regex: the pattern must be a str, not {type(pattern).__name__}; decode bytes first")
+
+
+def _dialect(name: str) -> Dialect:
+    dialect = DIALECTS.get(name)
+    if dialect is None:
+        raise GrammarError("regex", f"there is no dialect {name!r}", remedy=f"use one of {', '.join(DIALECTS)}")
+    return dialect
+
+
+_DESCRIPTIONS = {
+    name: Description(
+        source="regex",
+        entries=(ReportEntry("pattern", "character 0", Status.ENFORCED, "matched from end to end"),),
+        policies=(("dialect", name),),
+    )
+    for name in DIALECTS
+}

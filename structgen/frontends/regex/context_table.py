@@ -1,0 +1,410 @@
+"""The language of a contextual node as a table: (left requirement, right requirement) -> term.
+
+A node that holds assertions has no single language, for what it matches depends on its surroundings.  It has a few,
+each valid where its requirement on the left context and on the right context is met.  ``^a|b$`` is
+``{(start, any): "a", (any, end): "b"}``.  Tables compose: where one node follows another, the second's requirement
+on the left is met by the last character of the first, or handed on to the left where the first is empty.
+Requirements are handed on, never guessed, so no part of a pattern is split by what might surround it: composing
+costs a constant number of terms for each pair of cells.
+
+Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term and makes no
+automaton.  The idea for the last character: the last *non-empty* piece of a word decides it, so a sequence ``x1 .. xn``
+restricts to ``x1 .. (xi restricted)`` for each ``i`` after which everything may be empty, and a loop to one restricted
+turn after any number of others.  Complexity: the terms made share their parts; written out as a tree they are at most
+quadratic in the term.
+
+Terms are put together flat while they are short: splicing a long sequence into a longer one again and again would make
+a pattern of n assertions cost n squared, so long ones stay one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence as Items
+from typing import Final
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.regex.code_point import Ranges, contains, intersection
+from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
+from structgen.frontends.trampoline import Call, run
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    Sequence,
+)
+
+__all__ = ["ANYWHERE", "ANY_TEXT", "EMPTY_TABLE", "Composer", "Table", "TermAnalysis", "both", "either", "then"]
+
+ANY_TEXT: Final[Grammar] = Repeat(ANY_CHAR, 0, None)
+"""Every text."""
+
+_SPLICED_ITEMS: Final = 8
+_JOINED_BYTES: Final = 64
+_JOINED_ITEMS: Final = 16
+
+
+def then(first: Grammar, second: Grammar) -> Grammar:
+    """``first`` and then ``second``; short sequences are spliced and short literals joined."""
+    if second is EPSILON:
+        return first
+    if first is EPSILON:
+        return second
+    left, right = _spliced(first), _spliced(second)
+    end, start = left[-1], right[0]
+    if isinstance(end, Literal) and isinstance(start, Literal) and len(start.data) <= _JOINED_BYTES:
+        joined = Literal(end.data + start.data)
+        if len(left) + len(right) == 2:
+            return joined
+        return Sequence((*left[:-1], joined, *right[1:]))
+    return Sequence(left + right)
+
+
+def either(terms: Items[Grammar]) -> Grammar:
+    """Any one of ``terms``, each kept once."""
+    distinct = list({id(term): term for term in terms}.values())
+    return distinct[0] if len(distinct) == 1 else Choice(distinct)
+
+
+def both(left: Grammar, right: Grammar) -> Grammar:
+    """The texts of both terms, with short nested intersections made one."""
+    if left is ANY_TEXT:
+        return right
+    if right is ANY_TEXT:
+        return left
+    items: list[Grammar] = []
+    for term in (left, right):
+        short = isinstance(term, Intersection) and len(term.items) <= _JOINED_ITEMS
+        items.extend(term.children if short else (term,))
+    return Intersection(items)
+
+
+def _spliced(term: Grammar) -> tuple[Grammar, ...]:
+    if isinstance(term, Sequence) and 0 < len(term.items) <= _SPLICED_ITEMS:
+        return term.items
+    return (term,)
+
+
+_NEWLINE: Final = b"\n"
+
+
+class TermPredicate:
+    """A yes-or-no question about terms whose answer follows from the answers for the sub-terms.
+
+    ``rule(term, known)`` answers it for one term, where ``known`` answers for its children.
+    """
+
+    __slots__ = ("_answers", "_rule")
+
+    def __init__(self, rule: Callable[[Grammar, Callable[[Grammar], bool]], bool]) -> None:
+        self._rule = rule
+        self._answers: dict[int, tuple[Grammar, bool]] = {}
+
+    def __call__(self, term: Grammar) -> bool:
+        if not term.children:
+            return self._rule(term, self)
+        known = self._answers.get(id(term))
+        if known is None:
+            self._find(term)
+            known = self._answers[id(term)]
+        return known[1]
+
+    def _find(self, root: Grammar) -> None:
+        stack = [root]
+        while stack:
+            term = stack[-1]
+            waiting = [child for child in term.children if child.children and id(child) not in self._answers]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            if id(term) not in self._answers:
+                self._answers[id(term)] = term, self._rule(term, self)
+
+
+class TermAnalysis:
+    """Facts about terms, each found once: an answer is kept with its term for as long as this object lives.
+
+    Attributes:
+        alphabet: what the masks of ``first_in`` and ``last_in`` speak of.
+    """
+
+    __slots__ = ("_captures", "_newline", "_nullable", "_restricted", "alphabet")
+
+    def __init__(self, alphabet: ContextAlphabet) -> None:
+        self.alphabet = alphabet
+        self._nullable = TermPredicate(_is_nullable)
+        self._newline = TermPredicate(self._is_newline)
+        self._captures = TermPredicate(_has_capture)
+        self._restricted: dict[tuple[int, int, bool], tuple[Grammar, Grammar | None]] = {}
+
+    def nullable(self, term: Grammar) -> bool:
+        """Whether the empty text belongs to ``term``."""
+        return self._nullable(term)
+
+    def holds_newline(self, term: Grammar) -> bool:
+        """Whether the text of one line feed belongs to ``term``."""
+        return self._newline(term)
+
+    def has_capture(self, term: Grammar) -> bool:
+        """Whether a part of ``term`` is captured."""
+        return self._captures(term)
+
+    def first_in(self, term: Grammar, mask: int) -> Grammar | None:
+        """The non-empty texts of ``term`` that begin with a character of ``mask``; ``None`` if there are none."""
+        return run(self._restriction(term, mask, from_left=True))
+
+    def last_in(self, term: Grammar, mask: int) -> Grammar | None:
+        """The non-empty texts of ``term`` that end with a character of ``mask``; ``None`` if there are none."""
+        return run(self._restriction(term, mask, from_left=False))
+
+    def _is_newline(self, term: Grammar, known: Callable[[Grammar], bool]) -> bool:
+        match term:
+            case Literal(data=data):
+                return data == _NEWLINE
+            case CharClass(ranges=ranges):
+                return contains(ranges, 0x0A)
+            case Sequence(items=items):
+                filled = [item for item in items if not self.nullable(item)]
+                if filled:
+                    return len(filled) == 1 and known(filled[0])
+                return any(map(known, items))
+            case Choice(items=items):
+                return any(map(known, items))
+            case Intersection(items=items):
+                return all(map(known, items))
+            case Repeat(item=item, min=minimum, max=maximum):
+                return maximum != 0 and (minimum <= 1 or self.nullable(item)) and known(item)
+            case Capture(item=item):
+                return known(item)
+            case Complement(item=item):
+                return not known(item)
+        return False
+
+    def _restriction(self, term: Grammar, mask: int, *, from_left: bool) -> Call[Grammar | None]:
+        key = (id(term), mask, from_left)
+        known = self._restricted.get(key)
+        if known is None:
+            known = term, (yield self._compute(term, mask, from_left=from_left))
+            self._restricted[key] = known
+        return known[1]
+
+    def _compute(self, term: Grammar, mask: int, *, from_left: bool) -> Call[Grammar | None]:
+        match term:
+            case Literal(data=data):
+                return self._of_literal(term, data, self.alphabet.ranges(mask), from_left=from_left)
+            case CharClass(ranges=members):
+                common = intersection(members, self.alphabet.ranges(mask))
+                if common == members:
+                    return term if members else None
+                return CharClass(common) if common else None
+            case Sequence(items=items):
+                part: Grammar | None = yield self._of_sequence(term, items, mask, from_left=from_left)
+                return part
+            case Choice(items=items):
+                found = []
+                for item in items:
+                    part = yield self._restriction(item, mask, from_left=from_left)
+                    if part is not None:
+                        found.append(part)
+                if len(found) == len(items) and all(map(_same, found, items)):
+                    return term
+                return either(found) if found else None
+            case Repeat():
+                part = yield self._of_repeat(term, mask, from_left=from_left)
+                return part
+            case Capture(name=name, item=item):
+                part = yield self._restriction(item, mask, from_left=from_left)
+                return None if part is None else term if part is item else Capture(name, part)
+            case Intersection(items=items) if items:
+                part = yield self._restriction(items[0], mask, from_left=from_left)
+                return None if part is None else Intersection((part, *items[1:]))
+        edge = self.alphabet.characters(mask)
+        shape = Sequence((edge, ANY_TEXT)) if from_left else Sequence((ANY_TEXT, edge))
+        return Intersection((term, shape))
+
+    @staticmethod
+    def _of_literal(term: Grammar, data: bytes, ranges: Ranges, *, from_left: bool) -> Grammar | None:
+        if not data:
+            return None
+        text = data.decode()
+        return term if contains(ranges, ord(text[0] if from_left else text[-1])) else None
+
+    def _of_sequence(
+        self, term: Grammar, items: tuple[Grammar, ...], mask: int, *, from_left: bool
+    ) -> Call[Grammar | None]:
+        if not from_left:
+            items = items[::-1]
+        # Only a leading run of nullable items, and the item after it, can decide the outer character.
+        deciding = 0
+        while deciding < len(items) and self.nullable(items[deciding]):
+            deciding += 1
+        if deciding == 0 and items:
+            part = yield self._restriction(items[0], mask, from_left=from_left)
+            if part is items[0]:
+                return term
+        deciding = min(deciding + 1, len(items))
+        rest: Grammar = _joined(items[deciding:], from_left=from_left)
+        found: Grammar | None = None
+        for item in reversed(items[:deciding]):
+            part = yield self._restriction(item, mask, from_left=from_left)
+            here = None if part is None else _ordered(part, rest, from_left=from_left)
+            found = here if found is None else found if here is None else Choice((here, found))
+            rest = _ordered(item, rest, from_left=from_left)
+        return found
+
+    def _of_repeat(self, term: Repeat, mask: int, *, from_left: bool) -> Call[Grammar | None]:
+        part = yield self._restriction(term.item, mask, from_left=from_left)
+        if part is None or term.max == 0:
+            return None
+        if part is term.item and term.min > 0:
+            return term
+        # Empty turns can be put on the inner side, so that the outermost turn is the one that decides.
+        maximum = None if term.max is None else term.max - 1
+        others = EPSILON if maximum == 0 else Repeat(term.item, max(term.min - 1, 0), maximum)
+        return _ordered(part, others, from_left=from_left)
+
+
+def _is_nullable(term: Grammar, known: Callable[[Grammar], bool]) -> bool:
+    match term:
+        case Literal(data=data):
+            return not data
+        case Sequence(items=items) | Intersection(items=items):
+            return all(map(known, items))
+        case Choice(items=items):
+            return any(map(known, items))
+        case Repeat(item=item, min=minimum):
+            return minimum == 0 or known(item)
+        case Capture(item=item):
+            return known(item)
+        case Complement(item=item):
+            return not known(item)
+    return False
+
+
+def _has_capture(term: Grammar, known: Callable[[Grammar], bool]) -> bool:
+    return isinstance(term, Capture) or any(map(known, term.children))
+
+
+def _same(left: Grammar, right: Grammar) -> bool:
+    return left is right
+
+
+def _ordered(outer: Grammar, inner: Grammar, *, from_left: bool) -> Grammar:
+    return then(outer, inner) if from_left else then(inner, outer)
+
+
+def _joined(items: tuple[Grammar, ...], *, from_left: bool) -> Grammar:
+    if not items:
+        return EPSILON
+    if len(items) == 1:
+        return items[0]
+    return Sequence(items if from_left else items[::-1])
+
+
+Table = dict[Cell, Grammar]
+
+ANYWHERE: Cell = (ANY, ANY)
+EMPTY_TABLE: Table = {ANYWHERE: EPSILON}
+"""The empty text, without any requirement."""
+
+# A step of translation makes a few nodes, and looks at more.
+_NODES_A_STEP: Final = 16
+_MULTIPLIED: Final = "its assertions multiply"
+_NEWLINE_TEXT: Final = Literal(b"\n")
+
+
+class Composer:
+    """Composition of tables over one alphabet, for one pattern.
+
+    Attributes:
+        alphabet: how the assertions tell characters apart.
+        terms: what is known about the terms of the pattern.
+        written_turns: the turns of loops that have been written out.
+    """
+
+    __slots__ = ("_left", "_max_nodes", "alphabet", "terms", "written_turns")
+
+    def __init__(self, alphabet: ContextAlphabet, max_nodes: int) -> None:
+        self.alphabet = alphabet
+        self.terms = TermAnalysis(alphabet)
+        self.written_turns = 0
+        self._max_nodes = max_nodes
+        self._left = max_nodes // _NODES_A_STEP
+
+    def spend(self, steps: int) -> None:
+        """Count steps of translation.
+
+        Raises:
+            LimitExceeded: there have been more than the limit on nodes pays for.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise LimitExceeded("regex", limit="grammar_nodes", maximum=self._max_nodes, evidence=_MULTIPLIED)
+
+    def composed(self, first: Table, second: Table) -> Table:
+        """``first`` and then ``second``."""
+        cells: list[tuple[Cell, Grammar]] = []
+        for (left, promise), prefix in first.items():
+            for (demand, right), suffix in second.items():
+                for outer_left, before in self.before(prefix, left, demand):
+                    self.spend(1)
+                    cells.extend(
+                        ((outer_left, outer_right), then(before, after))
+                        for outer_right, after in self.after(suffix, right, promise)
+                    )
+        return table_union(cells)
+
+    def before(self, term: Grammar, left: int, demand: int) -> Iterator[tuple[int, Grammar]]:
+        """The texts of ``term`` after which ``demand`` holds, each with what is then required on the left."""
+        if demand == ANY:
+            yield left, term
+            return
+        self.spend(1)
+        if demand & CHARACTERS:
+            part = self.terms.last_in(term, demand & CHARACTERS)
+            if part is not None:
+                yield left, part
+        if left & demand and self.terms.nullable(term):
+            yield left & demand, EPSILON
+
+    def after(self, term: Grammar, right: int, promise: int) -> Iterator[tuple[int, Grammar]]:
+        """The texts of ``term`` that keep ``promise``, each with what is then required on the right."""
+        for part, residual in self.keeping(term, promise):
+            if right & residual:
+                yield right & residual, part
+        if promise != ANY and promise & right and self.terms.nullable(term):
+            yield promise & right, EPSILON
+
+    def keeping(self, term: Grammar, promise: int) -> Iterator[tuple[Grammar, int]]:
+        """The texts of ``term`` that keep ``promise``, each with what is still promised after it.
+
+        The empty text is among them only where nothing is promised.
+        """
+        if promise == ANY:
+            yield term, ANY
+            return
+        self.spend(1)
+        if promise & CHARACTERS:
+            part = self.terms.first_in(term, promise & CHARACTERS)
+            if part is not None:
+                yield part, ANY
+        if promise & LAST_NEWLINE and not promise & self.alphabet.line_feed and self.terms.holds_newline(term):
+            yield _NEWLINE_TEXT, EDGE
+
+
+def table_union(cells: Iterable[tuple[Cell, Grammar]]) -> Table:
+    """The table of all ``cells``; a cell that another one makes superfluous is dropped."""
+    gathered: dict[Cell, list[Grammar]] = {}
+    for cell, term in cells:
+        gathered.setdefault(cell, []).append(term)
+    table = {cell: either(terms) for cell, terms in gathered.items()}
+    if table.get(ANYWHERE) is EPSILON:
+        return {cell: term for cell, term in table.items() if cell == ANYWHERE or term is not EPSILON}
+    return table

@@ -1,0 +1,346 @@
+"""From the syntax tree of a pattern to one IR term.
+
+The pattern is folded from its end to its start.  The value that is carried is the language of *everything that
+follows* a position up to the end of the text, one term for each requirement on the left context that is still open
+(a ``Suffix``).  Because the whole rest is known, an assertion about it is an intersection with it: a look-ahead
+``(?=A)B`` is ``(A then anything) & B``, and ``(?!A)B`` is ``~(A then anything) & B``.
+
+Loops have no rest to speak of while they turn; what they hold is made a table (``table``, ``loops``) first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from structgen.errors import LimitExceeded
+from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, Cell, ContextAlphabet
+from structgen.frontends.regex.context_table import (
+    ANY_TEXT,
+    ANYWHERE,
+    EMPTY_TABLE,
+    Composer,
+    Table,
+    both,
+    either,
+    table_union,
+    then,
+)
+from structgen.frontends.regex.dialect import refused
+from structgen.frontends.regex.repetition import TooManyTurns, repeated, tempered_language, tempered_shape
+from structgen.frontends.regex.syntax import Alternatives, Boundary, Concatenation, Lookahead, Loop, Named, Node, Span
+from structgen.frontends.trampoline import Call, run
+from structgen.grammar.nodes import (
+    EMPTY,
+    EPSILON,
+    Capture,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+)
+
+__all__ = ["full_language", "search_language_of"]
+
+Suffix = dict[int, Grammar]
+"""Requirement on the left context -> the texts from here to the end."""
+
+_AT_END: Final[Suffix] = {ANY: EPSILON}
+_ANY_REST: Final[Suffix] = {ANY: ANY_TEXT}
+
+
+def full_language(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: int) -> Grammar:
+    """The texts that ``node`` matches from end to end.
+
+    Raises:
+        UnsupportedFeature: a look-ahead in a loop, or a loop that cannot be written out.
+        LimitExceeded: the term has more than ``max_nodes`` nodes, those that parts share counted once.
+    """
+    if isinstance(node, Grammar):
+        return node
+    suffix = run(_Translator(text, alphabet, max_nodes).suffix(node, _AT_END))
+    return _bounded([term for required, term in suffix.items() if required & EDGE], max_nodes)
+
+
+def search_language_of(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: int) -> Grammar:
+    """The texts in which ``node`` matches somewhere.
+
+    Raises:
+        UnsupportedFeature: as for :func:`full_language`.
+        LimitExceeded: as for :func:`full_language`.
+    """
+    whole = _anchored(node, alphabet)
+    if whole is not None:
+        return _bounded([whole], max_nodes)
+    translator = _Translator(text, alphabet, max_nodes)
+    if isinstance(node, Grammar):
+        suffix = translator.prefixed(node, _ANY_REST)
+    else:
+        suffix = run(translator.suffix(node, _ANY_REST))
+    found: list[Grammar] = []
+    for required, term in suffix.items():
+        if required == ANY:
+            found.append(term if term is ANY_TEXT else then(ANY_TEXT, term))
+            continue
+        if required & EDGE:
+            found.append(term)
+        if required & CHARACTERS:
+            found.append(then(then(ANY_TEXT, alphabet.characters(required)), term))
+    if isinstance(node, Grammar):
+        return found[0]
+    return _bounded(found, max_nodes)
+
+
+def _anchored(node: Node, alphabet: ContextAlphabet) -> Grammar | None:
+    """What most patterns are, between ``^`` and ``$``, where it asserts nothing; ``None`` if the pattern is another.
+
+    It is what the fold comes to: nothing may follow, and nothing may stand before.
+    """
+    if not isinstance(node, Concatenation) or len(node.items) < 2:
+        return None
+    first, *items, last = node.items
+    if not (isinstance(first, Boundary) and isinstance(last, Boundary) and len(first.cells) == len(last.cells) == 1):
+        return None
+    mask = alphabet.mask
+    (before, right), (left, after) = first.cells[0], last.cells[0]
+    if (mask(before), mask(right), mask(left), mask(after)) != (EDGE, ANY, ANY, EDGE):
+        return None
+    term = EPSILON
+    for item in reversed(items):
+        if not isinstance(item, Grammar):
+            return None
+        term = then(item, term)
+    return term
+
+
+def _bounded(found: list[Grammar], max_nodes: int) -> Grammar:
+    term = either(found) if found else EMPTY
+    if _size(term) > max_nodes:
+        raise LimitExceeded("regex", limit="grammar_nodes", maximum=max_nodes, evidence="its assertions multiply")
+    return term
+
+
+def _size(term: Grammar) -> int:
+    """How many nodes a term has, those that parts share counted once."""
+    seen = {id(term)}
+    stack = [term]
+    while stack:
+        for child in stack.pop().children:
+            if id(child) not in seen:
+                seen.add(id(child))
+                stack.append(child)
+    return len(seen)
+
+
+class _Translator:
+    """The fold over one pattern."""
+
+    __slots__ = ("composer", "text")
+
+    def __init__(self, text: str, alphabet: ContextAlphabet, max_nodes: int) -> None:
+        self.text = text
+        self.composer = Composer(alphabet, max_nodes)
+
+    def suffix(self, node: Node, rest: Suffix) -> Call[Suffix]:
+        """The texts of ``node`` followed by ``rest``."""
+        match node:
+            case Boundary():
+                return self.asserted(node, rest)
+            case Concatenation(items=items):
+                for item in reversed(items):
+                    if isinstance(item, Grammar):
+                        rest = self.prefixed(item, rest)
+                    elif isinstance(item, Boundary):
+                        rest = self.asserted(item, rest)
+                    else:
+                        rest = yield self.suffix(item, rest)
+                return rest
+            case Alternatives(items=items):
+                cells: list[tuple[int, Grammar]] = []
+                for item in items:
+                    cells.extend((yield self.suffix(item, rest)).items())
+                return _gathered(cells)
+            case Lookahead(body=body):
+                ahead = yield self.suffix(body, _ANY_REST)
+                return self.looked_ahead(node, ahead, rest)
+            case Loop():
+                found: Suffix = yield self.looped(node, rest)
+                return found
+            case Named():
+                found = yield self.captured(node, rest)
+                return found
+        return self.prefixed(node, rest)
+
+    def prefixed(self, term: Grammar, rest: Suffix) -> Suffix:
+        """``term``, which asserts nothing, followed by ``rest``."""
+        if len(rest) == 1 and ANY in rest:
+            tail = rest[ANY]
+            if tail is ANY_TEXT and self.composer.terms.nullable(term):
+                return _ANY_REST
+            return {ANY: then(term, tail)}
+        return _gathered(
+            (outer, then(before, tail))
+            for demand, tail in rest.items()
+            for outer, before in self.composer.before(term, ANY, demand)
+        )
+
+    def asserted(self, node: Boundary, rest: Suffix) -> Suffix:
+        """``rest`` where the assertion ``node`` holds."""
+        return _gathered(
+            (left & demand, part)
+            for left, promise in self.masks(node)
+            for demand, tail in rest.items()
+            if left & demand
+            for part in self.kept(tail, promise)
+        )
+
+    def masks(self, node: Boundary) -> list[Cell]:
+        mask = self.composer.alphabet.mask
+        cells = [(mask(left), mask(right)) for left, right in node.cells]
+        return [cell for cell in cells if cell[0] and cell[1]]
+
+    def kept(self, tail: Grammar, promise: int) -> Iterable[Grammar]:
+        """The texts of ``tail``, which reach to the end of the text, that keep ``promise``."""
+        if promise == ANY or (tail is EPSILON and promise & EDGE):
+            return (tail,)
+        terms = self.composer.terms
+        if tail is not EPSILON and promise & CHARACTERS == 0 and terms.has_capture(tail):
+            # Cutting the rest down to its shortest texts would lose what it captures.
+            short = [Literal(b"\n")] if promise != EDGE else []
+            return (Intersection((tail, either([EPSILON, *short]))),)
+        return [part for _, part in self.composer.after(tail, EDGE, promise)]
+
+    def looked_ahead(self, node: Lookahead, ahead: Suffix, rest: Suffix) -> Suffix:
+        """``rest`` where it also belongs to ``ahead`` (or to none of it, for a negative look-ahead)."""
+        cells: list[tuple[int, Grammar]] = []
+        for demand, tail in rest.items():
+            self.composer.spend(2)
+            if not node.negative:
+                cells.extend((demand & left, both(tail, seen)) for left, seen in ahead.items() if demand & left)
+                continue
+            # Which parts of the look-ahead apply depends on the left context: go through the cases of it.
+            for block in _cases(self.composer.alphabet, ahead):
+                if demand & block:
+                    seen = [term for left, term in ahead.items() if left & block]
+                    cells.append((demand & block, both(tail, Complement(either(seen))) if seen else tail))
+        return _gathered(cells)
+
+    def looped(self, node: Loop, rest: Suffix) -> Call[Suffix]:
+        if not node.has_lookahead:
+            table = yield self.table(node)
+            return self.applied(table, rest)
+        if node.max == 1:
+            once: Suffix = yield self.suffix(node.item, rest)
+            return _gathered([*rest.items(), *once.items()])
+        if node.min <= 1 and rest == _ANY_REST:
+            # Where any text may follow, it takes in whatever further turns would have matched.
+            if node.min:
+                rest = yield self.suffix(node.item, rest)
+            return rest
+        if node.max is None and node.min <= 1:
+            tempered: Suffix | None = yield self.tempered(node, rest)
+            if tempered is not None:
+                if node.min:
+                    tempered = yield self.suffix(node.item, tempered)
+                return tempered
+        raise self.lookahead_in_loop(node.span)
+
+    def lookahead_in_loop(self, span: Span) -> Exception:
+        return refused(
+            self.text,
+            span,
+            "look-ahead inside a repeat",
+            "write what may be repeated without looking ahead, or move the look-ahead before the repeat",
+            reason="is not supported",
+        )
+
+    def tempered(self, node: Loop, rest: Suffix) -> Call[Suffix | None]:
+        """A loop of look-aheads and one character each, if it has one of the shapes of ``tempered``; else ``None``."""
+        shape = tempered_shape(node)
+        if shape is None or set(rest) != {ANY}:
+            return None
+        seen: list[tuple[Grammar, bool]] = []
+        for look in shape.looks:
+            # A boundary after which any text may follow is a look-ahead too.
+            body, negative = (look, False) if isinstance(look, Boundary) else (look.body, look.negative)
+            ahead = yield self.suffix(body, _ANY_REST)
+            if any(left != ANY for left in ahead):
+                return None
+            seen.append((ahead.get(ANY, EMPTY), negative))
+        term = tempered_language(shape.character, seen, rest[ANY])
+        return None if term is None else {ANY: term}
+
+    def captured(self, node: Named, rest: Suffix) -> Call[Suffix]:
+        if not node.has_lookahead:
+            table = yield self.table(node)
+            return self.applied(table, rest)
+        if not _is_end(rest):
+            raise refused(
+                self.text,
+                node.span,
+                "look-ahead inside a named group",
+                "make the group unnamed, or move the look-ahead before it",
+                reason="is only supported where nothing follows the group",
+            )
+        inner = yield self.suffix(node.item, _AT_END)
+        return {left: Capture(node.name, term) for left, term in inner.items()}
+
+    def applied(self, table: Table, rest: Suffix) -> Suffix:
+        """The texts of ``table`` followed by ``rest``, which reaches to the end of the text."""
+        whole = self.composer.composed(table, {(left, EDGE): tail for left, tail in rest.items()})
+        return _gathered((left, term) for (left, _), term in whole.items())
+
+    def table(self, node: Node) -> Call[Table]:
+        """The table of a node that is inside a loop."""
+        match node:
+            case Boundary():
+                return table_union([(cell, EPSILON) for cell in self.masks(node)])
+            case Concatenation(items=items):
+                table = EMPTY_TABLE
+                for item in reversed(items):
+                    before = yield self.table(item)
+                    table = self.composer.composed(before, table)
+                return table
+            case Alternatives(items=items):
+                gathered: list[tuple[Cell, Grammar]] = []
+                for item in items:
+                    gathered.extend((yield self.table(item)).items())
+                return table_union(gathered)
+            case Loop(item=item, min=minimum, max=maximum):
+                body = yield self.table(item)
+                try:
+                    return repeated(self.composer, body, minimum, maximum)
+                except TooManyTurns:
+                    raise refused(
+                        self.text,
+                        node.span,
+                        "large counted repeat of an assertion",
+                        "use a smaller count, an unbounded repeat, or move the assertion out",
+                        reason="cannot be written out",
+                    ) from None
+            case Named(name=name, item=item):
+                inner = yield self.table(item)
+                return {cell: Capture(name, term) for cell, term in inner.items()}
+            case Lookahead():
+                raise self.lookahead_in_loop(node.span)
+        return {ANYWHERE: node}
+
+
+def _gathered(cells: Iterable[tuple[int, Grammar]]) -> Suffix:
+    gathered: dict[int, list[Grammar]] = {}
+    for left, term in cells:
+        gathered.setdefault(left, []).append(term)
+    return {left: either(terms) for left, terms in gathered.items()}
+
+
+def _cases(alphabet: ContextAlphabet, ahead: Suffix) -> list[int]:
+    """The left contexts, grouped by which cells of ``ahead`` they meet."""
+    groups: dict[tuple[bool, ...], int] = {}
+    for bit in (EDGE, *alphabet.blocks):
+        signature = tuple(bool(left & bit) for left in ahead)
+        groups[signature] = groups.get(signature, 0) | bit
+    return list(groups.values()) if len(groups) > 1 else [ANY]
+
+
+def _is_end(rest: Suffix) -> bool:
+    return rest == _AT_END

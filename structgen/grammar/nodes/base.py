@@ -1,0 +1,226 @@
+"""The base class of all grammar nodes: an immutable term with a content digest and the operators."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Final, Protocol
+
+__all__ = ["Grammar"]
+
+
+class Grammar:
+    """A set of byte strings, as an immutable term.
+
+    Equality and hash go by structure (a digest computed once, without recursion).  Operators: ``a + b``
+    concatenates, ``a | b`` is either, ``a & b`` and ``~a`` combine regular terms, ``a * 3`` is three of them; a ``str``
+    or ``bytes`` operand stands for its literal.  A grammar has no truth value.
+    """
+
+    __slots__ = ("_digest",)
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _digest: bytes  # made at first use: most terms are compiled and never compared
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        """The direct sub-terms, left to right."""
+        return ()
+
+    def _own(self) -> object:
+        """What this node holds beside its children, for the digest."""
+        return ()
+
+    @property
+    def digest(self) -> bytes:
+        """A content hash of the term: equal terms have equal digests (16 bytes, BLAKE2b)."""
+        if not hasattr(self, "_digest"):
+            for node in postorder(self, known=lambda node: hasattr(node, "_digest")):
+                inner = hashlib.blake2b(digest_size=16)
+                inner.update(f"{type(node).__name__}{node._own()!r}".encode("utf-8", "surrogatepass"))
+                for child in node.children:  # which come first in postorder
+                    inner.update(child._digest)
+                assign_field(node, "_digest", inner.digest())
+        return self._digest
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot delete {name!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), tuple(getattr(self, name) for name in self._fields)
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self.digest[:8], "little", signed=True)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Grammar):
+            return NotImplemented
+        return self.digest == other.digest
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Validate ``Annotated[str, grammar]`` with pydantic."""
+        return hooks.pydantic(self, repr(self), source, handler)
+
+    def __repr__(self) -> str:
+        return f"<Grammar {hooks.text(self, max_length=400)}>"
+
+    def __str__(self) -> str:
+        return hooks.text(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a grammar has no truth value: 'and', 'or' and 'not' do not combine grammars; write a | b, a & b or ~a, "
+            "and 'is None' where a grammar may be missing"
+        )
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError(
+            "a grammar in an f-string would be text that spells the term; write 'Name: ' + grammar to put it after a "
+            "text, or {grammar!s} for the term as text"
+        )
+
+    def __add__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.sequence(self, other) if _is_operand(other, "+") else NotImplemented
+
+    def __radd__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.sequence(other, self) if _is_operand(other, "+") else NotImplemented
+
+    def __or__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.choice(self, other) if _is_operand(other, "|") else NotImplemented
+
+    def __ror__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.choice(other, self) if _is_operand(other, "|") else NotImplemented
+
+    def __and__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.intersection(self, other) if _is_operand(other, "&") else NotImplemented
+
+    def __rand__(self, other: Grammar | str | bytes) -> Grammar:
+        return hooks.operators.intersection(other, self) if _is_operand(other, "&") else NotImplemented
+
+    def __mul__(self, count: int) -> Grammar:
+        if isinstance(count, bool) or not isinstance(count, int):
+            return NotImplemented
+        if count < 0:
+            raise ValueError(f"*: a part cannot stand {count} times; give 0 or more")
+        return hooks.operators.repeat(self, count, count)
+
+    __rmul__ = __mul__
+
+    def __invert__(self) -> Grammar:
+        return hooks.operators.complement(self)
+
+    def many(self, min: int = 0, max: int | None = None, *, sep: Grammar | str | bytes | None = None) -> Grammar:
+        """Repeat this term from ``min`` to ``max`` times (``None``: no bound), with ``sep`` between.
+
+        >>> str(literal("a").many(1, 3, sep=","))
+        '"a" ",a"{0,2}'
+        """
+        return hooks.operators.many(self, min, max, sep)
+
+    def named(self, name: str) -> Grammar:
+        """Report the text matched by this term as ``result.captures[name]``."""
+        return hooks.operators.capture(self, name)
+
+    def at_most(self, *, tokens: int | None = None, characters: int | None = None) -> Grammar:
+        """Keep to the readings in which this part takes at most so many tokens, and so many characters.
+
+        A token counts if it writes at least one byte of the part: those count too that begin before it or end after
+        it.  Characters are Unicode code points.  See :class:`Budget`.
+
+        Raises:
+            TypeError: a bound is no integer.
+            ValueError: neither bound is given, or one is negative.
+
+        >>> print(literal("ab").many().at_most(tokens=20))
+        budget tokens 20 ("ab"*)
+        """
+        return hooks.operators.budget(self, tokens, characters)
+
+
+class Operators(Protocol):
+    """What the operators of a :class:`Grammar` make; the node types derive from it, so ``nodes`` installs this."""
+
+    def sequence(self, *items: Grammar | str | bytes) -> Grammar: ...
+    def choice(self, *items: Grammar | str | bytes) -> Grammar: ...
+    def intersection(self, *items: Grammar | str | bytes) -> Grammar: ...
+    def complement(self, item: Grammar) -> Grammar: ...
+    def repeat(self, item: Grammar, min: int, max: int | None) -> Grammar: ...
+    def many(self, item: Grammar, min: int, max: int | None, sep: Grammar | str | bytes | None) -> Grammar: ...
+    def capture(self, item: Grammar, name: str) -> Grammar: ...
+    def budget(self, item: Grammar, tokens: int | None, characters: int | None) -> Grammar: ...
+
+
+class Hooks:
+    """Installed once, at import: ``operators`` by ``structgen.grammar.nodes``, the others by ``structgen.grammar``."""
+
+    operators: Operators
+    text: Callable[..., str]
+    pydantic: Callable[[Grammar, str, Any, Any], Any]
+
+
+hooks: Final = Hooks()
+
+
+builtin_max = max
+
+
+assign_field = object.__setattr__  # the only way to write a field of an immutable node
+new_node = object.__new__
+
+
+def set_fields(node: Grammar, **fields: object) -> None:
+    for name, value in fields.items():
+        assign_field(node, name, value)
+
+
+def _is_operand(value: object, operator: str) -> bool:
+    """Whether an operator takes ``value``.
+
+    Raises:
+        TypeError: it is one of those that are often meant otherwise.
+    """
+    if isinstance(value, (Grammar, str, bytes)):
+        return True
+    if value is None:
+        raise TypeError(f"{operator}: None is no grammar; write optional(grammar) for a part that may be left out")
+    if isinstance(value, (int, float)):
+        hint = "; start a sum of grammars with text(''), as sum(parts, text(''))" if value == 0 else ""
+        raise TypeError(f"{operator}: {value!r} is no grammar; write a number as text{hint}")
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        raise TypeError(f"{operator}: {type(value).__name__} is no grammar; write select([...]) for any one of several")
+    return False
+
+
+def postorder(root: Grammar, *, known: Callable[[Grammar], bool] | None = None) -> Iterator[Grammar]:
+    """Yield every distinct node object below ``root``, children first, without recursion.
+
+    Where ``known`` holds of a node, neither it nor what is below it is visited.
+    """
+    seen: set[int] = set()
+    stack: list[tuple[Grammar, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+        elif id(node) not in seen and not (known is not None and known(node)):
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+
+
+def checked_term(value: object, what: str) -> Grammar:
+    if not isinstance(value, Grammar):
+        raise TypeError(f"{what}: expected a Grammar, found {type(value).__name__}; wrap text with literal()")
+    return value
+
+
+def checked_terms(values: Iterable[Grammar], what: str) -> tuple[Grammar, ...]:
+    items = tuple(values)
+    for item in items:  # a loop: front ends make thousands of these, and a generator doubles their price
+        if not isinstance(item, Grammar):
+            checked_term(item, what)
+    return items

@@ -1,0 +1,125 @@
+"""What a front end says about its input: each keyword or construct with its place and its status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, final
+
+from structgen.grammar.nodes.base import Grammar, assign_field, checked_term, set_fields
+
+__all__ = ["Deferred", "Described", "Description", "ReportEntry", "Status"]
+
+
+class Status(Enum):
+    """How a keyword or construct of the input is treated."""
+
+    ENFORCED = "enforced"
+    """By the automaton: no output can violate it."""
+    CHECKED = "checked"
+    """At the end of a value; tokens that would complete a violating value are withheld."""
+    REFUSED = "refused"
+    """Not compiled: a ``GrammarError`` names it."""
+    ANNOTATION = "annotation"
+    """Has no effect on which outputs are valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEntry:
+    """One keyword or construct of the input.
+
+    Attributes:
+        keyword: its name, for instance ``"maxLength"``.
+        where: JSON Pointer (``#/properties/a``), ``line:column`` or character offset.
+        status: how it is treated.
+        detail: one clause more where the status alone would mislead, else ``""``.
+    """
+
+    keyword: str
+    where: str
+    status: Status
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Where a grammar came from and what its front end made of the input.
+
+    Attributes:
+        source: the front end: ``"json schema"``, ``"regex"``, ``"lark"`` ...
+        entries: one per keyword or construct of the input, in source order.
+        policies: choices that the input leaves open, as (name, value), for instance ``("whitespace", "compact")``.
+        value: how a member is turned into a Python value: ``"json"`` (``json.loads``) or ``"text"``.
+        python_type: the type that a parsed JSON value is validated into, if the grammar was made from one.
+    """
+
+    source: str
+    entries: tuple[ReportEntry, ...] = ()
+    policies: tuple[tuple[str, str], ...] = ()
+    value: str = "text"
+    python_type: object | None = field(default=None, compare=False)
+
+
+class Deferred(Protocol):
+    """A term and its description, made when somebody asks for them."""
+
+    def item(self) -> Grammar:
+        """The term."""
+
+    def description(self) -> Description:
+        """Where it came from."""
+
+
+@final
+class Described(Grammar):
+    """``item`` with a :class:`Description`; the language is that of ``item``.
+
+    Attributes:
+        plain: what an engine reads in place of ``item``, an equal term that takes less time to make; ``None``: nothing.
+    """
+
+    __slots__ = ("_description", "_item", "_source", "plain")
+    _fields = ("item", "description")
+    _item: Grammar | None
+    _description: Description | None
+    _source: Deferred  # where these two were deferred
+    plain: object | None
+
+    def __init__(self, item: Grammar, description: Description) -> None:
+        set_fields(self, _item=checked_term(item, "Described"), _description=description, plain=None)
+
+    @classmethod
+    def deferred(cls, plain: object, source: Deferred) -> Described:
+        """Describe a term that is made when it is asked for: ``plain`` is its form for an engine."""
+        node = cls.__new__(cls)
+        assign_field(node, "_item", None)
+        assign_field(node, "_description", None)
+        assign_field(node, "_source", source)
+        assign_field(node, "plain", plain)
+        return node
+
+    @property
+    def item(self) -> Grammar:
+        """The term."""
+        item = self._item
+        if item is None:
+            item = checked_term(self._source.item(), "Described")
+            assign_field(self, "_item", item)
+        return item
+
+    @property
+    def description(self) -> Description:
+        """Where the term came from."""
+        description = self._description
+        if description is None:
+            description = self._source.description()
+            assign_field(self, "_description", description)
+        return description
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        # Not the entries, which a front end may make only when they are read; equal input gives equal ones.
+        return self.description.source, self.description.policies, self.description.value

@@ -1,0 +1,283 @@
+"""Nodes that need no rules.
+
+Literals, classes, sequences, choices, repetitions, permutations, intersections, complements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, final
+
+from structgen.grammar.nodes.base import (
+    Grammar,
+    assign_field,
+    builtin_max,
+    checked_term,
+    checked_terms,
+    new_node,
+    set_fields,
+)
+
+__all__ = [
+    "ANY_CHAR",
+    "EMPTY",
+    "EPSILON",
+    "ByteClass",
+    "CharClass",
+    "Choice",
+    "Complement",
+    "Intersection",
+    "Literal",
+    "Permutation",
+    "Repeat",
+    "Sequence",
+    "choice_of",
+    "sequence_of",
+]
+
+MAX_CODE_POINT: Final = 0x10FFFF
+SURROGATES: Final = (0xD800, 0xDFFF)
+
+
+@final
+class Literal(Grammar):
+    """Exactly the bytes ``data``; empty ``data`` is the empty string."""
+
+    __slots__ = ("data",)
+    _fields = ("data",)
+    data: bytes
+
+    def __init__(self, data: bytes) -> None:
+        if not isinstance(data, bytes):
+            raise TypeError(f"Literal: data must be bytes, not {type(data).__name__}; use literal() for str")
+        assign_field(self, "data", data)
+
+    def _own(self) -> object:
+        return self.data
+
+
+@final
+class ByteClass(Grammar):
+    """One byte out of ``ranges``: sorted, disjoint, inclusive pairs; no ranges is the empty language."""
+
+    __slots__ = ("ranges",)
+    _fields = ("ranges",)
+    ranges: tuple[tuple[int, int], ...]
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        set_fields(self, ranges=merged_ranges(ranges, maximum=255, what="ByteClass"))
+
+    def _own(self) -> object:
+        return self.ranges
+
+
+@final
+class CharClass(Grammar):
+    """One Unicode scalar value out of ``ranges``, written in UTF-8.
+
+    Ranges are sorted, disjoint and inclusive.  Surrogates (U+D800..U+DFFF) are not scalar values and are removed.
+    """
+
+    __slots__ = ("ranges",)
+    _fields = ("ranges",)
+    ranges: tuple[tuple[int, int], ...]
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        merged = merged_ranges(ranges, maximum=MAX_CODE_POINT, what="CharClass")
+        set_fields(self, ranges=tuple(_without_surrogates(merged)))
+
+    def _own(self) -> object:
+        return self.ranges
+
+
+@final
+class Sequence(Grammar):
+    """The items one after the other; no items is the empty string."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        assign_field(self, "items", checked_terms(items, "Sequence"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Choice(Grammar):
+    """Any one of the items; no items is the empty language.  Ambiguity is allowed."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        assign_field(self, "items", checked_terms(items, "Choice"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Repeat(Grammar):
+    """``item`` from ``min`` to ``max`` times; ``max=None`` is unbounded."""
+
+    __slots__ = ("item", "max", "min")
+    _fields = ("item", "min", "max")
+    item: Grammar
+    min: int
+    max: int | None
+
+    def __init__(self, item: Grammar, min: int = 0, max: int | None = None) -> None:
+        if min < 0 or (max is not None and max < min):
+            raise ValueError(f"Repeat: the bounds {min}..{max} contain no count; give 0 <= min <= max")
+        assign_field(self, "item", checked_term(item, "Repeat"))
+        assign_field(self, "min", min)
+        assign_field(self, "max", max)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.min, self.max
+
+
+@final
+class Permutation(Grammar):
+    """Members in any order, ``separator`` between them.
+
+    Each of ``required`` is a member exactly once, each of ``optional`` at most once, and those of ``rest`` are members
+    any number of times; the number of members, these included, is from ``min`` to ``max`` (``None``: no bound).
+    No members are the empty string.
+
+    The order of ``required`` and ``optional`` has no meaning.  Nothing is multiplied out: n items have 2 ** n states,
+    of which only those exist that a text has led to.
+
+    Source: R. D. Cameron, "Extending context-free grammars with permutation phrases" (1993).
+    """
+
+    __slots__ = ("max", "min", "optional", "required", "rest", "separator")
+    _fields = ("required", "optional", "rest", "separator", "min", "max")
+    required: tuple[Grammar, ...]
+    optional: tuple[Grammar, ...]
+    rest: Grammar
+    separator: Grammar
+    min: int
+    max: int | None
+
+    def __init__(
+        self,
+        required: Iterable[Grammar] = (),
+        optional: Iterable[Grammar] = (),
+        rest: Grammar | None = None,
+        separator: Grammar | None = None,
+        min: int = 0,
+        max: int | None = None,
+    ) -> None:
+        """Make the term; without ``rest`` there are no further members, without ``separator`` nothing between."""
+        once = checked_terms(required, "Permutation")
+        least = builtin_max(min, len(once))
+        if min < 0 or (max is not None and max < least):
+            raise ValueError(
+                f"Permutation: the bounds {min}..{max} leave no number of members; give 0 <= min <= max, and as many "
+                f"as are required ({len(once)})"
+            )
+        set_fields(
+            self,
+            required=once,
+            optional=checked_terms(optional, "Permutation"),
+            rest=EMPTY if rest is None else checked_term(rest, "Permutation"),
+            separator=EPSILON if separator is None else checked_term(separator, "Permutation"),
+            min=min,
+            max=max,
+        )
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (*self.required, *self.optional, self.rest, self.separator)
+
+    def _own(self) -> object:
+        return len(self.required), self.min, self.max
+
+
+@final
+class Intersection(Grammar):
+    """Strings that belong to every item.  All items must be regular; no items is every text."""
+
+    __slots__ = ("items",)
+    _fields = ("items",)
+    items: tuple[Grammar, ...]
+
+    def __init__(self, items: Iterable[Grammar]) -> None:
+        set_fields(self, items=checked_terms(items, "Intersection"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return self.items
+
+
+@final
+class Complement(Grammar):
+    """The texts (well-formed UTF-8 strings) that do not belong to ``item``, which must be regular."""
+
+    __slots__ = ("item",)
+    _fields = ("item",)
+    item: Grammar
+
+    def __init__(self, item: Grammar) -> None:
+        set_fields(self, item=checked_term(item, "Complement"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+
+_assign_sequence = vars(Sequence)["items"].__set__  # looks up no name
+_assign_choice = vars(Choice)["items"].__set__
+
+
+def sequence_of(items: tuple[Grammar, ...]) -> Grammar:
+    """``Sequence(items)`` of what is known to be terms; front ends make hundreds of thousands of these."""
+    node = new_node(Sequence)
+    _assign_sequence(node, items)
+    return node
+
+
+def choice_of(items: tuple[Grammar, ...]) -> Grammar:
+    """``Choice(items)`` of what is known to be terms."""
+    node = new_node(Choice)
+    _assign_choice(node, items)
+    return node
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]], *, maximum: int, what: str) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if not 0 <= low <= high <= maximum:
+            raise ValueError(f"{what}: range {low}..{high} is not within 0..{maximum}")
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], builtin_max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def _without_surrogates(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for low, high in ranges:
+        if low < SURROGATES[0]:
+            yield low, min(high, SURROGATES[0] - 1)
+        if high > SURROGATES[1]:
+            yield builtin_max(low, SURROGATES[1] + 1), high
+
+
+EPSILON: Final[Grammar] = Literal(b"")
+"""The language of the empty string alone."""
+EMPTY: Final[Grammar] = Choice(())
+"""The empty language."""
+ANY_CHAR: Final[Grammar] = CharClass([(0, MAX_CODE_POINT)])
+"""Any one Unicode scalar value, in UTF-8."""

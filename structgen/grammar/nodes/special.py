@@ -1,0 +1,166 @@
+"""Nodes for tokens of a vocabulary and for what JSON and host names need beyond regular languages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal as Literal_, TypeAlias, final
+
+from structgen.grammar.nodes.base import Grammar, checked_term, set_fields
+from structgen.grammar.nodes.regular import merged_ranges
+
+__all__ = ["Distinct", "JsonString", "Label", "LabelKind", "SpecialToken", "TokenSet"]
+
+MAX_TOKEN_ID: Final = (1 << 31) - 1
+
+LabelKind: TypeAlias = Literal_["a-label", "bidi", "u-label"]
+"""What a :class:`Label` may be."""
+
+
+@final
+class SpecialToken(Grammar):
+    """One special token of the vocabulary, by its text (``"<|im_end|>"``) or its id.
+
+    It is a symbol of its own: no text ever matches it, and it never matches text.
+
+    With ``or_text``, a vocabulary that has no special token of that text writes the text instead: what a family of
+    models calls ``<tool_call>`` is a special token of some and plain text of others.
+    """
+
+    __slots__ = ("or_text", "token")
+    _fields = ("token", "or_text")
+    token: str | int
+    or_text: bool
+
+    def __init__(self, token: str | int, or_text: bool = False) -> None:
+        if or_text and not (isinstance(token, str) and token):
+            raise ValueError(f"SpecialToken: only a token that is named by its text has one; found {token!r}")
+        set_fields(self, token=token, or_text=or_text)
+
+    def _own(self) -> object:
+        return (self.token, True) if self.or_text else self.token
+
+
+@final
+class TokenSet(Grammar):
+    """One token of a set, as a symbol of its own: whatever its bytes are, they are read by nothing else.
+
+    Unlike a :class:`SpecialToken`, it may be an ordinary token of the vocabulary.  The same token may then be read in
+    two ways, as a symbol here and as text elsewhere; both count.  Text never matches it: what takes bytes one by one
+    has no members with it.
+
+    An EOS token is never among them: EOS is allowed wherever the grammar may end.
+
+    Attributes:
+        tokens: special tokens by text, and ids; a pair of ids is a range, both ends included.  They are kept sorted and
+            merged, the texts first.
+        is_excluded: whether it is any token but these: every id of the vocabulary that stands for text or is a special
+            token.
+    """
+
+    __slots__ = ("is_excluded", "tokens")
+    _fields = ("tokens", "is_excluded")
+    tokens: tuple[str | int | tuple[int, int], ...]
+    is_excluded: bool
+
+    def __init__(self, tokens: Iterable[str | int | tuple[int, int]], is_excluded: bool = False) -> None:
+        texts: set[str] = set()
+        ranges: list[tuple[int, int]] = []
+        for token in tokens:
+            if isinstance(token, str):
+                texts.add(token)
+            else:
+                ranges.append((token, token) if isinstance(token, int) else token)
+        merged = merged_ranges(ranges, maximum=MAX_TOKEN_ID, what="TokenSet")
+        ids = (low if low == high else (low, high) for low, high in merged)
+        set_fields(self, tokens=(*sorted(texts), *ids), is_excluded=is_excluded)
+
+    def _own(self) -> object:
+        return self.tokens, self.is_excluded
+
+
+@final
+class JsonString(Grammar):
+    r"""A JSON string literal, quotes included, whose *decoded* text belongs to ``value`` (regular).
+
+    Every spelling that RFC 8259 allows is a member: raw characters, short escapes (``\n``, ``\/`` ...), ``\uXXXX``
+    in either case and surrogate pairs.  Lone surrogates are not, for they decode to no text.
+    """
+
+    __slots__ = ("value",)
+    _fields = ("value",)
+    value: Grammar
+
+    def __init__(self, value: Grammar) -> None:
+        set_fields(self, value=checked_term(value, "JsonString"))
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.value,)
+
+
+@final
+class Distinct(Grammar):
+    """The JSON arrays and objects of ``item`` in which nothing is repeated.
+
+    No two items of the array are equal JSON values (1 equals 1.0, the order of members does not matter), and no object
+    inside, nor the object itself, has one name twice.  Every member of ``item`` must be one JSON array or object,
+    without white space around it, and the text must tell where it begins.
+
+    With ``is_endless``, the maker promises that the items and names that are required after a complete one can always
+    be ones that are not there yet.  Masks then need no search where nothing can be repeated.
+    With ``is_spare``, the maker promises that at most one item, or one name that may stand elsewhere in its object, is
+    ever required: closing the container is possible from its first item on.  Then masks within a budget need no search
+    either, and it is endless too.
+    """
+
+    __slots__ = ("is_endless", "is_spare", "item")
+    _fields = ("item", "is_spare", "is_endless")
+    item: Grammar
+    is_spare: bool
+    is_endless: bool
+
+    def __init__(self, item: Grammar, is_spare: bool = False, is_endless: bool = False) -> None:
+        set_fields(self, item=checked_term(item, "Distinct"), is_spare=is_spare, is_endless=is_endless or is_spare)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.is_spare, self.is_endless
+
+
+@final
+class Label(Grammar):
+    """The texts of ``item`` that begin with a label of a host name which may stand there.
+
+    ``kind`` says which (RFC 5890 to 5893; none with characters that compose with others):
+
+    * ``"a-label"``: ``xn--``, in any case, and Punycode, up to the first byte that is no letter, digit or hyphen.  It
+      has no right-to-left characters.
+    * ``"bidi"``: the same that obeys the rule for names with right-to-left characters.
+    * ``"u-label"``: letters that take two bytes each.  Each of its beginnings takes at most 63 octets as an A-label.
+
+    The members of ``item`` must be all such texts of up to 59 characters (from 1 after ``xn--``), valid or not, then
+    one byte of another kind; letters are the left-to-right ones of Greek (U+0380 to U+03FF) or of Cyrillic (U+0400 to
+    U+04FF).  All of this may also be written in escapes of JSON by code point.  The text must tell where members begin,
+    and wherever a label is possible, something else must be that takes fewer bytes.
+    Where tokens do not spell every text of ASCII, there are no labels.
+    """
+
+    __slots__ = ("item", "kind")
+    _fields = ("item", "kind")
+    item: Grammar
+    kind: LabelKind
+
+    def __init__(self, item: Grammar, kind: LabelKind = "a-label") -> None:
+        if kind not in ("a-label", "bidi", "u-label"):
+            raise ValueError(f"Label: there is no kind {kind!r}; give 'a-label', 'bidi' or 'u-label'")
+        set_fields(self, item=checked_term(item, "Label"), kind=kind)
+
+    @property
+    def children(self) -> tuple[Grammar, ...]:
+        return (self.item,)
+
+    def _own(self) -> object:
+        return self.kind

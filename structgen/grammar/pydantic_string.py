@@ -1,0 +1,109 @@
+"""A ``str`` of pydantic whose content belongs to a grammar: validation, and its JSON Schema.
+
+The schema names the grammar as a ``format``, and :func:`collecting` gathers what these names mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from structgen.errors import GrammarError
+from structgen.grammar.nodes import Grammar
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+__all__ = ["TextCheck", "collecting", "validated"]
+
+_MAX_NAME_LENGTH: Final = 60
+_THROUGH: Final = frozenset({"function-before", "function-after", "function-wrap", "default", "nullable"})
+_collected: ContextVar[dict[str, Grammar] | None] = ContextVar("_collected", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TextCheck:
+    """Refuses a text that does not belong to a grammar, and leaves every other as it is."""
+
+    grammar: Grammar
+    shown: str
+
+    def __call__(self, value: Any) -> Any:
+        """Return ``value``.
+
+        Raises:
+            ValueError: it is a text that does not belong to the grammar.
+        """
+        from structgen.grammar.recognition import recognizes  # loads the native engine
+
+        if isinstance(value, str) and not recognizes(self.grammar, value):
+            raise ValueError(f"the text does not belong to {_short(self.shown)}")
+        return value
+
+
+def validated(grammar: Grammar, shown: str, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """What pydantic validates by: the annotated type, then membership.
+
+    Raises:
+        GrammarError: the type is neither ``str`` nor an optional one.
+    """
+    from pydantic_core import core_schema
+
+    schema = handler(source)
+    inner: Any = schema
+    while True:
+        inner = handler.resolve_ref_schema(inner)
+        if inner["type"] in _THROUGH:
+            inner = inner["schema"]
+        elif inner["type"] == "chain":
+            inner = inner["steps"][0]
+        else:
+            break
+    if inner["type"] != "str":
+        raise GrammarError(
+            f"annotation {_short(shown)}",
+            "a grammar says what a str is; it cannot stand beside another type",
+            evidence=f"found {_short(repr(source))}",
+            remedy="write Annotated[str, ...], inside a union too: Annotated[str, ...] | int",
+        )
+    # A function of this very schema: that of an annotation would be called for what stands around it (Json[...]) too.
+    metadata = {"pydantic_js_functions": [TextDescription(grammar, shown)]}
+    return core_schema.no_info_after_validator_function(TextCheck(grammar, shown), schema, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDescription:
+    """Describes a text with a grammar as JSON Schema, and notes the grammar for :func:`collecting`."""
+
+    grammar: Grammar
+    shown: str
+
+    def __call__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of the text, with a format that names the grammar."""
+        name = f"{_short(self.shown)} {self.grammar.digest.hex()[:12]}"
+        known = _collected.get()
+        if known is not None:
+            known[name] = self.grammar
+        found = handler(schema)
+        if found.get("type") == "string" and "format" not in found:
+            return {**found, "format": name}
+        return {"allOf": [found, {"format": name}]}
+
+
+@contextmanager
+def collecting(formats: dict[str, Grammar]) -> Iterator[None]:
+    """Put the grammars of the schemas that are made inside into ``formats``, by the names that they are given there."""
+    token = _collected.set(formats)
+    try:
+        yield
+    finally:
+        _collected.reset(token)
+
+
+def _short(shown: str) -> str:
+    return shown if len(shown) <= _MAX_NAME_LENGTH else f"{shown[: _MAX_NAME_LENGTH - 3]}..."

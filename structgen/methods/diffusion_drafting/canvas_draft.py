@@ -1,0 +1,276 @@
+"""Drafts of a canvas, and how many of them stepwise decoding would have come to.
+
+Stepwise decoding commits the most confident slots of the canvas, asks the model anew, and goes on.  With a sampler
+that draws no random numbers it is a function: from a canvas it goes to one *target*.  So several canvases that it may
+come to are drafted from what is known already, ONE forward pass over all of them tells the target of each, and the walk
+from target to target stands as far as its canvases are among those that were asked about.  What comes out is what
+stepwise decoding gives, canvas by canvas; only forward passes are saved.
+
+That holds under a grammar because drafts and targets go through the same steps: a completion of the posterior, the
+constrained confidence, the slots of the block, and what the grammar forces after each commit.  A pass over drafts runs
+all slots of each, whatever a rule of reuse says.
+
+``FreeDave`` drafts from one pass and verifies all drafts in the next; ``SelfSpeculative`` verifies the tokens of one
+completion one after the other in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, final
+
+import numpy as np
+
+from structgen.decode.diffusion.commit_policy import rank_slots
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised
+    from structgen.decode.diffusion.posterior import Canvas
+
+__all__ = [
+    "CanvasDraft",
+    "DraftCommitter",
+    "DraftProposal",
+    "FreeDave",
+    "SelfSpeculative",
+    "draft_again",
+    "draft_at_once",
+    "given_canvas",
+    "next_step",
+]
+
+
+class CanvasDraft(NamedTuple):
+    """A canvas that one step of stepwise decoding leads to.
+
+    Attributes:
+        canvas: what is committed and what is forced then.
+        slots: which slots the step commits.
+        denoised: where their tokens are from.
+    """
+
+    canvas: Canvas
+    slots: NDArray[np.intp]
+    denoised: Denoised
+
+
+class DraftProposal(Protocol):
+    """How drafts are made; the first one is the target of the canvas, each of the others a guess at the next step."""
+
+    def __call__(self, run: CanvasRun, denoised: Denoised, /) -> list[CanvasDraft]:
+        """Return drafts for the canvas of ``run``, which has free slots, each with more slots filled than the last."""
+
+
+def given_canvas(law: MeanField, canvas: Canvas) -> MeanField:
+    """Return what a pass says of a canvas of which more slots are fixed than when it was asked about."""
+    rows = law.row_of[np.flatnonzero(canvas == FREE)]
+    return MeanField(canvas, law.slot_logits.take(rows), temperature=law.temperature)
+
+
+def next_step(run: CanvasRun, canvas: Canvas, denoised: Denoised, per_step: int) -> CanvasDraft:
+    """Return what stepwise decoding makes of a canvas with free slots: what ``Static(per_step=per_step)`` commits.
+
+    Args:
+        run: whose blocks and language count; its own canvas does not.
+        canvas: holds a part of ``denoised.completion``.
+        denoised: where tokens and confidences are from.
+        per_step: how many slots.
+    """
+    free = np.flatnonzero(canvas == FREE)
+    if run.block_size is not None:
+        free = free[free < (int(free[0]) // run.block_size + 1) * run.block_size]
+    slots = rank_slots(run, denoised, among=free).front(per_step)
+    filled = canvas.copy()
+    filled[slots] = denoised.completion.tokens[slots]
+    return CanvasDraft(run.language.forced(filled), slots, denoised)
+
+
+def draft_at_once(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_step: int = 1) -> list[CanvasDraft]:
+    """Draft steps from one completion and its confidences."""
+    return _steps(run, denoised, depth, per_step, lambda canvas: denoised)
+
+
+def draft_again(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_step: int = 1) -> list[CanvasDraft]:
+    """Draft steps as if the model went on saying the same.
+
+    After each step the law is restricted to the language anew: what the grammar makes of a commit needs no model.
+
+    Complexity: a posterior for each draft but the first.
+    """
+    return _steps(run, denoised, depth, per_step, lambda canvas: run.restrict(given_canvas(denoised.law, canvas)))
+
+
+@final
+class DraftCommitter:
+    """A committer that drafts and verifies; see the module.
+
+    Args:
+        drafting: how drafts are made.
+        per_step: how many slots a step of the stepwise decoding commits that is to be reproduced.
+        name: what messages call the policy.
+
+    Attributes:
+        forwards: forward passes that it asked for; the canvases of one pass count once.
+        canvases: canvases that these were about.
+    """
+
+    def __init__(self, drafting: DraftProposal, per_step: int, name: str) -> None:
+        self._drafting = drafting
+        self._per_step = per_step
+        self._name = name
+        self._known: tuple[Canvas, Denoised] | None = None
+        self.forwards = 0
+        self.canvases = 0
+
+    def advance(self, run: CanvasRun, /) -> None:
+        """See ``Committer.advance``.
+
+        Raises:
+            ValueError: the sampler draws random numbers.
+            GenerationError: the model fails.
+        """
+        if not run.sampler.deterministic:
+            raise ValueError(
+                f"{self._name} reproduces stepwise decoding, which must be a function of the canvas; found the sampler "
+                f"{run.sampler!r}, which draws random numbers; use Dingo(), or a policy that drafts nothing"
+            )
+        drafts = self._drafting(run, self._denoised(run))
+        walk, known = self._walk(run, drafts)
+        for step in walk:
+            _commit(run, step)
+        run.drafted += sum(len(draft.slots) for draft in drafts[1:])
+        run.accepted += sum(len(step.slots) for step in walk[1:])
+        self._known = None if known is None else (run.canvas, known)
+
+    def _denoised(self, run: CanvasRun) -> Denoised:
+        """What the model says of the canvas as it is; mostly known from the pass that verified it."""
+        if self._known is not None and np.array_equal(self._known[0], run.canvas):
+            return self._known[1]
+        self.forwards += 1
+        self.canvases += 1
+        return run.denoise()
+
+    def _walk(self, run: CanvasRun, drafts: list[CanvasDraft]) -> tuple[list[CanvasDraft], Denoised | None]:
+        """Ask about all drafts at once, and go from target to target as long as they are among them.
+
+        Returns:
+            The steps, and what the model says of the canvas after the last one; None where it is complete.
+        """
+        asked = [draft.canvas for draft in drafts if (draft.canvas == FREE).any()]
+        if asked:
+            self.forwards += 1
+            self.canvases += len(asked)
+        laws = {law.canvas.tobytes(): law for law in run.laws(asked)} if asked else {}
+        known_ends = {draft.canvas.tobytes() for draft in drafts}
+        walk = [drafts[0]]
+        while (law := laws.get(walk[-1].canvas.tobytes())) is not None:
+            denoised = run.restrict(law)
+            target = next_step(run, walk[-1].canvas, denoised, self._per_step)
+            if target.canvas.tobytes() not in known_ends:
+                return walk, denoised
+            walk.append(target)
+        return walk, None
+
+
+def _steps(
+    run: CanvasRun, denoised: Denoised, depth: int | None, per_step: int, again: Callable[[Canvas], Denoised]
+) -> list[CanvasDraft]:
+    drafts = [next_step(run, run.canvas, denoised, per_step)]
+    while (depth is None or len(drafts) < depth) and (drafts[-1].canvas == FREE).any():
+        canvas = drafts[-1].canvas
+        drafts.append(next_step(run, canvas, again(canvas), per_step))
+    return drafts
+
+
+def _commit(run: CanvasRun, step: CanvasDraft) -> None:
+    slots, denoised = step.slots, step.denoised
+    run.commit(slots, denoised.completion)
+    # The run knows the passes since its last commit only; these commits are of one pass.
+    run.log_confidence[slots] = np.log(np.maximum(denoised.confidence[slots], np.finfo(np.float64).tiny))
+    run.log_prob[slots] = denoised.law.log_prob_of(denoised.completion.tokens)[slots]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FreeDave:
+    """Stepwise decoding in fewer forward passes: the next ``depth`` steps are drafted and verified in one pass.
+
+    Draft ``k`` is where ``k`` steps lead if the model goes on saying the same.  Without a grammar these are the ``k``
+    most confident slots of one pass, as published; with one, the law is restricted anew after each drafted step, since
+    a commit changes what the grammar leaves to the other slots whether or not the model is asked.  The walk goes from
+    target to target as long as these are drafts, and what the pass said of the last one serves the next step, so that
+    each pass but the first commits a step at least.
+
+    Attributes:
+        depth: drafts that are verified together, at least 1; with 1 it is stepwise decoding.
+        per_step: slots that a step of stepwise decoding commits.
+
+    Raises:
+        ValueError: a number is below 1; in ``advance``, the sampler draws random numbers.
+
+    Source: "Free Draft-and-Verification: Toward Lossless Parallel Decoding for Diffusion Large Language Models" (2025,
+    arXiv 2510.00294).  Its variant for confidence thresholds, which accepts a draft whose commits are a subset of the
+    target's, is left out: it is not lossless.  Restricting the law anew for each draft is ours.
+    """
+
+    depth: int = 4
+    per_step: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("depth", self.depth), ("per_step", self.per_step)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"FreeDave: {name} must be an integer of at least 1; found {value!r}")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it reproduces decoding slot by slot; else it reproduces ``Static(per_step=...)``."""
+        return self.per_step == 1
+
+    def start(self) -> DraftCommitter:
+        """See ``CommitPolicy.start``."""
+        return DraftCommitter(partial(draft_again, depth=self.depth, per_step=self.per_step), self.per_step, "FreeDave")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SelfSpeculative:
+    """One-by-one decoding in fewer forward passes: the model drafts for itself, and verifies a chain of its drafts.
+
+    The tokens of one completion are drafted in the order of their confidence.  The chain has a node for the canvas
+    with none of them, with the first, with the first two, and so on; one pass over all nodes tells what one-by-one
+    decoding commits at each, and the longest beginning of the chain stands that agrees with it.
+
+    In terms of ``FreeDave`` the root of the chain is the first draft, which always stands.  The two share the
+    verification; this one drafts everything from one completion, which takes no further work on the grammar, and as
+    many slots as there are.
+
+    Attributes:
+        drafts: tokens that are drafted, so that there are ``drafts + 1`` nodes; None for all free slots.
+
+    Raises:
+        ValueError: ``drafts`` is negative; in ``advance``, the sampler draws random numbers.
+
+    Source: Gao et al. 2025, "Self Speculative Decoding for Diffusion Large Language Models" (arXiv 2510.04147), with
+    its greedy tree, which is a chain.
+    """
+
+    drafts: int | None = None
+
+    lossless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.drafts is not None and (not isinstance(self.drafts, int) or self.drafts < 0):
+            raise ValueError(
+                f"SelfSpeculative: drafts must be an integer of at least 0, or None; found {self.drafts!r}"
+            )
+
+    def start(self) -> DraftCommitter:
+        """See ``CommitPolicy.start``."""
+        depth = None if self.drafts is None else self.drafts + 1
+        return DraftCommitter(partial(draft_at_once, depth=depth), 1, "SelfSpeculative")

@@ -1,0 +1,1 @@
+"""Published drafters beside the default one."""

@@ -1,0 +1,1 @@
+"""Drafters that are trained heads on the hidden states of the target model: Medusa, Hydra, EAGLE."""

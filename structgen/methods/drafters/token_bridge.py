@@ -1,0 +1,209 @@
+"""Bridges to a draft model with other tokens: its grammar, its token stream, and ``TokenIntersection`` of both sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, final
+
+from structgen.decode.speculative.drafters.draft_session import DraftSession, check_capacity, common_length
+from structgen.decode.speculative.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
+from structgen.decode.speculative.drafters.vocabulary_bridge import Bridge, BridgeTask, SharedTokens, vocabulary_of
+from structgen.engine import compile
+from structgen.errors import VocabularyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.decode.speculative.drafters.model_growth import DraftPosition, ShapedDrafting
+    from structgen.engine import Constraint, Matcher, Vocabulary
+    from structgen.models.protocol import LanguageModel
+
+__all__ = ["GrammarTwin", "TokenBridge", "TokenIntersection"]
+
+
+@final
+class GrammarTwin:
+    """The same grammar compiled for another vocabulary, with a matcher that follows the bytes of the output.
+
+    Args:
+        constraint: of the output.
+        vocabulary: of the draft model.
+
+    Raises:
+        GrammarError: the grammar does not compile for it.
+        VocabularyError: its tokens cannot spell the grammar.
+    """
+
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
+        self._target = constraint.vocabulary
+        self._special = {
+            token: other
+            for other, text in vocabulary.special.items()
+            for token, name in self._target.special.items()
+            if text == name
+        }
+        self._matcher = compile(constraint.grammar, vocabulary, limits=constraint.limits).matcher()
+        self._output: list[int] = []
+
+    def at(self, output: Sequence[int]) -> Matcher | None:
+        """A matcher of its own behind the tokens of an output; None where the draft model cannot write them."""
+        common = common_length(self._output, output)
+        self._matcher.rollback(len(self._output) - common)
+        del self._output[common:]
+        for token in output[common:]:
+            if not self._take(token):
+                return None
+            self._output.append(token)
+        return self._matcher.fork()
+
+    def _take(self, token: int) -> bool:
+        piece = self._target.tokens[token]
+        if not piece:
+            return token in self._special and self._matcher.accept(self._special[token])
+        count = self._matcher.accept_bytes(piece)
+        if 0 < count < len(piece):
+            self._matcher.rollback(1)
+        return count == len(piece)
+
+
+_PIECE: Final = 64
+"""Tokens of the output that are read together; what is complete is not read again."""
+
+
+@final
+class TokenBridge:
+    """Reads the tokens of a target as bytes, and these by a draft model's own tokenizer.
+
+    The prompt is read as one text; the output in pieces of 64 tokens, so that what is long written needs no work, and
+    the draft model's tokens of it stay what they are.  Whatever came before, equal tokens are read equally.
+
+    A special token becomes the special token of the same text where the draft model has it, and nothing at all where
+    it has not: chat templates differ, and the marks of one are noise to a model that was not trained with them.  Where
+    the draft model's own prompts begin with a special token (BOS), so does this.
+
+    Args:
+        target: the vocabulary of the output.
+        model: the draft model.
+        prompt_tokens: how many tokens at the beginning are the prompt.
+
+    Raises:
+        VocabularyError: the draft model's vocabulary cannot be read.
+    """
+
+    def __init__(self, target: Vocabulary, model: LanguageModel, prompt_tokens: int) -> None:
+        self._target = target
+        self._model = model
+        self._draft = vocabulary_of(model)
+        self._prompt_tokens = prompt_tokens
+        names = {text: token for token, text in reversed(list(self._draft.special.items()))}
+        self._special = {token: names.get(text) for token, text in target.special.items()}
+        self._head: list[int] = []
+        for token in model.encode_prompt("a", chat=False):
+            if token not in self._draft.special:
+                break
+            self._head.append(token)
+        self._fallback = model.encode_prompt("", chat=False)
+        self._known: list[tuple[tuple[int, ...], list[int]]] = []  # pieces, and what they are read as
+
+    def read(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft model's tokens for a prompt and an output; never none.
+
+        Raises:
+            VocabularyError: the draft model's tokens cannot spell the text.
+
+        Complexity: O(n) comparisons; what differs from the last call is tokenized anew.
+        """
+        found = list(self._head)
+        start, end, index = 0, min(self._prompt_tokens, len(tokens)), 0
+        while start < len(tokens):
+            piece = tuple(tokens[start:end])
+            if index == len(self._known) or self._known[index][0] != piece:
+                del self._known[index:]
+                self._known.append((piece, self._read(piece)))
+            found += self._known[index][1]
+            start, end, index = end, end + _PIECE, index + 1
+        return found or list(self._fallback)
+
+    def check_room(self, tokens: Sequence[int]) -> None:
+        """Refuse a prompt that the draft model cannot read: see ``draft_session.check_room``."""
+        check_capacity(self._model, len(self.read(tokens)))
+
+    def text(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft model's tokens for tokens that follow."""
+        return self._read(tuple(tokens))
+
+    def _read(self, tokens: tuple[int, ...]) -> list[int]:
+        found: list[int] = []
+        data = bytearray()
+        for token in tokens:
+            if token not in self._special:
+                data += self._target.tokens[token]
+                continue
+            found += self._draft.tokenize(bytes(data))
+            data.clear()
+            special = self._special[token]
+            if special is not None:
+                found.append(special)
+        return found + self._draft.tokenize(bytes(data))
+
+
+_shared = lru_cache(maxsize=8)(SharedTokens)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TokenIntersection(Bridge):
+    """The draft model's law is restricted to tokens whose bytes are a token of both, and renormalised.
+
+    These are real laws over the target's tokens, so drafts can be drawn from them and verified; what the draft model
+    would have said with other tokens is lost.  Good where most tokens are shared.
+
+    Source: see ``Bridge``; there "TLI".
+    """
+
+    def start(self, crossing: BridgeTask) -> ShapedDrafting:
+        """See ``Bridge.start``."""
+        rows = _SharedRows(crossing)
+        return RowsDrafting(crossing.task, crossing.shape, rows, draws=crossing.draws)
+
+
+@final
+class _SharedRows(DraftRows):
+    def __init__(self, crossing: BridgeTask) -> None:
+        target: Vocabulary = crossing.task.constraint.vocabulary
+        draft = vocabulary_of(crossing.model)
+        self._shared = _shared(target, draft)
+        if not len(self._shared):
+            raise VocabularyError(
+                f"draft model {crossing.model.name!r}",
+                "no token has the same bytes as one of the target's",
+                evidence=f"{draft.size} and {target.size} tokens",
+                remedy="draft through its text: bridge=ExactStringMatch()",
+            )
+        self._bridge = TokenBridge(target, crossing.model, crossing.task.prompt_tokens)
+        self._bridge.check_room(crossing.tokens)
+        self._session = DraftSession(crossing.model)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """See ``DraftRows.follow``."""
+        self._session.follow(self._bridge.read(tokens))
+
+    def rows(
+        self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
+    ) -> Sequence[DraftRow | None]:
+        """See ``DraftRows.rows``."""
+        found = self._session.rows([self._read(path) for path in paths])
+        return [None if row is None else self._shared.row(row) for row in found]
+
+    def close(self) -> None:
+        """See ``DraftRows.close``."""
+        self._session.close()
+
+    def _read(self, path: tuple[int, ...]) -> tuple[int, ...]:
+        """The draft model's tokens for drafted ones; only those that the grammar forced may not be shared."""
+        found: list[int] = []
+        for token in path:
+            same = self._shared.draft_id(token)
+            found += self._bridge.text([token]) if same is None else (same,)
+        return tuple(found)

@@ -1,0 +1,358 @@
+"""Holes filled by a model that writes from left to right, in an order.
+
+With the markers that the model was trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from structgen.decode.step.context import Context
+from structgen.decode.step.distribution import allowed_ids, log_mass
+from structgen.errors import GenerationError
+from structgen.methods.infilling.frame import FilledHole
+from structgen.methods.infilling.open_canvas import OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.step.sampler import Sampler
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.methods.infilling.frame import Frame
+    from structgen.methods.infilling.open_canvas import OpenLanguage
+    from structgen.models.protocol import LanguageModel, Logits, Prompt
+
+__all__ = ["Interruption", "Markers", "Order", "fill_autoregressive", "find_markers"]
+
+# Prefix, suffix, middle, as they are spelled; None where the filling follows the prefix, which then comes last.
+_FAMILIES: Final[tuple[tuple[str, str, str | None], ...]] = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+    ("<PRE>", "<SUF>", "<MID>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("[PREFIX]", "[SUFFIX]", None),  # Codestral
+)
+
+
+class Markers(NamedTuple):
+    """Ids of the tokens that mark what stands before and behind a hole.
+
+    Attributes:
+        prefix: comes before the text before the hole.
+        suffix: comes before the text behind the hole.
+        middle: comes before the filling; None where the order is suffix, prefix, filling.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None
+
+    def prompt(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+        """Return what a model reads that is to fill a hole."""
+        if self.middle is None:
+            return [self.suffix, *behind, self.prefix, *before]
+        return [self.prefix, *before, self.suffix, *behind, self.middle]
+
+
+def find_markers(vocabulary: Vocabulary) -> Markers | None:
+    """Return the markers of a vocabulary, or None where it has none.
+
+    Some tokenizers list them as special tokens, others as ordinary ones.
+
+    Source: M. Bavarian et al., "Efficient Training of Language Models to Fill in the Middle" (2022, arXiv 2207.14255);
+        the spellings are those of the tokenizers of the models that are named in the table.
+    """
+    special = {text: token for token, text in reversed([*vocabulary.special.items()])}
+    wanted = {
+        name.encode(): name for family in _FAMILIES for name in family if name is not None and name not in special
+    }
+    for token, piece in enumerate(vocabulary.tokens):
+        if piece in wanted:
+            special.setdefault(wanted[piece], token)
+    for prefix, suffix, middle in _FAMILIES:
+        if prefix in special and suffix in special and (middle is None or middle in special):
+            return Markers(special[prefix], special[suffix], None if middle is None else special[middle])
+    return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Fill holes from left to right, but where the model becomes unsure, write what comes last in the hole first.
+
+    As soon as the most probable token that is allowed has a probability below ``below``, the hole is left: what fills
+    its end is written, beginning with ``suffix``, and then what is between.  The tokens that are left of the hole are
+    divided: the end may use half of them, and what it leaves is for the middle.  A hole is interrupted once at most,
+    and only where ``suffix`` can stand there.
+
+    Attributes:
+        below: a probability; 0 interrupts nowhere, anything above 1 at once.
+        suffix: the text that the end begins with; it may be empty.
+
+    Raises:
+        ValueError: ``below`` is negative or no number.
+
+    Source: L. Zheng et al., "Self-Infilling Code Generation" (ICML 2024, arXiv 2311.17972), without its loop that
+        writes the beginning anew.
+    """
+
+    below: float = 0.25
+    suffix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.below >= 0:
+            raise ValueError(f"Interruption: below must be a probability; found {self.below!r}")
+
+
+Order: TypeAlias = "Literal['forward', 'backward'] | Interruption"
+"""``"forward"``: the first hole first.  ``"backward"``: the last hole first, so that the others know what is behind."""
+
+
+def fill_autoregressive(  # noqa: PLR0913  of infill
+    model: LanguageModel,
+    prompt: Prompt,
+    frame: Frame,
+    language: OpenLanguage,
+    *,
+    sampler: Sampler,
+    seed: int,
+    order: Order,
+    markers: Markers | None,
+    chat: bool,
+) -> tuple[list[FilledHole], int]:
+    """Fill the holes of a frame that can be completed.
+
+    Returns:
+        The fillings, and the forward passes that they took.
+
+    Raises:
+        GenerationError: the model returned no usable logits, or its context is too short.
+    """
+    spoken = model.encode_prompt(prompt, chat=chat)
+    marked = model.vocabulary.tokenize(prompt) if isinstance(prompt, str) else spoken
+    _check_context(model, max(len(spoken), len(marked)), frame)
+    with Context(model) as context:
+        writing = _HoleWriter(
+            context, (spoken, marked), frame, language, sampler, np.random.Generator(np.random.PCG64(seed)), markers
+        )
+        places = list(writing.gaps)
+        for gap in reversed(places) if order == "backward" else places:
+            writing.fill(gap, order if isinstance(order, Interruption) else None)
+        return writing.fillings(len(frame.holes)), context.forwards
+
+
+def _check_context(model: LanguageModel, prompt_tokens: int, frame: Frame) -> None:
+    """Refuse what the model cannot hold: the prompt, the texts, the holes, and three markers."""
+    needed = prompt_tokens + sum(map(len, frame.texts)) + sum(frame.holes) + 3
+    if model.max_context is not None and needed > model.max_context:
+        raise GenerationError(
+            f"model {model.name!r}",
+            f"prompt and text exceed its context by {needed - model.max_context} tokens",
+            evidence=f"the prompt has {prompt_tokens}, texts and holes take {needed - prompt_tokens} with markers, the "
+            f"context holds {model.max_context}",
+            remedy="shorten the prompt or the texts, or make the holes smaller",
+        )
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Gap:
+    """A part of a hole that is written in one go.
+
+    Attributes:
+        hole: which hole it belongs to.
+        room: tokens that it may still take.
+        is_end: it was begun before what stands left of it in its hole.
+        written: its tokens.
+    """
+
+    hole: int
+    room: int
+    is_end: bool = False
+    written: list[int] = field(default_factory=list)
+    log_prob: float = 0.0
+
+
+@final
+class _HoleWriter:
+    """A canvas on its way: fixed texts and gaps.
+
+    Invariant: the canvas is completable.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        prompts: tuple[Sequence[int], Sequence[int]],
+        frame: Frame,
+        language: OpenLanguage,
+        sampler: Sampler,
+        generator: np.random.Generator,
+        markers: Markers | None,
+    ) -> None:
+        self._context = context
+        self._spoken, self._marked = map(list, prompts)  # without and with markers
+        self._language = language
+        self._sampler = sampler
+        self._generator = generator
+        self._markers = markers
+        self._eos = list(language.vocabulary.eos)
+        self._row: list[tuple[int, ...] | _Gap] = [frame.texts[0]]
+        for number, (room, text) in enumerate(zip(frame.holes, frame.texts[1:], strict=True)):
+            self._row += [_Gap(number, room), text]
+
+    @property
+    def gaps(self) -> list[_Gap]:
+        return [part for part in self._row if isinstance(part, _Gap)]
+
+    def fillings(self, holes: int) -> list[FilledHole]:
+        """What was written into each hole, fixed beginnings of its end included."""
+        tokens: list[list[int]] = [[] for _ in range(holes)]
+        scores = [0.0] * holes
+        current = -1
+        last = {gap.hole: gap for gap in self.gaps}
+        for part in self._row:
+            if isinstance(part, _Gap):
+                current = part.hole
+                tokens[current] += part.written
+                scores[current] += part.log_prob
+                if last[current] is part:
+                    current = -1
+            elif current >= 0:
+                tokens[current] += part
+        decode = self._language.vocabulary.decode
+        return [FilledHole(decode(ids), tuple(ids), score) for ids, score in zip(tokens, scores, strict=True)]
+
+    def fill(self, gap: _Gap, interruption: Interruption | None) -> int:
+        """Write one gap to its end, and return how many tokens it did not use."""
+        self._context.replace(self._prompt(gap))
+        while True:
+            ids, can_end = self._choices(gap)
+            if not len(ids):
+                break
+            if len(ids) == 1 and not can_end:
+                self._take(gap, int(ids[0]))
+                continue
+            log_p = self._law(gap, ids, can_end)
+            if interruption is not None and float(np.exp(log_p.max())) < interruption.below:
+                parts = self._split(gap, interruption)
+                if parts is not None:
+                    end, middle = parts
+                    middle.room += self.fill(end, None)
+                    return self.fill(middle, None)
+                interruption = None
+            index = self._sampler.draw(log_p, self._generator)
+            gap.log_prob += float(log_p[index])
+            if can_end and index == 0:
+                break
+            self._take(gap, int(ids[index - can_end]))
+        left, gap.room = gap.room, 0
+        return left
+
+    def _choices(self, gap: _Gap) -> tuple[NDArray[np.intp], bool]:
+        """The tokens that may come next in a gap, and whether it may end here."""
+        size = self._language.vocabulary.size
+        if not gap.room:
+            return np.zeros(0, dtype=np.intp), True
+        room, gap.room = gap.room, 0
+        slot = self._slot(gap)
+        can_end = self._language.completable(self._canvas(), at=slot)
+        gap.room = room
+        return allowed_ids(self._language.allowed(self._canvas(), slot), size), can_end
+
+    def _law(self, gap: _Gap, ids: NDArray[np.intp], can_end: bool) -> NDArray[np.float64]:
+        """Log-probabilities of the end, where there is one, and of the tokens, renormalised."""
+        if self._context.session.length == len(self._context):
+            self._context.prepare()
+        logits: Logits = self._context.session.extend(self._context.unseen)
+        log_mass(logits)  # refuses what is no law
+        kept = logits[ids].astype(np.float64)
+        if can_end:
+            ends = self._ends(gap)
+            end = log_mass(logits[ends].astype(np.float64)) if ends else -np.inf
+            kept = np.concatenate([[end], kept])
+        mass = log_mass(kept)
+        if mass == -np.inf:
+            raise GenerationError(
+                "logits",
+                "the model gives probability zero to every token that can be completed here",
+                evidence=f"{len(ids)} tokens are possible, for instance {ids[:8].tolist()}",
+                remedy="check for another logits processor",
+            )
+        law: NDArray[np.float64] = kept - mass
+        return law
+
+    def _take(self, gap: _Gap, token: int) -> None:
+        gap.written.append(token)
+        gap.room -= 1
+        self._context.append([token])
+
+    def _split(self, gap: _Gap, interruption: Interruption) -> tuple[_Gap, _Gap] | None:
+        """Divide what is left of a gap into a middle and an end; None where the end cannot stand there."""
+        suffix = tuple(self._language.vocabulary.tokenize(interruption.suffix))
+        room = gap.room - len(suffix)
+        if room < 0:
+            return None
+        end = _Gap(gap.hole, (room + 1) // 2, is_end=True)
+        middle = _Gap(gap.hole, room // 2)
+        row = list(self._row)
+        at = row.index(gap)
+        held = gap.room
+        gap.room = 0
+        self._row[at + 1 : at + 1] = [(), middle, suffix, end]
+        # With nothing between, the middle may need what the end was given.
+        if not self._language.completable(self._canvas()):
+            self._row, gap.room = row, held
+            return None
+        return end, middle
+
+    def _canvas(self) -> NDArray[np.int32]:
+        slots: list[int] = []
+        for part in self._row:
+            slots += [*part.written, *[OPEN] * part.room] if isinstance(part, _Gap) else part
+        return np.array(slots, dtype=np.int32)
+
+    def _slot(self, gap: _Gap) -> int:
+        """The first open slot of a gap."""
+        before = self._row[: self._row.index(gap)]
+        held = sum(len(part.written) + part.room if isinstance(part, _Gap) else len(part) for part in before)
+        return held + len(gap.written)
+
+    def _known(self, parts: Sequence[tuple[int, ...] | _Gap]) -> list[int]:
+        return [token for part in parts for token in (part.written if isinstance(part, _Gap) else part)]
+
+    def _prompt(self, gap: _Gap) -> list[int]:
+        """What the model reads before it writes a gap: what is known, open holes left out."""
+        at = self._row.index(gap)
+        before, behind = self._known(self._row[:at]), self._known(self._row[at + 1 :])
+        markers = self._markers
+        if markers is None or not (behind or gap.is_end):
+            return self._spoken + before
+        if gap.is_end and markers.middle is not None:
+            begun = self._row[at - 1]
+            known = len(before) - (
+                0 if isinstance(begun, _Gap) else len(begun)
+            )  # what its end begins with follows the marker
+            return [markers.prefix, *self._marked, *before[:known], markers.suffix, *before[known:]]
+        return markers.prompt(self._marked + before, behind)
+
+    def _ends(self, gap: _Gap) -> list[int]:
+        """The tokens by which a model says that a gap ends here."""
+        markers = self._markers
+        behind = self._known(self._row[self._row.index(gap) + 1 :])
+        if markers is not None and not gap.is_end:
+            return self._eos
+        if behind:
+            return behind[:1]
+        if markers is not None and markers.middle is not None:
+            return [markers.middle]
+        return self._eos

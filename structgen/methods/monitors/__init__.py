@@ -1,0 +1,7 @@
+"""Monitors: potentials that know what is around the output, or what stood earlier in it."""
+
+from structgen.methods.monitors.json_rules.order import ordered
+from structgen.methods.monitors.json_rules.reference import refers, unique
+from structgen.methods.monitors.monitor import Monitor, monitor
+
+__all__ = ["Monitor", "monitor", "ordered", "refers", "unique"]

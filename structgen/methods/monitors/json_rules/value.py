@@ -1,0 +1,395 @@
+"""Scalars of JSON as what they mean, and what the beginning of one may still come to mean.
+
+Numbers are compared exactly, however large: a number is a key ``(sign, magnitude, digits)`` that orders as it does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Final, NamedTuple, TypeAlias
+
+__all__ = [
+    "Key",
+    "Moment",
+    "Span",
+    "canonical",
+    "digest_of",
+    "may_be",
+    "moment_of",
+    "moments_from",
+    "number_of",
+    "numbers_from",
+    "partial_string",
+    "string_of",
+    "units",
+]
+
+Key: TypeAlias = tuple[int, int, str]
+
+_ZERO: Final[Key] = (0, 0, "")
+_MAX_EXPONENT: Final = 18
+_NUMBER: Final = re.compile(rb"(-?)(\d*)(?:(\.)(\d*))?(?:([eE])([+-]?)(\d*))?")
+_INVERTED: Final = str.maketrans("0123456789", "9876543210")
+
+
+class Span(NamedTuple):
+    """Between which values a number lies; None is infinity.
+
+    Attributes:
+        low: nothing is below it.
+        has_low: whether it may be just that.
+        high: nothing is above it.
+        has_high: whether it may be just that.
+    """
+
+    low: Key | None
+    has_low: bool
+    high: Key | None
+    has_high: bool
+
+    def holds(self, value: Key) -> bool:
+        """Whether ``value`` lies there."""
+        above = self.low is None or value > self.low or (self.has_low and value == self.low)
+        below = self.high is None or value < self.high or (self.has_high and value == self.high)
+        return above and below
+
+
+class _Parts(NamedTuple):
+    """The spelling of a number, or of its beginning."""
+
+    negative: bool
+    integer: str
+    fraction: str | None
+    exponent_sign: str | None
+    exponent: str
+
+
+def number_of(raw: bytes) -> Key | None:
+    """The value of a number; None where its exponent has more than 18 digits."""
+    parts = _parts(raw)
+    exponent = parts.exponent.lstrip("0")
+    if len(exponent) > _MAX_EXPONENT:
+        return None
+    power = int(exponent or "0") * (-1 if parts.exponent_sign == "-" else 1)
+    return _key(parts.negative, parts.integer, parts.fraction or "", power)
+
+
+def numbers_from(raw: bytes, *, exponents: bool) -> Span:
+    """Where the numbers lie that begin so; exactly their hull.
+
+    Args:
+        raw: at least one byte of a number.
+        exponents: whether they may have one, if they have none yet.
+    """
+    parts = _parts(raw)
+    span = _magnitudes(parts, exponents=exponents)
+    if not parts.negative:
+        return span
+    low, high = (None if edge is None else _negative(edge) for edge in (span.low, span.high))
+    return Span(high, span.has_high, low, span.has_low)
+
+
+def may_be(raw: bytes, value: Key) -> bool:
+    """Whether a number that begins so may equal ``value``: sign and digits fit, and it lies where they may."""
+    parts = _parts(raw)
+    written = (parts.integer + (parts.fraction or "")).lstrip("0")
+    digits = value[2] if value[0] >= 0 else value[2][:-1].translate(_INVERTED)
+    if parts.exponent_sign is None:
+        fits = (digits + "0" * len(written)).startswith(written)
+    else:
+        fits = written.rstrip("0") == digits
+    return fits and numbers_from(raw, exponents=True).holds(value)
+
+
+def string_of(raw: bytes) -> str:
+    """The value of a string, quotes included; surrogates that are not paired stay as they are."""
+    return str(json.loads(raw.decode("utf-8", "replace"), strict=False))
+
+
+class _Partial(NamedTuple):
+    """The beginning of a string.
+
+    Attributes:
+        text: its characters.
+        escape: an escape that is not complete.
+        half: the bytes of a character that is not complete.
+    """
+
+    text: str
+    escape: str
+    half: bytes
+
+
+_ESCAPE_END: Final = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+
+
+def partial_string(raw: bytes) -> _Partial:
+    """The characters of a string that is not closed; ``raw`` begins with its quote."""
+    body = raw[1:]
+    for match in re.finditer(rb"\\(?:u[0-9a-fA-F]{4}|[^u]|u[0-9a-fA-F]{0,3}\Z|\Z)", body, re.DOTALL):
+        if match.end() == len(body) and _ESCAPE_END.fullmatch(match[0]):
+            return _Partial(string_of(b'"' + body[: match.start()] + b'"'), match[0].decode(), b"")
+    half = b""
+    for count in range(1, 4):
+        lead = body[-count : -count + 1 or None] if len(body) >= count else b""
+        if lead and lead[0] >= 0xC2:
+            needed = 2 if lead[0] < 0xE0 else 3 if lead[0] < 0xF0 else 4
+            half = body[-count:] if count < needed else b""
+            break
+        if not lead or lead[0] < 0x80:
+            break
+    return _Partial(string_of(b'"' + body[: len(body) - len(half)] + b'"'), "", half)
+
+
+def canonical(text: str) -> bytes:
+    """The shortest spelling of a string's characters, without quotes; escapes where JSON asks for them."""
+    try:
+        return json.dumps(text, ensure_ascii=False)[1:-1].encode()
+    except UnicodeEncodeError:  # surrogates that are not paired
+        return json.dumps(text)[1:-1].encode()
+
+
+def units(text: str) -> bytes:
+    """The UTF-16 code units of a text, two bytes each: what escapes spell."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+# moments
+
+
+class Moment(NamedTuple):
+    """A date, a time of day, or both.
+
+    Attributes:
+        kind: what is given of it; only moments of one kind can be compared.
+        seconds: since a beginning, in UTC where there is an offset.
+        fraction: the digits after the seconds, trailing zeros left out.
+    """
+
+    kind: str
+    seconds: int
+    fraction: str = ""
+
+
+_DATE: Final = r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
+_TIME: Final = (
+    r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d+))?)?"
+    r"(?P<offset>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+)
+_MOMENT: Final = re.compile(rf"(?:{_DATE})?(?P<separator>(?<=\d)[Tt ])?(?:{_TIME})?", re.ASCII)
+_DAY: Final = 86_400
+_TAIL: Final = re.compile(r"(?:\.(?P<fraction>\d*))?(?P<offset>[Zz]|[+-](?:\d\d?(?::?\d{0,2})?)?)?", re.ASCII)
+
+
+def moment_of(text: str) -> Moment | None:
+    """The date, time or date-time (ISO 8601 as in RFC 3339; seconds and offset may be left out) that a text is."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        return None
+    found = match.groupdict()
+    has_date, has_time = found["year"] is not None, found["hour"] is not None
+    if (has_date and has_time) != (found["separator"] is not None) or not (has_date or has_time):
+        return None
+    seconds = 0
+    if has_date:
+        year, month, day = int(found["year"]), int(found["month"]), int(found["day"])
+        if not 1 <= month <= 12 or not 1 <= day <= _days(year, month):
+            return None
+        seconds = _day_number(year, month, day) * _DAY
+    offset = found["offset"]
+    if has_time:
+        hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
+        if hour > 23 or minute > 59 or second > 60:
+            return None
+        seconds += hour * 3600 + minute * 60 + second
+        if offset is not None and offset not in "Zz":
+            hours, minutes = int(offset[1:3]), int(offset[-2:] if len(offset) > 3 else 0)
+            if hours > 23 or minutes > 59:
+                return None
+            seconds -= (hours * 3600 + minutes * 60) * (1 if offset[0] == "+" else -1)
+    kind = "date" * has_date + "time" * has_time + " with offset" * (offset is not None)
+    return Moment(kind, seconds, (found["fraction"] or "").rstrip("0"))
+
+
+def moments_from(text: str, kind: str) -> tuple[int, int] | None:
+    """Between which seconds the moments of ``kind`` lie that begin with ``text``; None if there are none.
+
+    Exact for dates; for times a second, and for offsets a day, may be too wide.
+    """
+    fields: list[tuple[str, int]] = []
+    if kind.startswith("date"):
+        fields += [("year", 4), ("-", 1), ("month", 2), ("-", 1), ("day", 2)]
+    if kind.startswith("datetime"):
+        fields.append(("Tt ", 1))
+    if "time" in kind:
+        fields += [("hour", 2), (":", 1), ("minute", 2)]
+    low: dict[str, int] = {"year": 0, "month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0}
+    high = {"year": 9999, "month": 12, "day": 31, "hour": 23, "minute": 59, "second": 60}
+    rest = text
+    for field, width in fields:
+        part, rest = rest[:width], rest[width:]
+        if len(field) < 4 and field not in low:
+            if part and part not in field:
+                return None
+            continue
+        most = _days(low["year"], low["month"]) if field == "day" and part else high[field]
+        fitting = [value for value in range(low[field], most + 1) if f"{value:0{width}}".startswith(part)]
+        if not fitting:
+            return None
+        low[field], high[field] = fitting[0], fitting[-1]
+    if rest and not _tail_fits(rest, kind, low, high):
+        return None
+    if "date" in kind:
+        high["day"] = min(high["day"], _days(high["year"], high["month"]))
+    return _seconds(low, kind) - _slack(kind), _seconds(high, kind) + _slack(kind) + ("time" in kind)
+
+
+def _tail_fits(rest: str, kind: str, low: dict[str, int], high: dict[str, int]) -> bool:
+    """Whether what follows the minutes can go on; the seconds go into ``low`` and ``high``."""
+    if "time" not in kind:
+        return False
+    if rest.startswith(":"):
+        part, rest = rest[1:3], rest[3:]
+        fitting = [value for value in range(61) if f"{value:02}".startswith(part)]
+        if not fitting or (rest and len(part) < 2):
+            return False
+        low["second"], high["second"] = fitting[0], fitting[-1]
+    elif rest[0] == ".":
+        return False
+    else:
+        high["second"] = 0
+    match = _TAIL.fullmatch(rest)
+    return match is not None and (match["offset"] is None or kind.endswith("offset"))
+
+
+def _slack(kind: str) -> int:
+    return _DAY if kind.endswith("offset") else 0
+
+
+def _seconds(fields: dict[str, int], kind: str) -> int:
+    days = _day_number(fields["year"], fields["month"], fields["day"]) if kind.startswith("date") else 0
+    clock = fields["hour"] * 3600 + fields["minute"] * 60 + fields["second"] if "time" in kind else 0
+    return days * _DAY + clock
+
+
+def _days(year: int, month: int) -> int:
+    if month == 2:
+        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    return 30 if month in (4, 6, 9, 11) else 31
+
+
+def _day_number(year: int, month: int, day: int) -> int:
+    """The number of a day of the Gregorian calendar; years are counted from March, so that leap days come last."""
+    if month < 3:
+        year, month = year - 1, month + 12
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day
+
+
+# whole values
+
+
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.0-9eE]+|true|false|null|[\[\]{}]', re.DOTALL)
+
+
+def digest_of(raw: bytes) -> bytes:
+    """A digest (BLAKE2b, 16 bytes) of a JSON value: the same for values that are equal, and for no others.
+
+    Numbers are equal by value, objects in any order of their names.
+    """
+    stack: list[tuple[bool, list[bytes]]] = []
+    done = b""
+    for match in _TOKENS.finditer(raw):
+        token = match[0]
+        if token in (b"[", b"{"):
+            stack.append((token == b"{", []))
+            continue
+        if token in (b"]", b"}"):
+            is_object, parts = stack.pop()
+            if is_object:
+                parts = sorted(b"".join(pair) for pair in dict(zip(parts[::2], parts[1::2], strict=True)).items())
+            done = _digest(token + b"".join(parts))
+        else:
+            done = _digest(_scalar_text(token))
+        if stack:
+            stack[-1][1].append(done)
+    return done
+
+
+def _scalar_text(token: bytes) -> bytes:
+    if token.startswith(b'"'):
+        return b'"' + units(string_of(token))
+    if token[:1] in (b"t", b"f", b"n"):
+        return token
+    return repr(number_of(token) or token).encode()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+# numbers
+
+
+def _parts(raw: bytes) -> _Parts:
+    match = _NUMBER.fullmatch(raw)
+    if match is None:
+        raise ValueError(f"{raw!r} is no beginning of a number")
+    minus, integer, point, fraction, mark, sign, exponent = match.groups()
+    return _Parts(
+        bool(minus),
+        integer.decode(),
+        fraction.decode() if point else None,
+        sign.decode() if mark else None,
+        exponent.decode() if mark else "",
+    )
+
+
+def _key(negative: bool, integer: str, fraction: str, power: int) -> Key:
+    digits = (integer + fraction).lstrip("0")
+    if not digits:
+        return _ZERO
+    magnitude = len(integer) - (len(integer) + len(fraction) - len(digits)) + power
+    positive = (1, magnitude, digits.rstrip("0"))
+    return _negative(positive) if negative else positive
+
+
+def _negative(key: Key) -> Key:
+    """Minus a number that is not negative; ``:`` comes after the digits, so that longer ones come first."""
+    if key[0] == 0:
+        return key
+    return -1, -key[1], key[2].translate(_INVERTED) + ":"
+
+
+def _magnitudes(parts: _Parts, *, exponents: bool) -> Span:
+    """Where they lie without their sign."""
+    integer, fraction = parts.integer, parts.fraction
+    if not integer:
+        return Span(_ZERO, True, None, False)
+    mantissa = _key(False, integer, fraction or "", 0)
+    if parts.exponent_sign is None and not exponents:
+        if fraction is None and integer != "0":
+            return Span(mantissa, True, None, False)
+        return Span(mantissa, True, _next(integer, fraction or ""), False)
+    if mantissa == _ZERO:
+        return Span(_ZERO, True, *((None, False) if parts.exponent_sign is None else (_ZERO, True)))
+    if parts.exponent_sign is None or (not parts.exponent_sign and not parts.exponent):
+        return Span(_ZERO, False, None, False)
+    power = parts.exponent.lstrip("0")
+    if len(power) > _MAX_EXPONENT:
+        return Span(_ZERO, False, _ZERO, False)
+    shift = int(power or "0")
+    if parts.exponent_sign == "-":
+        return Span(_ZERO, False, _key(False, integer, fraction or "", -shift), True)
+    return Span(_key(False, integer, fraction or "", shift), True, None, False)
+
+
+def _next(integer: str, fraction: str) -> Key:
+    """The number with one more in its last place."""
+    digits = integer + fraction
+    kept = digits.rstrip("9")
+    if not kept:
+        return _key(False, "1" + "0" * len(integer), "", 0)
+    more = kept[:-1] + str(int(kept[-1]) + 1) + "0" * (len(digits) - len(kept))
+    return _key(False, more[: len(integer)], more[len(integer) :], 0)

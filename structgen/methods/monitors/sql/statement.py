@@ -1,0 +1,567 @@
+"""How far a SQL statement has come: which clause, which tables are in scope, and what names may stand next.
+
+It reads SELECT (with joins, derived tables, subqueries and compounds), INSERT, UPDATE and DELETE.  It is no grammar: it
+follows a statement that a grammar lets through, and looks at its names.  States are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from structgen.methods.monitors.sql.schema import AllowedNames, Expects, Schema, TableSource
+
+__all__ = ["StatementScope"]
+
+_STATEMENTS: Final = frozenset(("select", "insert", "update", "delete"))
+_COMPARISONS: Final = frozenset(("in", "like", "between"))
+_JOINS: Final = frozenset(("join", "inner", "left", "right", "full", "cross"))
+_COMPOUNDS: Final = frozenset(("union", "intersect", "except"))
+_CASE: Final = frozenset(("when", "then", "else", "end"))
+_VALUES: Final = frozenset(("null", "true", "false", "end", "asc", "desc", "first", "last"))
+_READ_CLAUSES: Final = ("select", "from", "on")
+_FEW: Final[dict[str, frozenset[str]]] = {
+    "by": frozenset(("by",)),
+    "join": frozenset(("join", "outer")),
+    "nulls": frozenset(("first", "last")),
+    "predicate": frozenset(("not", "null", "true", "false")),
+}
+
+
+@final
+@dataclass(frozen=True)
+class StatementScope:
+    """One statement or subquery, up to a place.
+
+    Attributes:
+        schema: the names of the database.
+        parent: what it is a subquery of.
+        verb: select, insert, update or delete.
+        clause: the last word that began one.
+        expects: what comes next.
+        sources: the tables in scope.
+        reach: the first of them that an ON may name.
+        table: the key of the table that was named last, for as long as it may be given an alias.
+        table_columns: its columns; None where there is no such table.
+        used: bare columns of the SELECT list, for as long as no table is known.
+        qualified: columns of it that were named with a table.
+        star: whether it has a star.
+        outputs: the names that the columns of the result go by.
+        item: the name of the one that is being written; "" while nothing is, None where it has none.
+        written: the columns of a list that were named already.
+        brackets: what is open in this scope: "(", a call, CAST, CASE, a list of columns, or the place of a table.
+        calling: what kind of bracket comes next.
+        fresh: whether a bracket, SELECT or CASE stands just before.
+        qualifier: what stands before the dot.
+        is_compound: whether it follows UNION or its like.
+    """
+
+    schema: Schema
+    parent: StatementScope | None = None
+    verb: str = ""
+    clause: str = ""
+    expects: Expects = "statement"
+    sources: tuple[TableSource, ...] = ()
+    reach: int = 0
+    table: str | None = None
+    table_columns: frozenset[str] | None = None
+    used: frozenset[str] = frozenset()
+    qualified: frozenset[tuple[str, str]] = frozenset()
+    star: bool = False
+    outputs: tuple[str, ...] = ()
+    item: str | None = ""
+    written: frozenset[str] = frozenset()
+    brackets: tuple[str, ...] = ()
+    calling: str = "("
+    fresh: bool = False
+    qualifier: str = ""
+    is_compound: bool = False
+
+    # what may come next
+
+    def names(self, *, quoted: bool) -> AllowedNames:
+        """What an identifier that begins here may be."""
+        expects, words = self.expects, frozenset[str]() if quoted else self._words()
+        if expects == "table":
+            return AllowedNames(self._tables(), words)
+        if expects == "column":
+            return AllowedNames(self._target_columns() - self.written)
+        if expects == "member":
+            return AllowedNames(self._members(self.qualifier))
+        if expects == "operand":
+            calls = frozenset[str]() if quoted else self.schema.functions
+            return AllowedNames(self._operands() | self._qualifiers(), words, calls, free=self._takes_any_qualifier)
+        return AllowedNames(words=words, free=self._may_name_table or expects in ("alias", "word"))
+
+    # what has come
+
+    def with_name(self, name: str, *, quoted: bool, following: str) -> StatementScope | None:
+        """The scope after an identifier or word, and before the character that follows it; None where it is wrong."""
+        word, expects = "" if quoted else name.lower(), self.expects
+        if expects == "word":
+            return replace(self, expects="after", item=None)
+        if word in self._words():
+            return None if following == "." else self._with_keyword(word, following)
+        key = self.schema.key(name, quoted)
+        if expects == "operand" and following == "(":
+            called = not quoted and word in self.schema.functions
+            return replace(self, calling="call", item=None, fresh=False) if called else None
+        if not quoted and not self.schema.plain(key):
+            return None
+        if following == "(" and not (expects == "table" and self.verb == "insert"):
+            return None
+        if expects in ("alias", "source"):
+            return self._with_alias(key)
+        if expects == "operand":
+            return self._with_operand(key, following)
+        if following == ".":
+            return None
+        if expects == "table":
+            return self._with_table(key) if key in self._tables() else None
+        if expects == "column" and key in self._target_columns() - self.written:
+            return replace(self, expects="after", written=self.written | {key})
+        return self._with_member(key) if expects == "member" else None
+
+    def with_value(self) -> StatementScope | None:
+        """The scope after a number, a string or a parameter."""
+        if self.expects != "operand":
+            return None
+        return replace(self, expects="after", item=None, fresh=False)
+
+    def with_sign(self, sign: str) -> StatementScope | None:
+        """The scope after a bracket, comma, dot, star or operator."""
+        if sign == "(":
+            return self._opened()
+        if sign == ")":
+            return self._closed()
+        if sign == ",":
+            return self._after_comma()
+        if sign == ".":
+            return self if self.expects == "member" else None
+        if sign == ";":
+            ended = None if self.parent else self.finished()
+            return None if ended is None else StatementScope(self.schema)
+        if sign in (":", "@", "$"):
+            return replace(self, expects="word") if self.expects in ("operand", "after", "word") else None
+        if sign == "?":
+            return self.with_value()
+        if sign == "*" and self.expects in ("operand", "member"):
+            return self._with_star()
+        if self.expects not in ("after", "operand") or (self.expects == "after" and not self._in_expression):
+            return None
+        return replace(self, expects="operand", item=None, fresh=False)
+
+    def finished(self) -> StatementScope | None:
+        """The scope at the end of the statement; None where that may not end here."""
+        if self.expects not in ("after", "sorted", "source") or self.brackets:
+            return None
+        if self.clause in ("insert", "into", "update", "delete") or (self.clause == "set" and not self.written):
+            return None
+        settled = self._with_settled_source()
+        return None if settled is None else settled._resolved()
+
+    # words
+
+    def _words(self) -> frozenset[str]:
+        """The words that are no names and may stand here, in small letters."""
+        expects = self.expects
+        if expects in _FEW:
+            return _FEW[expects]
+        if expects == "statement":
+            return frozenset(("select", "all")) if self.clause == "compound" else _STATEMENTS
+        if expects == "comparison":
+            return _COMPARISONS | self.schema.comparisons
+        if expects == "table":
+            return frozenset(("select",)) if self.brackets[-1:] == ("table",) else frozenset()
+        if expects == "operand":
+            return self._prefixes()
+        if expects in ("after", "sorted", "source"):
+            return frozenset(self._following())
+        return frozenset()
+
+    def _prefixes(self) -> frozenset[str]:
+        """The words that may begin an expression here."""
+        if self.clause in ("limit", "offset"):
+            return frozenset()
+        if not self.fresh:
+            return self.schema.prefixes
+        inner = self.brackets[-1:]
+        more = {(): "distinct", ("(",): "select", ("call",): "distinct", ("case",): "when"}.get(inner)
+        return self.schema.prefixes | {more} if more else self.schema.prefixes
+
+    def _following(self) -> Iterator[str]:
+        """The words that may follow an expression or a table here."""
+        clause, expects = self.clause, self.expects
+        if expects == "after" and self._in_expression:
+            yield from ("and", "or", "not", "is", *_COMPARISONS, *self.schema.comparisons)
+        if self.brackets:
+            yield from _CASE if self.brackets[-1] == "case" else ("as",) if self.brackets[-1] == "cast" else ()
+            return
+        if self.verb == "insert":
+            yield from ("into",) if clause == "insert" else ("values", "select") if clause == "into" else ()
+        if self.verb in ("update", "delete"):
+            first = {"update": "set", "delete": "from"}.get(clause)
+            yield from ("where",) if first is None and clause != "where" else (first,) if first else ()
+        if self._may_name_table:
+            yield "as"
+        if expects == "source" and self.verb == "select" and self.sources:
+            yield "on"
+        if self.verb == "select":
+            yield from self._following_in_select()
+
+    def _following_in_select(self) -> Iterator[str]:
+        clause = self.clause
+        order = ("select", "from", "on", "where", "group", "having", "order", "limit", "offset")
+        reached = order.index(clause)
+        if clause == "select":
+            yield from ("as", "from")
+        if clause in ("from", "on"):
+            yield from _JOINS
+        if clause == "order":
+            yield from ("asc", "desc", "nulls")
+        if clause == "group":
+            yield "having"
+        yield from (word for word in ("where", "group", "order", "limit") if order.index(word) > reached)
+        if clause == "limit":
+            yield "offset"
+        if reached < order.index("order"):
+            yield from _COMPOUNDS
+
+    def _with_keyword(self, word: str, following: str) -> StatementScope | None:
+        if word in _STATEMENTS:
+            return self._begun(word)
+        if word == "cast":
+            return replace(self, calling="cast", item=None, fresh=False) if following == "(" else None
+        if word == "as":
+            return replace(self, expects="word" if self.brackets else "alias")
+        if word == "all":
+            return self
+        settled = self._with_settled_source() if self.expects == "source" else self
+        if settled is None:
+            return None
+        if word in ("where", "group", "order", "limit", *_COMPOUNDS):
+            resolved = settled._resolved()
+            if resolved is None:
+                return None
+            expects: Expects = "by" if word in ("group", "order") else "operand"
+            if word in _COMPOUNDS:
+                word, expects = "compound", "statement"
+            return replace(resolved._with_item(), clause=word, expects=expects, item="", fresh=False)
+        return settled._with_other_keyword(word)
+
+    def _with_other_keyword(self, word: str) -> StatementScope | None:
+        """After a word that neither ends what came before nor begins a statement."""
+        if word == "case":
+            return replace(self, brackets=(*self.brackets, "case"), fresh=True, item=None)
+        if word == "end":
+            return replace(self, brackets=self.brackets[:-1], expects="after")
+        if word == "from":
+            return replace(self._with_item(), clause="from", expects="table")
+        if word in ("join", "into"):
+            return replace(self, expects="table", clause={"join": "from"}.get(word, word))
+        if word == "set":
+            return replace(self, expects="column", clause="set", written=frozenset())
+        if word in ("on", "values", "having", "offset"):
+            return replace(self, expects="operand", clause=word)
+        if word in _JOINS:
+            return replace(self, expects="join")
+        if word == "not" and self.expects == "after":
+            return replace(self, expects="comparison")
+        expects: dict[str, Expects] = {"is": "predicate", "nulls": "nulls", "outer": "join"}
+        if word == "not" and self.expects == "predicate":
+            return self
+        found = expects.get(word, "after" if word in _VALUES else "operand")
+        is_sorted = word in ("asc", "desc", "first", "last")
+        return replace(
+            self,
+            expects="sorted" if is_sorted else found,
+            item=self.item if word in ("distinct", "by") else None,
+            fresh=False,
+        )
+
+    def _begun(self, verb: str) -> StatementScope | None:
+        """A statement or subquery that begins with ``verb``."""
+        schema = self.schema
+        if self.expects == "statement" and self.clause == "compound":
+            return StatementScope(
+                schema, self.parent, verb, verb, "operand", outputs=self.outputs, is_compound=True, fresh=True
+            )
+        if self.expects == "statement":
+            expects: dict[str, Expects] = {"select": "operand", "update": "table"}
+            return replace(self, verb=verb, clause=verb, expects=expects.get(verb, "after"), fresh=True)
+        if self.verb == "insert" and not self.brackets:
+            return StatementScope(schema, None, verb, verb, "operand", fresh=True)
+        return StatementScope(schema, self, verb, verb, "operand", fresh=True)
+
+    def _with_alias(self, key: str) -> StatementScope | None:
+        if self.expects == "alias" and self.clause == "select":
+            return replace(self, expects="after", item=key)
+        if self.expects == "source" and not self._may_name_table:
+            return None
+        return replace(self, table=key, expects="source")._with_settled_source()
+
+    def _with_operand(self, key: str, following: str) -> StatementScope | None:
+        if following == ".":
+            known = key in self._qualifiers() or self._takes_any_qualifier
+            return replace(self, expects="member", qualifier=key) if known else None
+        if key not in self._operands():
+            return None
+        if key in self._result_names():
+            return replace(self, expects="sorted", fresh=False)
+        found = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
+        return replace(found, used=self.used | {key}) if self.clause == "select" else found
+
+    def _with_member(self, key: str) -> StatementScope | None:
+        if key not in self._members(self.qualifier):
+            return None
+        found = replace(self, expects="after", item=key if self.item == "" and not self.brackets else None, fresh=False)
+        if self.clause == "select" and not self._is_outer(self.qualifier):
+            return replace(found, qualified=self.qualified | {(self.qualifier, key)})
+        return found
+
+    def _with_table(self, key: str) -> StatementScope | None:
+        columns = self.schema.tables[key]
+        found = replace(self, table=key, table_columns=columns, expects="source")
+        if self.verb in ("insert", "update"):
+            return found._with_settled_source()
+        return found
+
+    def _with_settled_source(self) -> StatementScope | None:
+        """The scope with the table that was named last as a source; None where it cannot be one."""
+        if self.table_columns is None:
+            return self
+        name, columns = self.table, self.table_columns
+        if name is None:
+            if self.schema.needs_alias:
+                return None
+            name = ""
+        if name and any(source.name == name for source in self.sources):
+            return None
+        sources = (*self.sources, TableSource(name, columns))
+        expects: Expects = "source" if self.verb in ("select", "delete") else "after"
+        found = replace(self, sources=sources, table=None, table_columns=None, expects=expects)
+        held = all(sum(column in source.columns for source in sources) <= 1 for column in self.used)
+        return found if held and (self.schema.joins or found._resolved() is not None) else None
+
+    def _resolved(self) -> StatementScope | None:
+        """The scope if every column of the SELECT list has its table."""
+        if self.verb != "select" or self.clause not in _READ_CLAUSES:
+            return self
+        if self.star and not self.sources:
+            return None
+        for column in self.used:
+            holders = sum(column in source.columns for source in self.sources)
+            if holders != 1 and not (holders == 0 and self._outer_has(column)):
+                return None
+        by_name = {source.name: source.columns for source in self.sources}
+        if any(column != "*" and column not in by_name.get(name, ()) for name, column in self.qualified):
+            return None
+        return None if any(name not in by_name for name, _ in self.qualified) else self
+
+    # signs
+
+    def _opened(self) -> StatementScope | None:
+        if self.expects == "operand":
+            return replace(self, brackets=(*self.brackets, self.calling), calling="(", item=None, fresh=True)
+        if self.expects == "table" and self.verb == "select":
+            return replace(self, brackets=(*self.brackets, "table"))
+        if self.expects == "after" and self.clause == "into" and not self.brackets:
+            return replace(self, expects="column", brackets=("columns",), written=frozenset())
+        return None
+
+    def _closed(self) -> StatementScope | None:
+        if not self.brackets:
+            ended, parent = self.finished(), self.parent
+            return None if ended is None or parent is None else parent._with_subquery(ended._with_item())
+        kind = self.brackets[-1]
+        if kind in ("table", "case") or self.expects != "after":
+            return None
+        return replace(self, brackets=self.brackets[:-1], expects="after", item=None, fresh=False)
+
+    def _with_subquery(self, query: StatementScope) -> StatementScope:
+        """The scope after the bracket that ends a subquery of its own."""
+        found = replace(self, brackets=self.brackets[:-1], item=None, fresh=False)
+        if self.brackets[-1] != "table":
+            return replace(found, expects="after")
+        return replace(found, expects="source", table=None, table_columns=query._result_columns())
+
+    def _result_columns(self) -> frozenset[str]:
+        """The columns of the result that have a name of their own."""
+        outputs = list(self.outputs)
+        if not self.is_compound:
+            by_name = {source.name: source.columns for source in self.sources}
+            for name in by_name if self.star else ():
+                outputs += by_name[name]
+            for name, column in self.qualified:
+                outputs += by_name[name] if column == "*" else ()
+        return frozenset(name for name in outputs if name and outputs.count(name) == 1)
+
+    def _after_comma(self) -> StatementScope | None:
+        if self.expects == "source" or (self.expects == "after" and self.clause == "on" and not self.brackets):
+            settled = self._with_settled_source() if self.verb == "select" else None
+            return settled and replace(settled, expects="table", clause="from", reach=len(settled.sources))
+        if self.expects not in ("after", "sorted"):
+            return None
+        if self.brackets:
+            if self.brackets[-1] in ("case", "cast"):
+                return None
+            expects: Expects = "column" if self.brackets[-1] == "columns" else "operand"
+            return replace(self, expects=expects, item=None)
+        if self.clause in ("where", "having", "limit", "offset", "insert", "into", "update", "delete"):
+            return None
+        return replace(self._with_item(), expects="column" if self.clause == "set" else "operand", item="")
+
+    def _with_star(self) -> StatementScope | None:
+        if self.expects == "operand" and self.brackets:
+            is_count = self.brackets[-1] == "call" and self.fresh
+            return replace(self, expects="after", item=None, fresh=False) if is_count else None
+        if self.clause != "select" or self.brackets or self.item != "":
+            return None
+        if self.expects == "operand":
+            return replace(self, expects="after", star=True, item=None, fresh=False)
+        if self._is_outer(self.qualifier):
+            return None
+        starred = self.qualified | {(self.qualifier, "*")}
+        return replace(self, expects="after", qualified=starred, item=None, fresh=False)
+
+    def _with_item(self) -> StatementScope:
+        """The scope after one column of the result."""
+        if self.verb != "select" or self.clause != "select" or self.is_compound:
+            return self
+        return replace(self, outputs=(*self.outputs, self.item or ""), item="")
+
+    # names
+
+    @property
+    def _in_expression(self) -> bool:
+        """Whether what was written last is a part of an expression, which may go on."""
+        if self.brackets:
+            return self.brackets[-1] != "columns"
+        if self.clause == "set":
+            return True
+        return self.clause in ("select", "on", "where", "group", "having", "order")
+
+    @property
+    def _may_name_table(self) -> bool:
+        """Whether an alias may follow."""
+        if self.expects != "source" or self.table_columns is None:
+            return False
+        # Columns that were named with their table need it to go by its name.
+        return self.schema.joins or bool(self.sources) or not self.qualified or self.table is None
+
+    @property
+    def _takes_any_qualifier(self) -> bool:
+        """Whether a table may go by a name that is not known yet."""
+        return self.schema.joins and self.verb == "select" and self.clause == "select"
+
+    def _tables(self) -> frozenset[str]:
+        """The tables that may be named."""
+        tables = self.schema.tables
+        if self.verb != "select":
+            return self.schema.written
+        if self.sources:  # a column that is named alone must not become one of several
+            held = {column for source in self.sources for column in source.columns & self.used}
+            return frozenset(table for table, columns in tables.items() if not columns & held)
+        if self.schema.joins:
+            return frozenset(tables)
+        return frozenset(self._candidates())
+
+    def _candidates(self) -> Iterable[str]:
+        """The tables that hold every column of the SELECT list."""
+        for table, columns in self.schema.tables.items():
+            bare = all(column in columns or self._outer_has(column) for column in self.used)
+            if bare and all(name == table for name, _ in self.qualified):
+                yield table
+
+    def _target_columns(self) -> frozenset[str]:
+        return self.sources[0].columns if self.sources else frozenset()
+
+    def _operands(self) -> frozenset[str]:
+        """The columns that may stand without a table."""
+        if self.verb == "select" and self.clause == "select":
+            tables = (
+                self.schema.tables.values() if self.schema.joins else map(self.schema.tables.get, self._candidates())
+            )
+            own = frozenset[str]().union(*(columns for columns in tables if columns))
+            return own | self._outer_columns()
+        if self.clause in ("limit", "offset", "values") or (self.clause == "into" and self.verb == "insert"):
+            return frozenset()
+        if self.is_compound and self.clause == "order":
+            return self._result_names()
+        sources = self.sources[self.reach :] if self.clause == "on" else self.sources
+        own = _once(source.columns for source in sources)
+        hidden = frozenset[str]().union(*(source.columns for source in self.sources))
+        return own | self._result_names() | (self._outer_columns() - hidden)
+
+    def _result_names(self) -> frozenset[str]:
+        """The names of results, where one may stand for itself: they are no part of expressions."""
+        if self.clause not in ("order", "group") or self.brackets or self.item != "":
+            return frozenset()
+        # The parts of a compound have tables of their own.
+        sources = () if self.is_compound else self.sources
+        hidden = frozenset[str]().union(*(source.columns for source in sources))
+        return frozenset(name for name in self.outputs if name and self.outputs.count(name) == 1) - hidden
+
+    def _outer_columns(self) -> frozenset[str]:
+        """The columns of what this is a subquery of."""
+        scope, found, hidden = self.parent, frozenset[str](), frozenset[str]()
+        while scope is not None:
+            if scope.expects != "table":
+                found |= _once(source.columns for source in scope.sources) - hidden
+            hidden |= frozenset[str]().union(*(source.columns for source in scope.sources))
+            scope = scope.parent
+        return found
+
+    def _outer_has(self, column: str) -> bool:
+        return column in self._outer_columns()
+
+    def _is_outer(self, name: str) -> bool:
+        """Whether it is a table of what this is a subquery of, and none of its own."""
+        scope = self.parent
+        if any(source.name == name for source in self.sources):
+            return False
+        while scope is not None:
+            if scope.expects != "table" and any(source.name == name for source in scope.sources):
+                return True
+            scope = scope.parent
+        return False
+
+    def _qualifiers(self) -> frozenset[str]:
+        """The names of tables that may stand before a dot."""
+        found = set[str]()
+        scope: StatementScope | None = self.parent
+        while scope is not None:
+            found |= {source.name for source in scope.sources} if scope.expects != "table" else set()
+            scope = scope.parent
+        if self.verb == "select" and self.clause == "select":
+            return frozenset(found | set(self._candidates()))
+        sources = self.sources[self.reach :] if self.clause == "on" else self.sources
+        return frozenset(found | {source.name for source in sources if source.name})
+
+    def _members(self, qualifier: str) -> frozenset[str]:
+        """The columns that may stand after a table's name and a dot."""
+        if self._is_outer(qualifier):
+            scope = self.parent
+            while scope is not None:
+                for source in scope.sources:
+                    if source.name == qualifier:
+                        return source.columns
+                scope = scope.parent
+        if self.verb == "select" and self.clause == "select":
+            if not self.schema.joins:
+                return self.schema.tables.get(qualifier, frozenset())
+            taken = {column for name, column in self.qualified if name == qualifier and column != "*"}
+            fitting = [columns for columns in self.schema.tables.values() if taken <= columns]
+            return frozenset[str]().union(*fitting)
+        by_name = {source.name: source.columns for source in self.sources}
+        return by_name.get(qualifier, frozenset())
+
+
+def _once(groups: Iterable[frozenset[str]]) -> frozenset[str]:
+    """The names that are in one group only."""
+    seen, twice = frozenset[str](), frozenset[str]()
+    for group in groups:
+        twice |= seen & group
+        seen |= group
+    return seen - twice

@@ -1,0 +1,263 @@
+"""Commit policies that remember earlier steps: stable tokens, early exit, and a trained filter of settled slots."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, final, runtime_checkable
+
+import numpy as np
+
+from structgen.decode.diffusion.commit_policy import rank_slots
+from structgen.decode.diffusion.mean_field import FREE, MeanField
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised
+    from structgen.models.protocol.diffusion import SlotLogits
+
+__all__ = ["CanvasView", "CreditDecoding", "Learned", "Prophet", "SettledFilter"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CreditDecoding:
+    """Adds what tokens were worth in earlier steps to their logits, then commits all slots that are sure enough.
+
+    In each step the token that the most probable completion holds in a free slot earns its marginal probability given
+    the language, to the power of ``power``, and all earlier credit decays.  ``weight * log(1 + credit)`` is added to
+    the logits, and the sum is restricted to the language as any law is.  A completion is a member, so no token earns
+    anything in a slot where the language does not allow it, and the tokens that earn together can stand together.
+
+    It changes the law of every slot, so ``Result.logprob`` and ``log_z`` are those of the changed laws.
+
+    Attributes:
+        confidence: above 0, at most 1; that of the changed law, given the language.
+        decay: what is left of a credit after a step, from 0 to 1 without 1.
+        weight: of the credit, at least 0; with 0 this is ``Threshold(confidence)``.
+        power: above 0, at most 1; small ones favour unsure tokens.
+
+    Source: K. Wang et al., "CreditDecoding" (2025, arXiv 2510.06133), for decayed credit of the best token of each slot
+    and logarithmic fusion; credit for completions is ours, and so are the defaults.
+    """
+
+    confidence: float = 0.9
+    decay: float = 0.7
+    weight: float = 0.65
+    power: float = 0.65
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence <= 1:
+            raise ValueError(f"CreditDecoding: confidence must be above 0 and at most 1; found {self.confidence!r}")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"CreditDecoding: decay must be at least 0 and below 1; found {self.decay!r}")
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ValueError(f"CreditDecoding: weight must be at least 0 and finite; found {self.weight!r}")
+        if not 0 < self.power <= 1:
+            raise ValueError(f"CreditDecoding: power must be above 0 and at most 1; found {self.power!r}")
+
+    def start(self) -> _CreditCommitter:
+        """See ``CommitPolicy.start``."""
+        return _CreditCommitter(self)
+
+
+@final
+class _CreditCommitter:
+    def __init__(self, policy: CreditDecoding) -> None:
+        self._policy = policy
+        self._credits: dict[int, dict[int, float]] = {}
+
+    def advance(self, run: CanvasRun, /) -> None:
+        """See ``Committer.advance``."""
+        law = run.law()
+        self._earn(run, run.restrict(law))
+        denoised = run.restrict(MeanField(run.canvas, self._fused(law), temperature=run.temperature))
+        ranking = rank_slots(run, denoised)
+        passes = denoised.confidence[ranking.slots] >= self._policy.confidence
+        run.commit(ranking.passing(passes), denoised.completion)
+
+    def _fused(self, law: MeanField) -> SlotLogits:
+        """The logits, with what was earned."""
+        earned = [(slot, token, credit) for slot, each in self._credits.items() for token, credit in each.items()]
+        slots, tokens, credits = (np.array(column) for column in zip(*earned, strict=True))
+        by = self._policy.weight * np.log1p(credits)
+        return law.slot_logits.raised(law.row_of[slots], tokens.astype(np.int32), by.astype(np.float32))
+
+    def _earn(self, run: CanvasRun, denoised: Denoised) -> None:
+        best = denoised.completion if run.sampler.deterministic else denoised.posterior.best()
+        shares = denoised.posterior.shares(best.tokens)
+        decayed = {
+            slot: {token: credit * self._policy.decay for token, credit in self._credits.get(slot, {}).items()}
+            for slot in run.free.tolist()
+        }
+        for slot, of_slot in decayed.items():
+            token = int(best.tokens[slot])
+            of_slot[token] = of_slot.get(token, 0.0) + float(shares[slot]) ** self._policy.power
+        self._credits = decayed
+
+
+class CanvasView(NamedTuple):
+    """What one step shows to a filter; the attributes are those of ``SlotView`` of the embedded model.
+
+    Attributes:
+        tokens: the most probable token of each slot given the language, ``[slots]``.
+        confidences: its marginal probability, ``[slots]``; 1 for fixed slots.
+        seconds: the probability of the second token, ``[slots]``; 0 for fixed slots.
+        free: which slots are free, bool ``[slots]``.
+    """
+
+    tokens: NDArray[np.int32]
+    confidences: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    free: NDArray[np.bool_]
+
+
+@runtime_checkable
+class SettledFilter(Protocol):
+    """Says which slots are settled; for instance ``load_slot_filter()`` of the embedded diffusion model."""
+
+    def settled(self, views: Sequence[Any], /) -> NDArray[np.float64]:
+        """Return for each slot the probability that its top token is final, ``[slots]``, given the views so far."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Commits the slots of which a trained filter says that their top token is final, and always the surest one.
+
+    A slot is left free where the completion holds another token than the top one of its marginal: of that token the
+    filter has said nothing.  Once the end of the member is committed the rest of the canvas is EOS at no cost.
+
+    Attributes:
+        filter: trained for the model; it reads top tokens and probabilities given the language.
+        threshold: probability that a token is final, above 0 and at most 1.
+        history: of how many steps the filter is shown the views, at least 1.
+
+    Source: W. Bao et al., "Learning to Parallel" (2025, arXiv 2509.25188): the filter and End-of-Text Prediction.
+    """
+
+    filter: SettledFilter = field(repr=False)
+    threshold: float = 0.9
+    history: int = 8
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.filter, SettledFilter):
+            raise ValueError(
+                f"Learned: filter must have a method settled(views); found {type(self.filter).__name__}; for instance "
+                "load_slot_filter() of the embedded diffusion model"
+            )
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"Learned: threshold must be above 0 and at most 1; found {self.threshold!r}")
+        if self.history < 1:
+            raise ValueError(f"Learned: history must be at least 1; found {self.history}")
+
+    def start(self) -> _LearnedCommitter:
+        """See ``CommitPolicy.start``."""
+        return _LearnedCommitter(self)
+
+
+@final
+class _LearnedCommitter:
+    def __init__(self, policy: Learned) -> None:
+        self._policy = policy
+        self._views: list[CanvasView] = []
+
+    def advance(self, run: CanvasRun, /) -> None:
+        """See ``Committer.advance``."""
+        denoised = run.denoise()
+        view = _view(run, denoised)
+        self._views = [*self._views, view][-self._policy.history :]
+        settled = np.asarray(self._policy.filter.settled(self._views), dtype=np.float64)
+        if settled.shape != run.canvas.shape:
+            raise ValueError(f"Learned: settled(views) must be [{len(run.canvas)}]; found shape {settled.shape}")
+        ranking = rank_slots(run, denoised)
+        slots = ranking.slots
+        passes = (settled[slots] >= self._policy.threshold) & (view.tokens[slots] == denoised.completion.tokens[slots])
+        run.commit(ranking.passing(passes), denoised.completion)
+
+
+def _view(run: CanvasRun, denoised: Denoised) -> CanvasView:
+    return CanvasView(*denoised.posterior.leaders(), run.canvas == FREE)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Prophet:
+    """Commits the surest slots until the gap is large, then the whole completion.
+
+    The gap, in nats, is one of two:
+
+    - ``"slots"``: of the best token of a slot over the second, in the marginals given the language, on average over the
+      slots of the completion up to its end.  A token without any rival counts as 80.
+    - ``"completion"``: of the mass of the completion over that of all others together, so at most what it is ahead of
+      the second best.  It asks for more, the more slots there are.
+
+    Attributes:
+        gaps: needed in the first, second and last third of the canvas that was free at first; not negative.
+        over: which gap.
+        per_step: slots that are committed in each step before.
+
+    Source: P. Li et al., "Diffusion Language Models Know the Answer Before Decoding" (2025, arXiv 2508.19982), with
+    gaps of logits, on average over the slots of an answer, and thirds of the steps; the numbers are theirs.
+    """
+
+    gaps: tuple[float, float, float] = (7.5, 5.0, 2.5)
+    over: Literal["slots", "completion"] = "slots"
+    per_step: int = 1
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if len(self.gaps) != 3 or not all(math.isfinite(gap) and gap >= 0 for gap in self.gaps):
+            raise ValueError(f"Prophet: gaps must be three numbers of at least 0, in nats; found {self.gaps!r}")
+        if self.over not in ("slots", "completion"):
+            raise ValueError(f"Prophet: over must be 'slots' or 'completion'; found {self.over!r}")
+        if self.per_step < 1:
+            raise ValueError(f"Prophet: per_step must be at least 1; found {self.per_step}")
+
+    def start(self) -> _ProphetCommitter:
+        """See ``CommitPolicy.start``."""
+        return _ProphetCommitter(self)
+
+
+_CERTAIN = 80.0
+"""Nats that a token without a rival is ahead."""
+
+
+@final
+class _ProphetCommitter:
+    def __init__(self, policy: Prophet) -> None:
+        self._policy = policy
+        self._slots = 0
+
+    def advance(self, run: CanvasRun, /) -> None:
+        """See ``Committer.advance``."""
+        free = run.free
+        self._slots = max(self._slots, len(free))
+        denoised = run.denoise()
+        third = min(2, 3 * (self._slots - len(free)) // self._slots)
+        gap = _slot_gap(run, denoised) if self._policy.over == "slots" else _completion_gap(denoised)
+        if gap >= self._policy.gaps[third]:
+            run.commit(free, denoised.completion)
+        else:
+            run.commit(rank_slots(run, denoised).front(self._policy.per_step), denoised.completion)
+
+
+def _slot_gap(run: CanvasRun, denoised: Denoised) -> float:
+    slots = rank_slots(run, denoised, among=run.free).slots
+    _, firsts, seconds = denoised.posterior.leaders()
+    with np.errstate(divide="ignore"):
+        return float(np.minimum(np.log(firsts[slots] / seconds[slots]), _CERTAIN).mean())
+
+
+def _completion_gap(denoised: Denoised) -> float:
+    log_share = min(0.0, denoised.completion.log_prob - denoised.posterior.log_z)
+    others = -math.expm1(log_share)
+    return _CERTAIN if others <= 0 else min(_CERTAIN, log_share - math.log(others))

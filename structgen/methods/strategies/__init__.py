@@ -1,0 +1,62 @@
+"""Strategies that need no training: they change the law of the next token, look ahead, search, select or decide.
+
+None of them draws from the target law (``lossless`` is False), and every output is complete and within the grammar.
+"""
+
+from structgen.methods.strategies.adaptive_sampler import BregmanTopK, Scheduled, Situation
+from structgen.methods.strategies.branch_ops import Boundary
+from structgen.methods.strategies.contrastive import Contrastive, ContrastiveSession
+from structgen.methods.strategies.decision_rule import (
+    FBeta,
+    HierarchicalFBeta,
+    LeastCost,
+    MostProbable,
+    NearestMean,
+    Quantile,
+    Rule,
+)
+from structgen.methods.strategies.foresight import Foresight
+from structgen.methods.strategies.guided_search import AStar, QualityBeam, TransferQ
+from structgen.methods.strategies.label import Decide, LabelLaw, label_law
+from structgen.methods.strategies.repetition import LookBack, Momentum
+from structgen.methods.strategies.superposed import Superposed
+from structgen.methods.strategies.switching import Switching, SwitchingReport
+from structgen.methods.strategies.thinking import FirstFinish, Thinking
+from structgen.methods.strategies.token_chooser import FreeText
+from structgen.methods.strategies.uncertainty import AdaDec, Cautious, Trace, learn_threshold, trace
+
+__all__ = [
+    "AStar",
+    "AdaDec",
+    "Boundary",
+    "BregmanTopK",
+    "Cautious",
+    "Contrastive",
+    "ContrastiveSession",
+    "Decide",
+    "FBeta",
+    "FirstFinish",
+    "Foresight",
+    "FreeText",
+    "HierarchicalFBeta",
+    "LabelLaw",
+    "LeastCost",
+    "LookBack",
+    "Momentum",
+    "MostProbable",
+    "NearestMean",
+    "QualityBeam",
+    "Quantile",
+    "Rule",
+    "Scheduled",
+    "Situation",
+    "Superposed",
+    "Switching",
+    "SwitchingReport",
+    "Thinking",
+    "Trace",
+    "TransferQ",
+    "label_law",
+    "learn_threshold",
+    "trace",
+]

@@ -1,0 +1,271 @@
+"""Token samplers that adapt: parameters by step and certainty, and top-k with a k for each distribution.
+
+Source: G. Noarov et al., "Foundations of Top-k Decoding for Language Models" (NeurIPS 2025, arXiv 2505.19371): the
+    minimiser keeps the most probable tokens, and the cost is discretely convex in their number, so that a binary search
+    finds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.step.sampler import Sampler, inverse_cdf
+from structgen.errors import GenerationError, StructgenError
+
+__all__ = ["BregmanTopK", "Scheduled", "Situation"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of a step before a token is drawn.
+
+    Attributes:
+        allowed: how many tokens the mask allows, two or more: what the state of the automaton leaves open.
+        entropy: of the law after masking, in nats; ``log(allowed)`` at most.
+        likeliest: the probability of the most probable token after masking.
+    """
+
+    allowed: int
+    entropy: float
+    likeliest: float
+
+    @classmethod
+    def of(cls, log_p: NDArray[np.float64]) -> Situation:
+        """The situation of a law, normalised log-probabilities ``[n]``."""
+        possible = log_p[log_p > -np.inf]
+        p = np.exp(possible)
+        return cls(len(log_p), max(0.0, float(-(p @ possible))), float(p.max()))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A sampler that is chosen anew at each step.
+
+        Scheduled(lambda step: Multinomial(temperature=1.0) if step.allowed > 1000 else Greedy())
+
+    draws text freely and takes the best token of everything that is structure.  The mask comes before: whatever is
+    chosen, only allowed tokens are drawn.
+
+    Attributes:
+        schedule: which sampler a step has; it must say the same for the same situation if seeds are to mean anything.
+
+    Source: without training, what Z. Wang et al., "The End of Manual Decoding" (2025, arXiv 2510.26697), train heads
+        for: temperature and top-p for each step.
+    """
+
+    schedule: Callable[[Situation], Sampler]
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.schedule):
+            raise ValueError(
+                f"Scheduled: expected a function of a Situation, found {self.schedule!r}; give a sampler itself to "
+                "generate where it is always the same"
+            )
+
+    def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
+        """See ``Sampler.draw``.
+
+        Raises:
+            GenerationError: the schedule raised an error, or gave no sampler of tokens.
+        """
+        situation = Situation.of(log_p)
+        try:
+            sampler = self.schedule(situation)
+        except StructgenError:
+            raise
+        except Exception as error:
+            raise GenerationError(
+                "schedule",
+                f"it raised {type(error).__name__}: {error}",
+                evidence=f"for {situation!r}",
+                remedy="make it give a sampler for every situation",
+            ) from error
+        if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+            raise GenerationError(
+                "schedule",
+                f"it gave {sampler!r}, which is no sampler of tokens",
+                evidence=f"for {situation!r}",
+                remedy="let it return Greedy(), Multinomial(...) or the like",
+            )
+        return sampler.draw(log_p, generator)
+
+
+_ROUNDS: Final = 500
+_CLOSE: Final = 1e-15
+_NEAR_ONE: Final = 1e-6
+
+_DistributionAndSlope: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BregmanTopK:
+    """A token drawn from the sparse law next to the model's, as the module says.
+
+    It acts after the mask, so that at least one allowed token is kept.  Of equally probable tokens at the edge those
+    with the lowest ids are kept.
+
+    Attributes:
+        penalty: the price of a token.  For ``alpha = 1`` a token is kept where it adds more than the factor
+            ``exp(penalty)`` to the probability of those before it.
+        alpha: which divergence; positive.  Above 1 the probability of what is dropped goes to all kept tokens more
+            evenly than in proportion, below 1 rather to the probable ones.
+        dual: whether the model's law is the first argument of the divergence; ``alpha`` must be above 1 then, since
+            else whatever is not kept costs infinitely much.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    penalty: float = 0.05
+    alpha: float = 1.0
+    dual: bool = False
+
+    lossless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.penalty) and self.penalty > 0):
+            raise ValueError(f"BregmanTopK: penalty must be positive and finite; found {self.penalty!r}")
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ValueError(f"BregmanTopK: alpha must be positive and finite; found {self.alpha!r}")
+        if self.dual and self.alpha <= 1:
+            raise ValueError(
+                f"BregmanTopK: the dual decoder needs an alpha above 1, since else dropping any token costs infinitely "
+                f"much; found {self.alpha!r}"
+            )
+
+    def sparse(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The law that is drawn from, ``[n]``.
+
+        Complexity: O(n log n), and O(log k) renormalisations of at most about twice as many tokens as are kept.
+        """
+        p = np.exp(log_p)
+        order = np.argsort(-p, kind="stable")
+        ranked = p[order]
+        ranked = ranked[: np.count_nonzero(ranked)]
+        ranked /= ranked.sum()
+        kept = self.renormalised(ranked[: self.best_k(ranked)])
+        law = np.zeros_like(p)
+        law[order[: len(kept)]] = kept
+        return law
+
+    def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
+        """See ``Sampler.draw``."""
+        return inverse_cdf(self.sparse(log_p), generator.random())
+
+    def best_k(self, ranked: NDArray[np.float64]) -> int:
+        """How many of these probabilities, all positive and the largest first, are kept; the fewest if in doubt."""
+        lost = _sums_from_the_end(ranked**self._alpha / (self._alpha * (self._alpha - 1 if self.dual else 1)))
+
+        def cost(k: int) -> float:
+            return self._divergence(ranked[:k], self.renormalised(ranked[:k])) + float(lost[k]) + self.penalty * k
+
+        # The divergence is not negative: more tokens than ``most`` cost more than a single one.
+        most = min(len(ranked), max(1, math.floor(cost(1) / self.penalty)))
+        low, high = 1, 1
+        while high < most and cost(high) > cost(high + 1):  # few are kept as a rule, and few are cheaper to look at
+            low, high = high + 1, min(2 * high + 1, most)
+        while low < high:
+            middle = (low + high) // 2
+            if cost(middle) <= cost(middle + 1):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def renormalised(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The nearest law with exactly these tokens, whose probabilities are positive and sum to 1 at most.
+
+        Nothing is taken from a token: the derivative of the divergence must be the same for all of them, and all
+        together have to gain.
+        """
+        alpha = self._alpha
+        total = float(p.sum())
+        if alpha == 1 or len(p) == 1 or total >= 1:
+            law: NDArray[np.float64] = p / total
+            return law
+        if alpha == 2:
+            return np.asarray(p + (1 - total) / len(p))
+        return _dual(p, alpha) if self.dual else _primal(p, alpha)
+
+    @property
+    def _alpha(self) -> float:
+        """Next to 1 the formulas for other numbers cancel."""
+        return 1.0 if abs(self.alpha - 1) < _NEAR_ONE else self.alpha
+
+    def _divergence(self, p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+        """What the kept tokens add to the divergence."""
+        alpha = self._alpha
+        if alpha == 1:
+            return float((q * np.log(q / p) - q + p).sum())
+        x, y = (p, q) if self.dual else (q, p)
+        parts = (x**alpha - y**alpha) / (alpha * (alpha - 1)) - y ** (alpha - 1) * (x - y) / (alpha - 1)
+        return float(parts.sum())
+
+
+def _primal(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """``q`` with ``q**(alpha - 1) = p**(alpha - 1) + shift``, where ``shift`` makes them sum to 1."""
+    base, power = p ** (alpha - 1), 1 / (alpha - 1)
+
+    def law_at(shift: float) -> _DistributionAndSlope:
+        return (base + shift) ** power, power * (base + shift) ** (power - 1)
+
+    # Above 2 the sum is concave in the shift, and at most 1 without any; else it is convex, and at least 1 where the
+    # most probable one alone has everything.
+    return _summing_to_one(law_at, 0.0 if alpha > 2 else 1 - float(base[0]))
+
+
+def _dual(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """``q`` with ``q**(alpha - 2) * (q - p) = gain``, where ``gain`` makes them sum to 1."""
+
+    def law_at(gain: float) -> _DistributionAndSlope:
+        # From p on, up to 1, the left side grows with q, and is concave below 2 and convex above it.
+        law = np.ones_like(p) if alpha > 2 else p.copy()
+        for _ in range(_ROUNDS):
+            steps = (law ** (alpha - 2) * (law - p) - gain) / _slope(law, p, alpha)
+            law -= steps
+            if (np.abs(steps) <= _CLOSE * law).all():
+                break
+        return law, 1 / _slope(law, p, alpha)
+
+    return _summing_to_one(law_at, 0.0 if alpha > 2 else 1 - float(p[0]))
+
+
+def _slope(q: NDArray[np.float64], p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    slope: NDArray[np.float64] = q ** (alpha - 3) * ((alpha - 1) * q + (2 - alpha) * p)
+    return slope
+
+
+def _summing_to_one(law_at: Callable[[float], _DistributionAndSlope], start: float) -> NDArray[np.float64]:
+    """The member of a growing family that sums to 1, by Newton's method.
+
+    Args:
+        law_at: the member at a parameter, and its derivative.
+        start: on the side on which tangents of the sum do not overshoot.
+    """
+    parameter = start
+    for _ in range(_ROUNDS):
+        law, slope = law_at(parameter)
+        step = float(law.sum() - 1) / float(slope.sum())
+        parameter -= step
+        if abs(step) <= _CLOSE * abs(parameter):
+            break
+    law, _ = law_at(parameter)
+    normalised: NDArray[np.float64] = law / law.sum()
+    return normalised
+
+
+def _sums_from_the_end(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of all values from each index on, and 0 behind the last."""
+    sums: NDArray[np.float64] = np.append(np.cumsum(values[::-1])[::-1], 0.0)
+    return sums

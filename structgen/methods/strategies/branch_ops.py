@@ -1,0 +1,167 @@
+"""What strategies do at a branch: look at what may come next, choose, take it, end a piece, and return the outcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, final
+
+import numpy as np
+
+from structgen.decode.potentials import Hypothesis
+from structgen.decode.sampling.protocol import Sample, Samples
+from structgen.decode.step.distribution import descending, log_mass
+from structgen.errors import GenerationError, StructgenError
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.step.distribution import Distribution
+    from structgen.decode.step.sampler import Sampler
+
+__all__ = ["Boundary", "Judge", "at_least", "best", "judged", "look", "outcome", "sample_choice", "take"]
+
+
+def look(branches: Branches, live: Sequence[Branch]) -> list[Distribution]:
+    """Return the laws of branches that are not finished, whose forward passes are run together.
+
+    Raises:
+        GenerationError: the logits are not usable, or a potential is not.
+    """
+    rows = branches.logits(live)
+    return [branches.law(branch, row) for branch, row in zip(live, rows, strict=True)]
+
+
+def take(branches: Branches, branch: Branch, law: Distribution, indices: Sequence[int]) -> list[Branch]:
+    """Go on with each of several choices; ``branch`` is used up.  What potentials forbid is left out."""
+    children = branches.take(branch, law, indices)
+    for child in children:
+        if child.score == -np.inf:
+            branches.drop(child)
+    return [child for child in children if child.score > -np.inf]
+
+
+def best(branches: Branches, branch: Branch, law: Distribution, count: int) -> list[int]:
+    """The indices of the most probable choices that potentials admit, the most probable first.
+
+    Of equally probable ones those with the lowest ids come first.
+    """
+    found: list[int] = []
+    log_q = law.log_q
+    for index in descending(log_q, count):
+        if len(found) == count or log_q[index] == -np.inf:
+            break
+        if branches.admits(branch, int(law.ids[index])):
+            found.append(index)
+    return found
+
+
+def sample_choice(
+    branches: Branches, branch: Branch, law: Distribution, sampler: Sampler, generator: np.random.Generator
+) -> int | None:
+    """Draw a choice that potentials admit; None where there is none.
+
+    What is drawn and not admitted is left out and the rest renormalised, so that the law is the sampler's on the
+    admitted choices where the sampler leaves them as they are.
+    """
+    log_q = law.log_q
+    while len(log_q) and log_q.max() > -np.inf:
+        possible = np.flatnonzero(log_q > -np.inf)
+        index = int(possible[0]) if len(possible) == 1 else sampler.draw(log_q, generator)
+        if branches.admits(branch, int(law.ids[index])):
+            return index
+        log_q = log_q.copy()
+        log_q[index] = -np.inf
+        mass = log_mass(log_q)
+        if mass > -np.inf:
+            log_q -= mass
+    return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where a piece of an output ends: a trial, or a step of a search.  It ends with the output at the latest.
+
+    Attributes:
+        marks: characters after which a piece ends; ``""`` for none.
+        forced: whether it ends where the grammar leaves no choice of what follows, as after the value of a field.
+        most: the most tokens of a piece.
+
+    Raises:
+        ValueError: ``most`` is less than 1.
+    """
+
+    marks: str = ".,;:!?\n"
+    forced: bool = True
+    most: int = 64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.most, int) or self.most < 1:
+            raise ValueError(f"Boundary: most must be an integer of at least 1; found {self.most!r}")
+
+    def ends(self, branch: Branch, written: int) -> bool:
+        """Whether a piece ends after ``branch``, of which ``written`` tokens, at least one, belong to the piece."""
+        if branch.finish_reason is not None or written >= self.most:
+            return True
+        return self._is_marked(branch) or (self.forced and bool(branch.matcher.forced_bytes()))
+
+    def _is_marked(self, branch: Branch) -> bool:
+        """Whether the last token completes one of the marks."""
+        data, vocabulary = branch.hypothesis.data, branch.hypothesis.vocabulary
+        before = len(data) - len(vocabulary.decode(branch.hypothesis.tokens[-1:]))
+        return any(mark in data[max(0, before - len(mark) + 1) :] for mark in map(str.encode, self.marks))
+
+
+Judge: TypeAlias = Callable[[Hypothesis], float]
+"""Says what a beginning, or a complete output, is worth."""
+
+
+def outcome(branches: Branches, ranked: Iterable[tuple[Branch, float]], *, drawn: int = 1) -> Samples:
+    """Return finished branches as samples.
+
+    Args:
+        branches: of the run.
+        ranked: each with the logarithm of its weight, the heaviest first.
+        drawn: how many outputs were begun.
+    """
+    return branches.samples(
+        (Sample(branches.result(branch), weight, 1, branch.score) for branch, weight in ranked), particles=drawn
+    )
+
+
+def judged(judge: Judge, hypothesis: Hypothesis, *, what: str) -> float:
+    """Ask a user's function.
+
+    Raises:
+        GenerationError: it raised an error, or its answer is no score.
+    """
+    shown = f"for {hypothesis!r}"
+    try:
+        score = float(judge(hypothesis))
+    except StructgenError:
+        raise
+    except Exception as error:
+        raise GenerationError(
+            what, f"it raised {type(error).__name__}: {error}", evidence=shown, remedy="make it answer for every output"
+        ) from error
+    if math.isnan(score) or score == math.inf:
+        raise GenerationError(
+            what, f"it gives {score}", evidence=shown, remedy="return a finite number, or -inf for what is unwanted"
+        )
+    return score
+
+
+def at_least(owner: str, least: float, **values: float) -> None:
+    """Check numbers that are given to a strategy.
+
+    Raises:
+        ValueError: one is below ``least``, or no number; or no integer where ``least`` is one.
+    """
+    for name, value in values.items():
+        if isinstance(least, int):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{owner}: {name} must be an integer of at least {least}; found {value!r}")
+        elif not value >= least:
+            raise ValueError(f"{owner}: {name} must be a number of at least {least:g}; found {value!r}")

@@ -1,0 +1,231 @@
+"""Reasoning before an answer: a thought with a budget (``Thinking``), or the shortest of several (``FirstFinish``).
+
+Source: W. Lin et al., "TrimR: Verifier-based Training-Free Thinking Compression for Efficient Test-Time Scaling" (2025,
+arXiv 2505.17155), where a small model judges the thoughts; here any function does.
+
+Source: A. Agarwal et al., "First Finish Search: Efficient Test-Time Scaling in Large Language Models" (2025, arXiv
+2505.18149).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, final
+
+from structgen.decode.step.sampler import Multinomial, Sampler
+from structgen.methods.strategies.branch_ops import Boundary, at_least, judged, look, outcome, take
+from structgen.methods.strategies.rollout import Rollout, next_token, roll, total
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from structgen.decode.potentials import Hypothesis
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.sampling.protocol import Samples
+    from structgen.decode.step.distribution import Distribution
+
+__all__ = ["FirstFinish", "Thinking"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Draws a thought and then an answer, and ends the thought in time.
+
+    For grammars of the form: a thought, a text that ends it, an answer.  The thought is ended when it has ``most``
+    tokens, when no more than ``reserved`` tokens would be left for what follows it, or when ``redundant`` says so:
+    the text that ends it is written at once if the grammar allows it there, and else after the shortest way on which
+    the grammar does.  The output is complete within the budget in any case, and a thought that ends by itself is left
+    as it is.
+
+    Attributes:
+        most: tokens of the thought; None leaves only the budget of the output.
+        end: what ends the thought: its text, or the text of a special token.
+        reserved: tokens that are kept for the answer.
+        redundant: whether the thought so far, a text, need not go on; asked at each ``boundary``.
+        boundary: where ``redundant`` is asked.
+        sampler: how tokens are drawn.
+
+    Raises:
+        ValueError: a number is out of range, or ``end`` is empty.
+    """
+
+    most: int | None = None
+    end: str = "</think>"
+    reserved: int = 0
+    redundant: Callable[[str], bool] | None = None
+    boundary: Boundary = field(default_factory=lambda: Boundary(marks=".!?\n", forced=False))
+    sampler: Sampler = field(default_factory=Multinomial)
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "locally constrained decoding of a thought, which is cut short, and of an answer after it"
+
+    def __post_init__(self) -> None:
+        at_least("Thinking", 0, most=0 if self.most is None else self.most, reserved=self.reserved)
+        if not self.end:
+            raise ValueError("Thinking: end must be the text that ends a thought; found ''")
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``."""
+        thought = _Thought(self, branches)
+        branch: Branch | None = branches.root()
+        while branch is not None and branch.finish_reason is None:
+            (law,) = look(branches, [branch])
+            index = thought.forced(branch, law)
+            if index is None:
+                branch = next_token(branches, branch, law, self.sampler, generator)
+            else:
+                (branch,) = take(branches, branch, law, [index]) or (None,)
+        return outcome(branches, [] if branch is None else [(branch, 0.0)])
+
+
+@final
+class _Thought:
+    """Where the thought of one output stands."""
+
+    def __init__(self, sampler: Thinking, branches: Branches) -> None:
+        vocabulary = branches.problem.constraint.vocabulary
+        self._sampler = sampler
+        self._branches = branches
+        self._vocabulary = vocabulary
+        self._special = next((token for token, text in vocabulary.special.items() if text == sampler.end), None)
+        self._end = sampler.end.encode()
+        self._ending = [self._special] if self._special is not None else list(vocabulary.tokenize(sampler.end))
+        self._planned: list[int] = []  # the rest of the text that ends the thought, while it is being written
+        self._since = 0  # tokens since the thought began or ``redundant`` was asked
+        self._is_cut = False
+        self._is_over = False
+
+    def forced(self, branch: Branch, law: Distribution) -> int | None:
+        """The index of what ends the thought; None where the model goes on by itself."""
+        if self._is_over or self._has_ended(branch.hypothesis):
+            self._is_over = True
+            return None
+        self._is_cut = self._is_cut or self._is_enough(branch)
+        self._since += 1
+        if not self._is_cut:
+            return None
+        if not self._planned:
+            self._planned = self._plan(branch, law)
+        return self._index(branch, law, self._planned.pop(0)) if self._planned else None
+
+    def _has_ended(self, hypothesis: Hypothesis) -> bool:
+        if self._special is not None:
+            return self._special in hypothesis.tokens[-1:]
+        longest = len(self._vocabulary.decode(hypothesis.tokens[-1:])) + len(self._end)
+        return self._end in hypothesis.data[-longest:]
+
+    def _is_enough(self, branch: Branch) -> bool:
+        settings, written = self._sampler, len(branch.hypothesis.tokens)
+        if settings.most is not None and written >= settings.most:
+            return True
+        if self._branches.remaining(branch) - len(self._ending) <= settings.reserved:
+            return True
+        if settings.redundant is None or not written or not settings.boundary.ends(branch, self._since):
+            return False
+        self._since = 0
+        redundant = settings.redundant
+        return bool(judged(lambda hypothesis: redundant(hypothesis.text), branch.hypothesis, what="redundant"))
+
+    def _plan(self, branch: Branch, law: Distribution) -> list[int]:
+        """What to write: the end of the thought if it may stand here, else one token of the shortest way on."""
+        for begun in range(len(self._end) - 1, -1, -1):  # a part of it may be written already
+            if begun and (self._special is not None or not branch.hypothesis.data.endswith(self._end[:begun])):
+                continue
+            ending = self._rest(begun)
+            if self._fits(branch, ending):
+                return ending
+        return self._shortest(branch, law)
+
+    def _shortest(self, branch: Branch, law: Distribution) -> list[int]:
+        """The longest token of the shortest text that completes the output; none where the budget allows no such."""
+        symbols = branch.matcher.shortest_completion()  # bytes, and special tokens as -1 - id
+        plain = next((at for at, symbol in enumerate(symbols) if symbol < 0), len(symbols))
+        if not plain:
+            return [-1 - symbols[0]] if symbols else []
+        text = bytes(symbols[:plain])
+        tokens = self._vocabulary.tokens
+        fitting = [token for token in law.ids.tolist() if tokens[token] and text.startswith(tokens[token])]
+        return [max(fitting, key=lambda token: len(tokens[token]))] if fitting else []
+
+    def _rest(self, begun: int) -> list[int]:
+        return self._ending if not begun else list(self._vocabulary.tokenize(self._end[begun:]))
+
+    def _fits(self, branch: Branch, ending: list[int]) -> bool:
+        """Whether the tokens may be written here such that the output can still be completed."""
+        matcher = branch.matcher.fork()
+        if not all(matcher.accept(token) for token in ending):
+            return False
+        needed = matcher.min_tokens()
+        return needed is not None and needed + len(ending) <= self._branches.remaining(branch)
+
+    def _index(self, branch: Branch, law: Distribution, token: int) -> int | None:
+        at = law.index(token)
+        if at == len(law) or law.ids[at] != token or not self._branches.admits(branch, token):
+            self._planned = []
+            return None
+        return at
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FirstFinish:
+    """Draws several outputs side by side and returns the first that is complete; the others are given up.
+
+    For text that reasons, where the short of several outputs are the better.  Where the grammar fixes the structure,
+    being short says nothing of how good an output is: let ``until`` tell then where the free part ends.
+
+    Attributes:
+        samples: how many.
+        until: whether a beginning is as far as it takes to win; what remains is drawn for the winner alone.  None waits
+            for a complete output.
+        sampler: how tokens are drawn.
+
+    Of several that arrive with the same token the most probable wins, and of equally probable ones that whose tokens
+    come first in order.
+
+    Raises:
+        ValueError: ``samples`` is less than 1.
+    """
+
+    samples: int = 4
+    until: Callable[[Hypothesis], bool] | None = None
+    sampler: Sampler = field(default_factory=Multinomial)
+
+    lossless: ClassVar[bool] = False
+    takes_best: ClassVar[bool] = True
+    target: ClassVar[str] = "the shortest of several outputs, each drawn by locally constrained decoding"
+
+    def __post_init__(self) -> None:
+        at_least("FirstFinish", 1, samples=self.samples)
+
+    def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
+        """See ``SequenceSampler``."""
+        winner = self._winner(branches, generator)
+        start = [] if winner is None else [Rollout.of(winner)]
+        finished = roll(branches, start, sampler=self.sampler, generator=generator, ended=lambda _: False)
+        return outcome(branches, [(each.branch, 0.0) for each in finished], drawn=self.samples)
+
+    def _winner(self, branches: Branches, generator: np.random.Generator) -> Branch | None:
+        live = [Rollout.of(branches.root(), self.samples)]
+        arrived: list[Rollout] = []
+        while live and not arrived:
+            grown: list[Rollout] = []
+            for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
+                grown += rollout.grown(branches, law, self.sampler, generator)
+            arrived = [rollout for rollout in grown if self._has_arrived(rollout)]
+            live = grown
+        arrived.sort(key=lambda each: (-total(each.branch), each.branch.hypothesis.tokens))
+        winner = arrived[0] if arrived else None
+        for rollout in live:
+            if rollout is not winner:
+                branches.drop(rollout.branch)
+        return None if winner is None else winner.branch
+
+    def _has_arrived(self, rollout: Rollout) -> bool:
+        if rollout.is_finished:
+            return True
+        return self.until is not None and bool(judged(self.until, rollout.branch.hypothesis, what="until"))

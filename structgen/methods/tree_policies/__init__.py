@@ -1,0 +1,1 @@
+"""Published tree policies, and drafters that choose among drafters or how far they draft."""

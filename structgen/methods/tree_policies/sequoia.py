@@ -1,0 +1,236 @@
+"""The best tree for acceptance rates that depend on the rank alone, which are measured as drafts go on.
+
+Source: Z. Chen, A. May, R. Svirschevski et al., "Sequoia" (2024, arXiv 2402.12374).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.draft_tree import ROOT
+from structgen.decode.speculative.fixed_tree import Fixed
+from structgen.decode.speculative.tree_policy import Shape, check_budget
+from structgen.methods.tree_policies.draft_outcome import visited_siblings
+
+if TYPE_CHECKING:
+    from structgen.decode.speculative.draft_tree import DraftTree
+    from structgen.decode.speculative.tree_policy import Growth
+
+__all__ = ["OptimalForm", "RankAcceptance", "Sequoia", "optimal_form"]
+
+_GRADES: Final = 64
+_MAX_KINDS: Final = 256
+
+
+@final
+class RankAcceptance:
+    """Estimates, for each kind of position, the probability that a child is taken, by its rank among its siblings.
+
+    The estimates have a prior that halves from rank to rank, and fade: what lies more than ``memory`` nodes back weighs
+    less and less.  A rank that no tree had stays at its prior, so it is tried once it looks worthwhile.
+
+    Threads may share one; what it says depends on the order of what it learned.
+
+    Args:
+        ranks: how many ranks are told apart; children beyond are taken for impossible.
+        first: the prior of the first rank, strictly between 0 and 1.
+        strength: how many nodes the prior weighs as much as; positive.
+        memory: how many nodes of a kind count at most; at least 1.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(self, *, ranks: int = 8, first: float = 0.6, strength: float = 4.0, memory: float = 200.0) -> None:
+        if ranks < 1:
+            raise ValueError(f"RankAcceptance: ranks must be at least 1; found {ranks!r}")
+        if not 0 < first < 1:
+            raise ValueError(f"RankAcceptance: first must lie between 0 and 1; found {first!r}")
+        if not strength > 0:
+            raise ValueError(f"RankAcceptance: strength must be positive; found {strength!r}")
+        if not memory >= 1:
+            raise ValueError(f"RankAcceptance: memory must be at least 1; found {memory!r}")
+        self.ranks = ranks
+        self._prior = first * (1 - first) ** np.arange(ranks)
+        self._strength = strength
+        self._memory = memory
+        self._counts: dict[int, NDArray[np.float64]] = {}  # by kind: trials and hits, [2, ranks]
+        self._lock = threading.Lock()
+
+    def rates(self, kind: int) -> tuple[float, ...]:
+        """For each rank the estimated probability that the child is taken if its parent was, in steps of 1/64.
+
+        At most 1 together.
+        """
+        with self._lock:
+            counts = self._counts.get(kind)
+            trials, hits = (0.0, 0.0) if counts is None else counts.copy()
+        rates = (self._strength * self._prior + hits) / (self._strength + trials)
+        rates /= max(1.0, float(rates.sum()))
+        return tuple((np.floor(rates * _GRADES) / _GRADES).tolist())
+
+    def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
+        """Count what became of a tree whose siblings stand in the order of their ranks (``Shape.learn``)."""
+        trials, hits = np.zeros(self.ranks), np.zeros(self.ranks)
+        for siblings, node in visited_siblings(tree, came):
+            trials[: len(siblings)] += 1
+            if node is not None and siblings.index(node) < self.ranks:
+                hits[siblings.index(node)] += 1
+        if not trials.any():
+            return
+        with self._lock:
+            if kind not in self._counts and len(self._counts) == _MAX_KINDS:
+                del self._counts[next(iter(self._counts))]
+            counts = self._counts.setdefault(kind, np.zeros((2, self.ranks)))
+            counts += (trials, hits)
+            counts *= np.minimum(1.0, self._memory / np.maximum(counts[0], 1.0))
+
+    def __repr__(self) -> str:
+        return f"<RankAcceptance of {self.ranks} ranks, {len(self._counts)} kinds>"
+
+
+_SIZE: Final = 128
+
+
+class OptimalForm(NamedTuple):
+    """The form of a tree.
+
+    Attributes:
+        parents: of each node, before itself (``Fixed.parents``).
+        expected: how many of its nodes are taken on average.
+    """
+
+    parents: tuple[int, ...]
+    expected: float
+
+
+@final
+@dataclass(frozen=True)
+class Sequoia(Shape):
+    """A form that is the best on average, whatever the laws of the moment say.
+
+    Its size and depth are those at which tokens come fastest: with ``E`` of ``n`` nodes taken, a pass brings ``1 + E``
+    tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a question to the drafter.  The form does not
+    depend on what is drawn, so it serves drawn children as well as chosen ones.
+
+    Attributes:
+        cost: of passes.
+        price: what a question to the drafter (``Growth.laws``) costs, in passes of the target over one row.
+        depth: the most levels.
+        acceptance: what is known of ranks; drafts that share it learn from each other.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    cost: CostModel
+    price: float = 0.0
+    depth: int = 8
+    acceptance: RankAcceptance = field(default_factory=RankAcceptance)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.price) and self.price >= 0):
+            raise ValueError(f"Sequoia: price must be finite and not negative; found {self.price!r}")
+        if self.depth < 1:
+            raise ValueError(f"Sequoia: depth must be at least 1; found {self.depth!r}")
+
+    def form(self, kind: int, budget: int) -> OptimalForm:
+        """The form for a kind of position, as far as that is known; no nodes where none pay."""
+        return _fastest(self.acceptance.rates(kind), min(budget, _SIZE), self.depth, self.cost, self.price)
+
+    def grow(
+        self, growth: Growth, budget: int, *, kind: int = 0, generator: np.random.Generator | None = None
+    ) -> DraftTree:
+        """See ``Shape.grow``."""
+        check_budget(self, budget)
+        return Fixed(self.form(kind, budget).parents).grow(growth, budget, kind=kind, generator=generator)
+
+    def learn(self, tree: DraftTree, came: Sequence[int], kind: int) -> None:
+        """See ``Shape.learn``."""
+        self.acceptance.learn(tree, came, kind)
+
+
+def optimal_form(rates: Sequence[float], size: int, depth: int | None = None) -> OptimalForm:
+    """Return the tree of up to ``size`` nodes of which the most are taken on average.
+
+    A node is taken with the product of ``rates`` on its way: ``rates[r]`` for the child of rank ``r``, which has all
+    children of lower rank for siblings.
+
+    Args:
+        rates: by rank, each in [0, 1].
+        size: the most nodes.
+        depth: the most levels; None is no bound.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Complexity: O(depth * len(rates) * size^2).
+    """
+    if size < 0 or (depth is not None and depth < 0) or any(not 0 <= rate <= 1 for rate in rates):
+        raise ValueError(
+            f"optimal_form: size and depth must not be negative and rates must lie in [0, 1]; found {size!r}, "
+            f"{depth!r} and {tuple(rates)!r}"
+        )
+    levels = size if depth is None else min(depth, size)
+    return _OptimalFormTable(tuple(rates), size, levels).form(size, levels)
+
+
+@lru_cache(maxsize=512)
+def _fastest(rates: tuple[float, ...], size: int, depth: int, cost: CostModel, price: float) -> OptimalForm:
+    levels = min(depth, size)
+    table = _OptimalFormTable(rates, size, levels)
+    times = cost.relatives(1 + size)[1:] + price * np.arange(levels + 1)[:, None]
+    level, nodes = np.unravel_index(int(((1 + table.expected) / times).argmax()), times.shape)
+    return table.form(int(nodes), int(level))
+
+
+@final
+class _OptimalFormTable:
+    """The dynamic program.
+
+    ``expected[d, n]`` is the most that up to ``n`` nodes on up to ``d`` levels bring behind a node that is taken, and
+    ``_split[d, r, n]`` how many of them belong to the child of rank ``r``, itself included, of ``n`` that are left for
+    the ranks from ``r`` on; 0 where there is no such child.
+    """
+
+    def __init__(self, rates: tuple[float, ...], size: int, levels: int) -> None:
+        self._ranks = len(rates)
+        self.expected: NDArray[np.float64] = np.zeros((levels + 1, size + 1))
+        self._split = np.zeros((levels + 1, self._ranks, size + 1), dtype=np.intp)
+        left = np.arange(size + 1)[:, None] - np.arange(size + 1)  # [n, s]: what s nodes leave of n
+        for level in range(1, levels + 1):
+            rest = np.zeros(size + 1)  # what the ranks behind bring
+            for rank in range(self._ranks - 1, -1, -1):
+                child = np.concatenate(([-np.inf], rates[rank] * (1 + self.expected[level - 1, :-1])))
+                sums = np.where(left >= 0, child + rest[left], -np.inf)
+                sums[:, 0] = 0.0  # no child of this rank, and none behind it
+                self._split[level, rank] = sums.argmax(axis=1)
+                rest = sums.max(axis=1)
+            self.expected[level] = rest
+
+    def form(self, size: int, levels: int) -> OptimalForm:
+        """The tree of up to ``size`` nodes on up to ``levels`` levels, level by level."""
+        parents: list[int] = []
+        frontier = [(ROOT, size)]
+        for level in range(levels, 0, -1):
+            below: list[tuple[int, int]] = []
+            for node, count in frontier:
+                left = count
+                for rank in range(self._ranks):
+                    share = int(self._split[level, rank, left])
+                    if not share:
+                        break
+                    below.append((len(parents), share - 1))
+                    parents.append(node)
+                    left -= share
+            frontier = below
+        return OptimalForm(tuple(parents), float(self.expected[levels, size]))

@@ -1,0 +1,1 @@
+"""Published verifiers beside recursive rejection."""

@@ -1,0 +1,163 @@
+"""K-sequential selection: drafts that were drawn independently, each tried against the same law.
+
+Each draft ``x`` is taken with probability ``min(1, p(x) / (rho q(x)))``, up to the first that is.  With
+``beta = sum of min(p / rho, q)``, one of ``k`` drafts is taken with probability ``1 - (1 - beta)**k``, and where none
+is, the token is drawn from what is left,
+
+    p - min(p / rho, q) (1 - (1 - beta)**k) / beta,
+
+which is nowhere negative where ``1 - (1 - beta)**k <= rho beta``.  The least ``rho`` of which that is true takes drafts
+with at least ``1 - 1/e`` times the probability of the best transport from drafts to tokens.
+
+Source: Z. Sun et al., "SpecTr: Fast Speculative Decoding via Optimal Transport" (NeurIPS 2023, arXiv 2310.15141).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+
+import numpy as np
+
+from structgen.decode.speculative.verifier import Verifier, acceptance
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from structgen.decode.speculative.verifier import Chance
+
+__all__ = ["KSequential", "min_rho", "select_k_sequentially"]
+
+_FAR_BELOW: Final = 1e-3
+_LEFT_OUT: Final = 1e-6
+_CLOSE: Final = 1e-3
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KSequential(Verifier):
+    """Drafts that were drawn with replacement, each tried against the same law, as the module says.
+
+    How many there are must not depend on which they are, but the grammar may refuse some of them.
+
+    Attributes:
+        rho: used at each choice; where it is too small for the laws there, the number of drafts is, which always
+            suffices.  It saves the time that None takes, which solves for the least one at each choice.
+
+    Raises:
+        ValueError: ``rho`` is not a finite number of at least 1.
+
+    Complexity: O(n) for each of about five steps that solve for ``rho``, and where no draft is taken.
+    """
+
+    rho: float | None = None
+
+    lossless: ClassVar[bool] = True
+    replaced: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.rho is not None and not (math.isfinite(self.rho) and self.rho >= 1):
+            raise ValueError(f"KSequential: rho must be a finite number of at least 1; found {self.rho!r}")
+
+    def choose(self, p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, /) -> int:
+        """See ``Verifier.choose``."""
+        return select_k_sequentially(p, q, drafts, chance, self.rho)
+
+
+def select_k_sequentially(
+    p: NDArray[Any], q: NDArray[Any], drafts: Sequence[int], chance: Chance, rho: Any = None
+) -> int:
+    """Return the index of the next token.
+
+    Args:
+        p: the target's law, ``[n]``.
+        q: the law of the drafts, ``[n]``.
+        drafts: indices of tokens that were drawn independently.
+        chance: answers what is left to chance.
+        rho: in the numbers of the laws; where it is too small for them, the number of drafts.  None is ``least_rho``.
+    """
+    drafts = [draft for draft in drafts if q[draft] > 0]
+    count = len(drafts)
+    if not count:
+        return chance.draw(p)
+    if rho is None:
+        rho = min_rho(p, q, count)
+    elif not _suffices(p, q, count, rho):
+        rho = count
+    for draft in drafts:
+        if chance.coin(acceptance(p[draft], rho * q[draft])):
+            return draft
+    rest = _taken(p, q, rho)  # by one draft, rho times as large
+    rest *= _tries(rest.sum() / rho, count) / rho
+    np.subtract(p, rest, out=rest)
+    np.maximum(rest, 0, out=rest)
+    # An empty rest means that, but for rounding, one of the drafts is always taken.
+    return chance.draw(rest if rest.sum() > 0 else p)
+
+
+def min_rho(p: NDArray[Any], q: NDArray[Any], count: int) -> float:
+    """Return the least ``rho`` for so many drafts, or up to about a thousandth more, never less (but for rounding).
+
+    Tokens far less probable than the average are left out of ``beta`` where they have at most a millionth together:
+    with less of it ``rho`` is larger, so that the choice stays lossless.
+
+    Complexity: O(n) for each of about five steps.
+    """
+    if count <= 1:
+        return 1.0
+    target, draft = p.astype(np.float64, copy=False), q.astype(np.float64, copy=False)
+    looked_at = np.flatnonzero(draft >= _FAR_BELOW / len(draft))
+    if draft[looked_at].sum() >= 1 - _LEFT_OUT:
+        target, draft = target[looked_at], draft[looked_at]
+    scaled = np.empty_like(draft)
+
+    def excess(rho: float) -> float:
+        np.multiply(draft, rho, out=scaled)
+        np.minimum(scaled, target, out=scaled)
+        beta = float(scaled.sum()) / rho
+        share: float = _tries(beta, count)
+        return beta * (share - rho)
+
+    low, high = 1.0, float(count)
+    above, below = excess(low), excess(high)
+    if above <= 0:
+        return low
+    # False position with the correction of Anderson and Bjoerck (1973); the excess falls as rho grows.
+    moved_low: bool | None = None
+    while high - low > _CLOSE and below < 0:
+        middle = min(max((low * below - high * above) / (below - above), low + _CLOSE / 2), high - _CLOSE / 2)
+        value = excess(middle)
+        if value > 0:
+            below *= _kept(value, above) if moved_low is True else 1
+            low, above, moved_low = middle, value, True
+        else:
+            above *= _kept(value, below) if moved_low is False else 1
+            high, below, moved_low = middle, value, False
+    return high
+
+
+def _kept(value: float, before: float) -> float:
+    """How much of the value at the end that stays is kept where the other end moves for the second time."""
+    kept = 1 - value / before
+    return kept if kept > 0 else 0.5
+
+
+def _tries(beta: Any, count: int) -> Any:
+    """``(1 - (1 - beta)**count) / beta``, as a sum, in which nothing cancels; ``count`` where ``beta`` is zero."""
+    total: Any = 0
+    for _ in range(count):
+        total = total * (1 - beta) + 1
+    return total
+
+
+def _taken(p: NDArray[Any], q: NDArray[Any], rho: Any) -> NDArray[Any]:
+    taken: NDArray[Any] = q * rho
+    np.minimum(taken, p, out=taken)
+    return taken
+
+
+def _suffices(p: NDArray[Any], q: NDArray[Any], count: int, rho: Any) -> bool:
+    beta = _taken(p, q, rho).sum() / rho
+    return bool(beta == 0 or _tries(beta, count) <= rho * (1 + 1e-12 if isinstance(beta, float) else 1))

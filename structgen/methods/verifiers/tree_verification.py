@@ -1,0 +1,204 @@
+"""Verification of whole trees, for custom loops: a verifier at each node, sample and match, or fixed noise.
+
+Source: M. Daliri, C. Musco, A. T. Suresh, "Coupling without Communication and Drafter-Invariant Speculative Decoding"
+    (2024, arXiv 2408.07978).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, final
+
+import numpy as np
+
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.verifier import VerificationResult
+from structgen.decode.step.sampler import choose_by_noise
+from structgen.decode.step.without_replacement import Number, WeightedSample
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from structgen.decode.speculative.draft_tree import SampledChildren
+    from structgen.decode.speculative.verifier import Chance, DistributionRows, Verifier
+
+__all__ = [
+    "WeightedVerificationResult",
+    "match_fixed_noise",
+    "match_greedily",
+    "match_greedily_chain",
+    "restricted",
+    "sample_and_match",
+    "sample_and_match_weighted",
+    "verify_tree",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WeightedVerificationResult(Generic[Number]):
+    """As ``Verdict``, where each token was drawn with a weight.
+
+    Attributes:
+        nodes: the nodes that are taken.
+        token: what follows them; None where nothing was found, and then the last weight is zero.
+        weights: of each token that was drawn: of those that are taken, and of ``token``.
+    """
+
+    nodes: tuple[int, ...]
+    token: int | None
+    weights: tuple[Number, ...]
+
+    @property
+    def weight(self) -> Number:
+        """All weights multiplied."""
+        return math.prod(self.weights[1:], start=self.weights[0])
+
+
+def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> VerificationResult:
+    """Walk down a tree for as long as it holds what is drawn.
+
+    Args:
+        tree: the guesses; token ids, or whatever ``draw`` returns.
+        draw: the token after a node, ``ROOT`` for the first; asked for each node that is taken, once.
+
+    Complexity: one draw for each token of the outcome.
+    """
+    nodes: list[int] = []
+    node = ROOT
+    while True:
+        token = draw(node)
+        child = tree.child(node, token)
+        if child is None:
+            return VerificationResult(tuple(nodes), token)
+        nodes.append(child)
+        node = child
+
+
+def sample_and_match_weighted(
+    tree: DraftTree, draw: Callable[[int], WeightedSample[Number]]
+) -> WeightedVerificationResult[Number]:
+    """As ``sample_and_match``, of draws with weights, which are multiplied along the way.
+
+    Where each draw is right on average given the tokens before it, as those of
+    ``structgen.decode.step.without_replacement`` are, so is the product for the whole sequence: E[weight 1{tokens}]
+    is the probability that the model gives to these tokens if they
+    are all admitted, else zero.  Only tokens that were drawn are asked about; no mask is needed.
+    """
+    nodes: list[int] = []
+    weights: list[Number] = []
+    node = ROOT
+    while True:
+        drawn = draw(node)
+        weights.append(drawn.weight)
+        child = None if drawn.token is None else tree.child(node, drawn.token)
+        if child is None:
+            return WeightedVerificationResult(tuple(nodes), drawn.token, tuple(weights))
+        nodes.append(child)
+        node = child
+
+
+def match_greedily(rows: DistributionRows, tree: DraftTree) -> VerificationResult:
+    """Walk down a tree for as long as it holds the most probable token; of equally probable ones the first.
+
+    Args:
+        rows: logits, log-probabilities or laws over all token ids, masked: ``[1 + len(tree)]`` rows, before the tree
+            and after each node.
+        tree: the guesses, token ids.
+    """
+    return sample_and_match(tree, lambda node: _best(rows[node + 1]))
+
+
+def match_greedily_chain(rows: DistributionRows, tokens: Iterable[int]) -> VerificationResult:
+    """As ``match_greedily``, of a chain: ``[1 + k]`` rows, each with the token that was guessed as an index into it."""
+    guesses: Sequence[int] = list(tokens)
+    for position, guess in enumerate(guesses):
+        best = _best(rows[position])
+        if best != guess:
+            return VerificationResult(tuple(range(position)), best)
+    return VerificationResult(tuple(range(len(guesses))), _best(rows[len(guesses)]))
+
+
+def _best(row: NDArray[Any]) -> int:
+    return int(row.argmax())
+
+
+def match_fixed_noise(p: DistributionRows, tree: DraftTree, keys: Sequence[int]) -> VerificationResult:
+    """Walk down a tree for as long as it holds what the target takes with the noise of each position.
+
+    Args:
+        p: the target's laws (they need not sum to 1) over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of
+            ``[V]``, before the tree and after each node.
+        tree: the guesses, token ids.
+        keys: of the noise of each position, at least one more than the tree is deep.
+    """
+    depths: dict[int, int] = {ROOT: 0}
+
+    def draw(node: int) -> int:
+        if node != ROOT:
+            depths[node] = depths[tree.parents[node]] + 1
+        return choose_by_noise(p[node + 1], keys[depths[node]])
+
+    return sample_and_match(tree, draw)
+
+
+def verify_tree(
+    p: DistributionRows, tree: DraftTree, verifier: Verifier, chance: Chance, *, allowed: DistributionRows | None = None
+) -> VerificationResult:
+    """Return the path that is taken, and the token that follows it.
+
+    Behind a node whose children were chosen, not drawn, the target draws, and a child is taken that it happens to draw.
+
+    Args:
+        p: the target's laws over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of ``[V]``, before the tree
+            and after each node.
+        tree: the guesses, token ids.
+        verifier: chooses among drawn children.
+        chance: answers what is left to chance.
+        allowed: what the grammar allows at the same places, bool rows of ``[V]``; the drafters' laws are restricted to
+            it.  None leaves the laws, and needs all tokens that were drawn to be in the tree, refused ones included.
+
+    Raises:
+        ValueError: children that are reached were drawn without replacement, and the verifier needs them drawn with it.
+    """
+    nodes: list[int] = []
+    node = ROOT
+    while True:
+        row = p[node + 1]
+        drawn = tree.drawn.get(node)
+        if drawn is None:
+            token = chance.draw(row)
+        else:
+            _check(drawn, verifier)
+            law, drafts = drawn.law, drawn.tokens
+            if allowed is not None:
+                law, drafts = restricted(law, drafts, allowed[node + 1])
+            token = verifier.choose(row, law, drafts, chance)
+        child = tree.child(node, token)
+        if child is None:
+            return VerificationResult(tuple(nodes), token)
+        nodes.append(child)
+        node = child
+
+
+def restricted(
+    law: NDArray[Any], drafts: Sequence[int], allowed: NDArray[np.bool_]
+) -> tuple[NDArray[Any], tuple[int, ...]]:
+    """A law given that its token is allowed, ``[V]``, and those of the drafts that are.
+
+    Tokens that are drawn until one is allowed have this law, with and without replacement, so what is left of the
+    drafts was drawn from it.  It is all zero where nothing allowed has any probability, and no draft is left then.
+    """
+    kept = np.where(allowed, law, law * 0)
+    total = kept.sum()
+    return kept / total if total > 0 else kept, tuple(draft for draft in drafts if allowed[draft])
+
+
+def _check(drawn: SampledChildren, verifier: Verifier) -> None:
+    if verifier.replaced and not drawn.replaced:
+        raise ValueError(
+            f"{type(verifier).__name__}: tokens have to be drawn with replacement; found {drawn.tokens!r}, drawn "
+            "without; use RecursiveRejection(), which takes both"
+        )

@@ -1,0 +1,425 @@
+"""A ``DiffusionModel`` over any masked diffusion network with the call of transformers: LLaDA, Dream and their kin.
+
+What the families agree on is little: ids go in, logits of every position come out, and no mask hides what comes later.
+They differ in what a row of logits is about.  LLaDA (Nie et al. 2025, arXiv 2502.09992) and masked language models
+answer at position ``i`` about position ``i``.  Dream (Ye et al. 2025, arXiv 2508.15487) and DiffuCoder (Gong et al.
+2025, arXiv 2506.20639) were made from autoregressive models and kept their habit: position ``i`` is about ``i + 1``.
+This module turns both into rows about slots.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import torch
+
+from structgen.engine.vocabulary import Vocabulary
+from structgen.errors import GenerationError, ModelError, VocabularyError
+from structgen.models.canvas import CanvasLimits
+from structgen.models.chat import chat_prompt
+from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
+from structgen.models.torch_logits import is_resident_on
+from structgen.models.transformers.trees import written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol.diffusion import Canvases, SlotLogits
+
+__all__ = ["CachingTransformersDenoiser", "TransformersDenoiser", "TransformersDiffusion", "load_vocabulary"]
+
+
+def load_vocabulary(tokenizer: Any, *, size: int, eos: Sequence[int], mask_token: int) -> Vocabulary:
+    """Read the vocabulary of a tokenizer object of transformers, fast or slow.
+
+    Args:
+        tokenizer: the tokenizer.
+        size: width of the model's logits.
+        eos: ids that end a text.
+        mask_token: MASK, which is special whether or not the tokenizer says so.
+
+    Raises:
+        VocabularyError: the bytes of its tokens are not well defined.
+    """
+    if hasattr(tokenizer, "backend_tokenizer") or not isinstance(getattr(tokenizer, "byte_decoder", None), dict):
+        return Vocabulary.load(tokenizer, size=size, eos=eos, special={mask_token: None})
+    special: dict[int, str | None] = {mask_token: None}
+    tokens = [b""] * size
+    for text, token in tokenizer.get_vocab().items():
+        if token < size and token not in tokenizer.added_tokens_decoder:
+            tokens[token] = _bytes_of(text, tokenizer.byte_decoder)
+    for token, added in tokenizer.added_tokens_decoder.items():
+        if token >= size:
+            continue
+        if added.special or token in special:
+            special[token] = added.content
+        else:
+            tokens[token] = added.content.encode()
+
+    def encode(text: str) -> list[int]:
+        return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
+
+    return Vocabulary(tokens, eos=eos, special=special, tokenize=encode)
+
+
+def _bytes_of(text: str, decoder: dict[str, int]) -> bytes:
+    try:
+        return bytes(decoder[character] for character in text)
+    except KeyError as error:
+        raise VocabularyError(
+            "vocabulary",
+            f"token {text!r} is not spelled in the tokenizer's own alphabet of bytes",
+            evidence=f"it has no byte for {error.args[0]!r}",
+        ) from error
+
+
+# Position i is about i + shift, by ``model_type`` in lower case.  LLaDA 2 (``llada2_moe``) and other models that were
+# trained with a mask of blocks are left out on purpose: without that mask they see what they never saw in training.
+_SHIFTS: Final = {"llada": 0, "lladamoe": 0, "llada_moe": 0, "dream": 1}
+
+# Where configurations say how many positions there are.
+_CONTEXTS: Final = ("max_sequence_length", "max_position_embeddings")
+
+# Ends of a turn of a chat.  Tokenizers of diffusion models name the padding after an answer as their end token, which
+# is right for the tail of a canvas; the answer itself was trained to end with one of these.
+_TURN_ENDS: Final = ("<|eot_id|>", "<|im_end|>")
+
+
+@final
+class TransformersDiffusion:
+    """A loaded masked diffusion network and its tokenizer.
+
+    Args:
+        model: the network, called as ``model(input_ids=...)`` and answering with ``.logits``; it is put into
+            evaluation mode.
+        tokenizer: the tokenizer of transformers that belongs to it.
+        mask_token: MASK, an id or the text of a special token; None for what configuration, generation settings or
+            tokenizer say.
+        shift: 0 where logits at position ``i`` are about position ``i``, 1 where they are about ``i + 1``; None for
+            what the family of the model does.
+        name: what messages call the model; by default what the model itself was loaded by.
+        resident: whether logits stay on the model's device, where they are asked; None where that is a GPU.
+
+    Raises:
+        ModelError: MASK, the shift or the end token is neither given nor known, or MASK is no id of the model.
+        VocabularyError: the bytes of the tokenizer's tokens are not well defined.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        mask_token: int | str | None = None,
+        shift: int | None = None,
+        name: str | None = None,
+        resident: bool | None = None,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name: str = name or getattr(model.config, "name_or_path", "") or type(written(model)).__name__
+        self.shift = _shift(model.config, shift, self.name)
+        parameters = inspect.signature(written(model).forward).parameters
+        self._options: dict[str, Any] = {
+            key: value for key, value in {"use_cache": False, "return_dict": True}.items() if key in parameters
+        }
+        self._keep = next((key for key in ("logits_to_keep", "num_logits_to_keep") if key in parameters), None)
+        self.replaces_slots = {"replace_position", "past_key_values", "use_cache"} <= parameters.keys()
+        self._dual = {"dual_cache": True} if "dual_cache" in parameters else {}
+        bounds = (getattr(model.config, key, None) for key in _CONTEXTS)
+        self.max_context: int | None = next((bound for bound in bounds if isinstance(bound, int) and bound > 0), None)
+        self.id_limit: int = model.get_input_embeddings().weight.shape[0]
+        width = self._head_width()
+        self.mask_token = self._find_mask(mask_token, min(width, self.id_limit))
+        self.vocabulary = load_vocabulary(tokenizer, size=width, eos=self._end_ids(width), mask_token=self.mask_token)
+        self.residence = CanvasResidence() if is_resident_on(self.device, resident) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network takes its ids."""
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def limits(self) -> CanvasLimits:
+        """What it can take."""
+        return CanvasLimits(self.name, self.id_limit, self.max_context)
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``DiffusionModel.encode_prompt``."""
+        return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name)
+
+    def start(self, prompt_ids: Sequence[int], /) -> TransformersDenoiser | CachingTransformersDenoiser:
+        """Return a denoiser; one that keeps keys and values where the network can replace some of them.
+
+        A network that answers about the next position has no answer about the first one of all: an empty prompt is
+        then the beginning-of-text token, else an end token.
+        """
+        ids = self.limits.check_prompt(prompt_ids)
+        if self.shift and not ids:
+            bos = getattr(self.tokenizer, "bos_token_id", None)
+            ids = [self.vocabulary.eos[0] if bos is None else int(bos)]
+        return CachingTransformersDenoiser(self, ids) if self.replaces_slots else TransformersDenoiser(self, ids)
+
+    def logits_at(self, rows: NDArray[np.int32], start: int, stop: int) -> torch.Tensor:
+        """Run rows of ids, ``[n, positions]``; return the logits at positions ``start`` to ``stop``, where they are."""
+        extra: dict[str, Any] = {self._keep: rows.shape[1] - start} if self._keep else {}
+        return self.pass_over(rows, start, stop, **extra)[0]
+
+    def pass_over(self, rows: NDArray[np.int32], start: int, stop: int, **options: Any) -> tuple[torch.Tensor, Any]:
+        """Run the network once; return the logits at the positions that are asked for, and its whole output.
+
+        Logits that stay where they are have the type of the network, and its next pass may write to them.
+
+        Raises:
+            GenerationError: the pass fails, or the network answers with other logits than its head is wide.
+        """
+        with self.explained(rows.shape), torch.inference_mode():
+            ids = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64)).to(self.device)
+            output = self.model(input_ids=ids, **{**self._options, **options})
+            found: torch.Tensor = output.logits
+            # Where only the last positions were asked for, these may be all that there are.
+            left_out = start if found.shape[1] == options.get(self._keep or "") else 0
+            asked = found[:, start - left_out : stop - left_out, : self.vocabulary.size]
+            if self.residence is None:
+                asked = asked.float().cpu()
+        if found.shape[1] != rows.shape[1] - left_out or asked.shape[2] != self.vocabulary.size:
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the network's logits are not those that its configuration announces",
+                evidence=f"found {list(found.shape)} for {rows.shape[1]} positions and {self.vocabulary.size} tokens",
+            )
+        return asked, output
+
+    @contextmanager
+    def explained(self, shape: tuple[int, ...]) -> Iterator[None]:
+        """Say of what fails within, be it on the way to the host, that the pass over so many canvases has failed."""
+        try:
+            yield
+        except Exception as error:  # the network is code of its own and fails in its own way
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the forward pass failed",
+                evidence=f"{type(error).__name__}: {error} with {shape[0]} canvases of {shape[1]} positions",
+                remedy="ask about fewer canvases at once, choose another device, or a smaller dtype",
+            ) from error
+
+    @property
+    def replacing(self) -> dict[str, Any]:
+        """What the network wants to be called with when it replaces some keys and values of an earlier pass."""
+        return self._dual
+
+    def _head_width(self) -> int:
+        head = self.model.get_output_embeddings()
+        weight = None if head is None else getattr(head, "weight", None)
+        if weight is not None:
+            return int(weight.shape[0])
+        return int(getattr(self.model.config, "embedding_size", None) or self.model.config.vocab_size)
+
+    def _find_mask(self, given: int | str | None, limit: int) -> int:
+        sources = {
+            "config": self.model.config,
+            "generation_config": getattr(self.model, "generation_config", None),
+            "tokenizer": self.tokenizer,
+        }
+        named = {place: getattr(source, "mask_token_id", None) for place, source in sources.items()}
+        found = self.tokenizer.convert_tokens_to_ids(given) if isinstance(given, str) else given
+        if isinstance(given, str) and (found is None or found == getattr(self.tokenizer, "unk_token_id", None)):
+            raise ModelError(
+                f"mask_token={given!r}",
+                f"the tokenizer of model {self.name!r} has no such token",
+                remedy="pass the id, or the text of one of its special tokens",
+            )
+        if found is None:
+            found = next((token for token in named.values() if token is not None), None)
+        if found is None:
+            raise ModelError(
+                f"model {self.name!r}",
+                "nothing says which token is MASK, so it may be no masked diffusion model",
+                evidence=f"looked for mask_token_id in {', '.join(named)}",
+                remedy="pass mask_token=, the id or the text of the token",
+            )
+        if not 0 <= int(found) < limit:
+            raise ModelError(
+                f"model {self.name!r}",
+                f"MASK cannot be token {found}",
+                evidence=f"it embeds and answers about the tokens 0 to {limit - 1}",
+                remedy="pass mask_token=, the id or the text of the token",
+            )
+        return int(found)
+
+    def _end_ids(self, width: int) -> list[int]:
+        """Collect the end tokens that generation settings, configuration and tokenizer name, then ends of turns."""
+        sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
+        ids: dict[int, None] = {}
+        for source in sources:
+            named = getattr(source, "eos_token_id", None)
+            ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
+        added = self.tokenizer.get_added_vocab()
+        ids.update(dict.fromkeys(added[text] for text in _TURN_ENDS if text in added))
+        known = [int(token) for token in ids if 0 <= token < width and token != self.mask_token]
+        if not known:
+            raise ModelError(
+                f"model {self.name!r}",
+                "neither it nor its tokenizer says which token ends a text",
+                remedy="set tokenizer.eos_token or model.config.eos_token_id and pass both",
+            )
+        return known
+
+    def __repr__(self) -> str:
+        return f"<TransformersDiffusion {self.name}, shift {self.shift}, {self.model.dtype} on {self.model.device}>"
+
+
+class TransformersDenoiser:
+    """A ``TransformersDiffusion`` that has read one prompt; nothing is cached."""
+
+    def __init__(self, model: TransformersDiffusion, prompt_ids: list[int]) -> None:
+        self.model = model
+        self.forwards = 0
+        self._prompt = np.array(prompt_ids, dtype=np.int32)
+
+    def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
+        """See ``Denoiser.denoise``."""
+        logits = self._pass(canvases, start, stop)
+        with self.model.explained(logits.shape):
+            host: Logits = logits.float().cpu().numpy()
+        return host
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentDenoiser.is_resident``."""
+        return self.model.residence is not None
+
+    def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
+        """See ``ResidentDenoiser.denoise_resident``."""
+        residence = self.model.residence or CanvasResidence()
+        mask = self.model.limits.check_asked(canvases, asked)
+        logits = self._pass(canvases)
+        with self.model.explained(logits.shape):
+            return list(slot_logits(residence, picked(residence, logits, mask), mask))
+
+    def _pass(self, canvases: Canvases, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Run the network; return the logits of the slots ``start`` to ``stop`` of each canvas."""
+        limits = self.model.limits
+        checked = limits.check_canvases(canvases, prompt_tokens=len(self._prompt))
+        start, stop = limits.check_bounds(checked.shape[1], start, stop)
+        first = len(self._prompt) - self.model.shift
+        prompts = np.broadcast_to(self._prompt, (len(checked), len(self._prompt)))
+        logits = self.model.logits_at(np.concatenate([prompts, checked], axis=1), first + start, first + stop)
+        self.forwards += 1
+        return logits
+
+    def close(self) -> None:
+        """See ``Denoiser.close``."""
+
+
+@final
+class CachingTransformersDenoiser(TransformersDenoiser):
+    """A denoiser for networks whose keys and values can be replaced position by position.
+
+    Published checkpoints cannot; the networks of Fast-dLLM (Wu et al. 2025, arXiv 2505.22618) can.  They are called
+    with ``use_cache=True`` and answer with ``past_key_values``; handed these and ``replace_position``, a bool
+    ``[1, positions]``, they run the marked positions alone.  They take one stretch of positions at a time, so all
+    slots between the first and the last live one run, which costs time and makes the answer no worse.
+
+    The prompt is run when nothing is kept yet, and again after ``forget``.
+    """
+
+    def __init__(self, model: TransformersDiffusion, prompt_ids: list[int]) -> None:
+        super().__init__(model, prompt_ids)
+        self._kept: Any = None
+        self._logits = LiveLogits(model.residence)
+
+    def denoise_live(self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /) -> Logits:
+        """See ``CachingDenoiser.denoise_live``."""
+        self._run(canvas, live)
+        return self._logits.host()
+
+    def denoise_live_resident(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], asked: NDArray[np.bool_], /
+    ) -> SlotLogits:
+        """See ``ResidentCachingDenoiser.denoise_live_resident``."""
+        mask = self.model.limits.check_asked(canvas, asked)
+        self._run(canvas, live)
+        return self._logits.resident(mask)
+
+    def _run(self, canvas: NDArray[np.int32], live: NDArray[np.bool_]) -> None:
+        """Run the live slots; afterwards the logits of all slots are there."""
+        row, mask = self.model.limits.check_live(canvas, live, prompt_tokens=len(self._prompt))
+        slots = np.flatnonzero(mask)
+        ids = np.concatenate([self._prompt, row])[None]
+        if len(self._logits) != len(row):
+            self._refresh(ids, len(row))
+        elif len(slots):
+            self._replace(ids, int(slots[0]), int(slots[-1]) + 1)
+
+    def _refresh(self, ids: NDArray[np.int32], slots: int) -> None:
+        self.forget()
+        first = len(self._prompt) - self.model.shift
+        logits, output = self.model.pass_over(ids, first, first + slots, use_cache=True)
+        self._kept = output.past_key_values
+        self._logits.begin(logits[0])
+        self.forwards += 1
+
+    def _replace(self, ids: NDArray[np.int32], start: int, stop: int) -> None:
+        """Run the slots ``start`` to ``stop``, and with a shift the position before, which is about the first."""
+        model = self.model
+        begin = len(self._prompt) + start - model.shift
+        end = len(self._prompt) + stop
+        marked = torch.zeros(ids.shape, dtype=torch.bool, device=model.device)
+        marked[:, begin:end] = True
+        try:
+            found, output = model.pass_over(
+                ids[:, begin:end],
+                0,
+                stop - start,
+                use_cache=True,
+                past_key_values=self._kept,
+                replace_position=marked,
+                **model.replacing,
+            )
+        except BaseException:
+            self.forget()  # some layers have been written and others not
+            raise
+        self._kept = output.past_key_values
+        self._logits.write(slice(start, stop), found[0])
+        self.forwards += 1
+
+    def forget(self) -> None:
+        """Drop all keys and values, those of the prompt too: this network's prompt sees the canvas."""
+        self._kept = None
+        self._logits.forget()
+
+    def close(self) -> None:
+        """See ``Denoiser.close``."""
+        self.forget()
+
+
+def _shift(config: Any, given: int | None, name: str) -> int:
+    """Return by how much the answers of a network are ahead of their positions.
+
+    Raises:
+        ModelError: it is not 0 or 1, or not known.
+    """
+    if given is not None:
+        if given not in (0, 1):
+            raise ModelError(f"shift={given!r}", "logits at position i are about position i (0) or i + 1 (1)")
+        return int(given)
+    family = str(getattr(config, "model_type", "")).lower()
+    if family in _SHIFTS:
+        return _SHIFTS[family]
+    named = [*(getattr(config, "architectures", None) or ()), *(getattr(config, "auto_map", None) or ())]
+    if any(each.endswith("ForMaskedLM") for each in named):
+        return 0
+    raise ModelError(
+        f"model {name!r}",
+        "nothing says which position its logits are about",
+        evidence=f"its model_type is {family!r}; known are {', '.join(_SHIFTS)} and masked language models",
+        remedy="pass shift=0 where logits at position i are about i, as LLaDA's, or shift=1 for i + 1, as Dream's",
+    )

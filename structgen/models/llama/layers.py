@@ -1,0 +1,280 @@
+"""A Llama's network layer by layer: what drafts of a session on itself are made of.
+
+A draft runs some of the layers behind the session's own keys and values.  It writes into the room behind them that the
+session's next pass overwrites, so it copies nothing, and attends as the session does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast, final
+
+import numpy as np
+import torch
+
+from structgen.errors import GenerationError
+from structgen.models.llama.attention import Part, attend, attention
+from structgen.models.llama.cache import KeyValues, Link
+from structgen.models.session import check_extension
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from structgen.models.llama.model import LlamaModel
+    from structgen.models.llama.network import LlamaShape
+    from structgen.models.protocol import Logits, States, TrimmedHead
+
+__all__ = ["LlamaHead", "LlamaLayers", "LlamaSkippingSession"]
+
+
+@final
+class LlamaHead:
+    """Some rows of a Llama's output head: see ``TrimmedHead``.
+
+    Attributes:
+        ids: the tokens.
+        weights: the rows, ``[len(ids), width]``.
+    """
+
+    __slots__ = ("ids", "weights")
+
+    def __init__(self, ids: NDArray[np.intp], weights: torch.Tensor) -> None:
+        self.ids = ids
+        self.weights = weights
+
+
+class LlamaLayers(ABC):
+    """What a session of a Llama shows of its layers: see ``LayeredSession``."""
+
+    model: LlamaModel
+    _cache: KeyValues
+
+    def __init__(self) -> None:
+        self.watched: tuple[int, ...] = ()
+        self.draft: LlamaSkippingSession | None = None  # whose keys and values lie behind those of the session
+        self._noted: Mapping[int, torch.Tensor] = {}
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return self._cache.length
+
+    @property
+    def layers(self) -> int:
+        """How many layers the network has."""
+        return self.model.network.shape.layers
+
+    @property
+    def width(self) -> int:
+        """How long a state is."""
+        return self.model.network.shape.width
+
+    @property
+    def states(self) -> Mapping[int, States]:
+        """See ``LayeredSession.states``."""
+        return {layer: _array(rows) for layer, rows in self._noted.items()}
+
+    def note(self, watched: Mapping[int, torch.Tensor | None], start: int, stop: int) -> None:
+        """Take over what a pass noted of this session: its rows ``start`` to ``stop``."""
+        self.draft = None
+        noted = {}
+        for layer in self.watched:
+            rows = watched.get(layer)
+            if rows is not None:
+                noted[layer] = rows[start:stop]
+        self._noted = noted
+
+    def embedded(self, token_ids: Sequence[int], /) -> States:
+        """See ``LayeredSession.embedded``."""
+        return _array(self._rows(token_ids)[1])
+
+    def trimmed(self, token_ids: Sequence[int] | NDArray[np.intp], /) -> LlamaHead:
+        """See ``LayeredSession.trimmed``."""
+        return LlamaHead(*self._rows(token_ids))
+
+    def through(self, layer: int, states: States, position: int, /) -> States:
+        """See ``LayeredSession.through``."""
+        network = self.model.network
+        if not (0 <= layer < self.layers and 0 <= position < self.length):
+            raise GenerationError(
+                f"model {self.model.name!r}",
+                f"there is no layer {layer}, or no token at {position}",
+                evidence=f"{self.layers} layers, {self.length} tokens",
+            )
+        with torch.inference_mode():
+            at = torch.full((len(states),), position, device=network.device)
+            past = _StateAttention(self._cache, position, network.shape)
+            return _array(network.layer(layer, self._tensor(states), network.rotation(at), past))
+
+    def exit_logits(self, states: States, /, *, head: TrimmedHead | None = None) -> Logits:
+        """See ``LayeredSession.exit_logits``."""
+        with torch.inference_mode():
+            return _array(self.model.network.logits(self._tensor(states), weights_of(head, self.model)))
+
+    def skipping(self, kept: Sequence[int], /, *, room: int) -> LlamaSkippingSession:
+        """See ``LayeredSession.skipping``."""
+        layers = [int(layer) for layer in kept]
+        if layers != sorted(set(layers)) or any(not 0 <= layer < self.layers for layer in layers):
+            raise GenerationError(
+                f"model {self.model.name!r}",
+                "the layers of a draft must be layers of the network, in ascending order",
+                evidence=f"found {layers}; there are {self.layers}",
+            )
+        self.truncate(self.length)  # a tree whose keys and values lie there is dropped
+        self._cache.reserve(room, alone=True)
+        self.draft = LlamaSkippingSession(self, self._cache, layers, room)
+        return self.draft
+
+    @abstractmethod
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+
+    def _rows(self, token_ids: Sequence[int] | NDArray[np.intp]) -> tuple[NDArray[np.intp], torch.Tensor]:
+        """The ids, checked, and their rows of the embedding."""
+        network = self.model.network
+        ids = np.asarray(token_ids, dtype=np.intp)
+        if not len(ids) or ids.min() < 0 or ids.max() >= network.shape.vocabulary:
+            evidence = f"found {ids.min()} to {ids.max()}" if len(ids) else "found none"
+            raise GenerationError(
+                f"model {self.model.name!r}", f"ids run from 0 to {network.shape.vocabulary - 1}", evidence=evidence
+            )
+        with torch.inference_mode():
+            return ids, network.embedding(torch.tensor(ids, device=network.device))
+
+    def _tensor(self, states: States) -> torch.Tensor:
+        network = self.model.network
+        return torch.tensor(states, device=network.device, dtype=network.dtype)
+
+
+@final
+class LlamaSkippingSession:
+    """Some layers of a Llama behind the tokens of a session: see ``SkippingSession``."""
+
+    def __init__(self, session: LlamaLayers, cache: KeyValues, kept: Sequence[int], room: int) -> None:
+        self._session = session
+        self._links = cache.links
+        self._cache = cache
+        self._kept = kept
+        self._room = room
+        self._drafted = 0
+        self._start = cache.length
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return self._start + self._drafted
+
+    def extend(self, token_ids: Sequence[int], /, *, head: TrimmedHead | None = None) -> Logits:
+        """See ``SkippingSession.extend``."""
+        model = self._session.model
+        network = model.network
+        shape = network.shape
+        ids = check_extension(
+            token_ids,
+            length=self.length,
+            name=model.name,
+            id_limit=shape.vocabulary,
+            max_context=shape.max_context,
+        )
+        self._check(len(ids))
+        weights = weights_of(head, model)
+        # All that a pass asks of a cache is what it holds.
+        part = Part(ids, cast("KeyValues", _SessionAndDraft(self._links, self._drafted)), False)
+        with torch.inference_mode():
+            x = network.embedding(torch.tensor(ids, device=network.device))
+            rotation = network.rotation(torch.arange(part.start, part.end, device=network.device))
+            attending = attention([part], shape)
+            for layer in self._kept:
+                x = network.layer(layer, x, rotation, attending)
+            logits: Logits = _array(network.logits(x[-1:], weights)[0])
+        self._drafted += len(ids)
+        return logits
+
+    def truncate(self, length: int, /) -> None:
+        """See ``SkippingSession.truncate``."""
+        if not self._start <= length <= self.length:
+            raise GenerationError(
+                f"model {self._session.model.name!r}",
+                f"a draft cannot be cut to {length} tokens",
+                evidence=f"it holds {self.length}, of which {self._start} belong to the session",
+            )
+        self._drafted = length - self._start
+
+    def _check(self, count: int) -> None:
+        subject = f"model {self._session.model.name!r}"
+        if self._session.draft is not self or self._cache.links != self._links:
+            raise GenerationError(
+                subject, "the session has moved on since the draft was begun", remedy="begin another draft"
+            )
+        if self._drafted + count > self._room:
+            raise GenerationError(
+                subject,
+                f"the draft has no room for {self._drafted + count} tokens",
+                evidence=f"it was begun for {self._room}",
+                remedy="ask for more room",
+            )
+
+
+@final
+class _SessionAndDraft:
+    """The keys and values of a session and those of a draft behind them."""
+
+    __slots__ = ("length", "links")
+
+    def __init__(self, links: tuple[Link, ...], drafted: int) -> None:
+        segment, held = links[-1]
+        self.links = (*links[:-1], Link(segment, held + drafted))
+        self.length = sum(link.length for link in self.links)
+
+
+@final
+class _StateAttention:
+    """Attention of several states of one token, each to the tokens before it and to itself."""
+
+    def __init__(self, cache: KeyValues, position: int, shape: LlamaShape) -> None:
+        self._shape = shape
+        self._spans = []
+        for segment, held in cache.links:
+            length = min(held, position)
+            if length:
+                self._spans.append(segment.entries[:, :, :, :length])
+            position -= length
+
+    def mix(self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        shape, rows = self._shape, len(queries)
+        groups = shape.heads // shape.key_value_heads
+        scores = (queries.float() * keys.float().repeat_interleave(groups, 1)).sum(-1)
+        log_sums = scores * shape.head_width**-0.5
+        found = values.float().repeat_interleave(groups, 1)
+        grouped = queries.view(rows, shape.key_value_heads, groups, -1).transpose(0, 1).flatten(1, 2)
+        for span in self._spans:
+            there, sums = attend(grouped, span[layer, 0], span[layer, 1], None)
+            back = (shape.key_value_heads, rows, groups)
+            there = there.float().reshape(*back, -1).transpose(0, 1).flatten(1, 2)
+            sums = sums.reshape(back).transpose(0, 1).flatten(1)
+            # What is found there weighs as its share of both sums.
+            found = torch.lerp(found, there, (sums - log_sums).sigmoid()[..., None])
+            log_sums = torch.logaddexp(log_sums, sums)
+        return found.flatten(1).to(queries.dtype)
+
+    def end(self) -> None:
+        """Nothing is kept."""
+
+
+def weights_of(head: TrimmedHead | None, model: LlamaModel) -> torch.Tensor | None:
+    """The rows of a head that a session of this kind has made.
+
+    Raises:
+        GenerationError: another model has made it.
+    """
+    if head is None:
+        return None
+    if not isinstance(head, LlamaHead) or head.weights.shape[1] != model.network.shape.width:
+        raise GenerationError(f"model {model.name!r}", f"{head!r} is no head of this model")
+    return head.weights
+
+
+def _array(rows: torch.Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = rows.float().cpu().numpy()
+    return array

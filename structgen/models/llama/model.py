@@ -1,0 +1,252 @@
+"""A ``LanguageModel`` over ``LlamaNetwork``: what ``load_model()`` returns for the embedded model."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from structgen.engine.vocabulary import Vocabulary
+from structgen.errors import GenerationError, ModelError
+from structgen.models.chat import messages_of_prompt, render_chat
+from structgen.models.llama.attention import Part
+from structgen.models.llama.cache import KeyValues
+from structgen.models.llama.layers import LlamaLayers
+from structgen.models.llama.network import LlamaNetwork
+from structgen.models.protocol import Extension
+from structgen.models.session import check_extension, check_kept, check_mixtures, check_truncation
+from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import torch
+    from tokenizers import Tokenizer
+
+    from structgen.models.protocol import Logits, Mixture, Prompt, ResidentLogits
+    from structgen.models.protocol.tree import TokenTree
+
+__all__ = ["LlamaModel", "LlamaSession"]
+
+
+class LlamaModel:
+    """A Llama from a folder of Hugging Face files.
+
+    Args:
+        folder: holds ``config.json``, ``generation_config.json``, ``model.safetensors``, ``tokenizer.json``
+            and ``chat_template.jinja``.
+        name: what messages call the model.
+        device: where to run it.
+        dtype: of weights, cache and sums.
+        resident: whether logits stay on the device, where tokens are chosen; None where that is a GPU.
+
+    Raises:
+        ModelError: a file is missing or damaged.
+    """
+
+    def __init__(
+        self, folder: Path, *, name: str, device: torch.device, dtype: torch.dtype, resident: bool | None = None
+    ) -> None:
+        self.name = name
+        self.is_resident = is_resident_on(device, resident)
+        self.residence = Residence()
+        self.folder = folder
+        self.network = LlamaNetwork.load(folder, device=device, dtype=dtype, name=name)
+        self.max_context: int | None = self.network.shape.max_context
+        try:
+            self._template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"model {name!r}", "its files cannot be read", evidence=str(error)) from error
+        eos = generation["eos_token_id"]
+        self._eos = tuple(eos) if isinstance(eos, list) else (eos,)
+        self._bos: int | None = generation.get("bos_token_id")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, as wide as the logits."""
+        return Vocabulary.load(self.folder / "tokenizer.json", size=self.network.shape.vocabulary, eos=self._eos)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``LanguageModel.encode_prompt``."""
+        if isinstance(prompt, str) and not chat:
+            text = prompt
+        else:
+            text = render_chat(self._template, messages_of_prompt(prompt), name=self.name)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids or [self._eos[0] if self._bos is None else self._bos]
+
+    def start(self) -> LlamaSession:
+        """Return an empty session."""
+        return LlamaSession(self)
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """See ``PackedModel.extend_many``."""
+        sessions: list[LlamaSession] = []
+        parts = []
+        for session, token_ids, all_positions, tree in extensions:
+            if not isinstance(session, LlamaSession) or session.model is not self:
+                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+            sessions.append(session)
+            parts.append(session.part(token_ids, all_positions=all_positions, tree=tree))
+        return self.run(sessions, parts)
+
+    def run(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[Logits]:
+        """Extend sessions by what each brings to one forward pass.
+
+        Raises:
+            GenerationError: it fails; then no session is extended.
+        """
+        rows: list[Logits] = [each.cpu().numpy() for each in self.run_resident(sessions, parts)]
+        return [
+            each if part.all_positions or part.tree is not None else each[0]
+            for each, part in zip(rows, parts, strict=True)
+        ]
+
+    def run_resident(self, sessions: Sequence[LlamaSession], parts: Sequence[Part]) -> list[torch.Tensor]:
+        """As ``run``; for each session its rows ``[n, size]``, which stay on the device.
+
+        Raises:
+            GenerationError: as ``run``.
+        """
+        for session in sessions:
+            session.drop_tree()  # the pass overwrites it
+        try:
+            watched: dict[int, torch.Tensor | None] = {layer: None for each in sessions for layer in each.watched}
+            logits = self.network.forward(parts, watched=watched)
+        except (RuntimeError, MemoryError) as error:  # torch reports memory that cannot be had as RuntimeError
+            raise GenerationError(
+                f"model {self.name!r}",
+                "the forward pass failed",
+                evidence=f"{error} at " + ", ".join(f"{part.start} + {part.rows}" for part in parts) + " tokens",
+                remedy="shorten the prompt or choose another device",
+            ) from error
+        start = 0
+        for session, part in zip(sessions, parts, strict=True):
+            session.note(watched, start, start + part.rows)
+            start += part.rows
+            session.take(part)
+        return logits
+
+    def __repr__(self) -> str:
+        return f"<LlamaModel {self.name}, {self.network.dtype} on {self.network.device}>"
+
+
+class LlamaSession(LlamaLayers):
+    """One sequence of a ``LlamaModel``.
+
+    Invariant: where there is a tree, its entries lie in the cache behind those of the sequence.
+    """
+
+    def __init__(self, model: LlamaModel) -> None:
+        super().__init__()
+        self.model = model
+        network = model.network
+        self._cache = KeyValues(network.shape, device=network.device, dtype=network.dtype)
+        self._tree: TokenTree | None = None
+        self.forwards = 0
+
+    @property
+    def can_branch(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return self._cache.length
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions=False)])[0]
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions=True)])[0]
+
+    def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
+        """See ``SuperposableSession.extend_mixed``: embeddings are mixed."""
+        shape = self.model.network.shape
+        checked = check_mixtures(
+            mixtures,
+            length=self.length,
+            name=self.model.name,
+            id_limit=shape.vocabulary,
+            max_context=shape.max_context,
+        )
+        places = [next(iter(mixture)) for mixture in checked]
+        return self.model.run([self], [Part(places, self._cache, False, checked)])[0]
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        return self.model.extend_many([Extension(self, token_ids, all_positions, tree)])[0]
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentSession.is_resident``."""
+        return self.model.is_resident
+
+    def extend_resident(
+        self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
+    ) -> ResidentLogits:
+        """See ``ResidentSession.extend_resident``."""
+        part = self.part(token_ids, all_positions=all_positions, tree=tree)
+        return TorchLogits(self.model.residence, self.model.run_resident([self], [part])[0])
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; entries are copied only where the nodes are not the first of the tree."""
+        check_kept(nodes, tree=self._tree, name=self.model.name)
+        self.drop_tree()  # first: an interruption may leave some of it overwritten
+        self._cache.keep(nodes)
+
+    def drop_tree(self) -> None:
+        """Let go of the tree that the last pass looked at."""
+        self._tree = None
+
+    def part(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Part:
+        """Return what this session brings to a forward pass.
+
+        Raises:
+            GenerationError: as ``extend`` and ``extend_tree``.
+        """
+        shape = self.model.network.shape
+        ids = check_extension(
+            token_ids,
+            length=self.length,
+            name=self.model.name,
+            id_limit=shape.vocabulary,
+            max_context=shape.max_context,
+            tree=tree,
+        )
+        return Part(ids, self._cache, all_positions, tree=tree)
+
+    def take(self, part: Part) -> None:
+        """Take over the tokens of ``part``, which a forward pass has put into the cache."""
+        self._cache.advance(len(part.token_ids))
+        self._tree = part.tree
+        self.forwards += 1
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+        check_truncation(length, held=self.length, name=self.model.name)
+        self.drop_tree()
+        self._cache.truncate(length)
+
+    def fork(self) -> LlamaSession:
+        """See ``Session.fork``; the cache is shared, so this takes O(1)."""
+        self.drop_tree()
+        copy = LlamaSession(self.model)
+        copy._cache = self._cache.fork()
+        return copy
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        self.drop_tree()
+        self._cache.truncate(0)

@@ -1,0 +1,291 @@
+"""A Llama decoder in plain torch: the forward pass of the embedded model.
+
+Other models run through transformers; this one does not, because importing what ``AutoModelForCausalLM``
+needs takes longer (2.0 s on two cores) than everything else in loading the embedded model together (1.1 s,
+0.9 s of it torch).  It reads the ordinary files of a Hugging Face folder (``config.json``,
+``model.safetensors``), so that the same folder loads through transformers too, which is the reference that
+the tests compare with.
+
+The weights are mapped into memory, not read: processes share one copy, and the first forward pass touches the
+pages.
+
+Source of the architecture: Touvron et al. 2023 (RMSNorm before each block, SwiGLU, rotary positions) with
+grouped queries (Ainslie et al. 2023) and, as in all small Llamas, the embedding as output head.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name that every torch text uses
+from safetensors import SafetensorError, safe_open
+
+from structgen.errors import ModelError
+from structgen.models.llama.attention import attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from structgen.models.llama.attention import Attention, Part
+
+__all__ = ["LlamaNetwork", "LlamaShape", "rotate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """The numbers that fix a Llama."""
+
+    vocabulary: int
+    width: int
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    rope_theta: float
+    epsilon: float
+    max_context: int
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, name: str) -> LlamaShape:
+        """Read a ``config.json``.
+
+        Raises:
+            ModelError: a key is missing, or the model is not a plain Llama with tied embeddings.
+        """
+        rope = config.get("rope_parameters") or {}
+        # What the network below does; a different value would give wrong logits without any error.
+        expected: dict[str, tuple[object, object]] = {
+            "model_type": (config.get("model_type"), "llama"),
+            "tie_word_embeddings": (config.get("tie_word_embeddings"), True),
+            "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+            "attention_bias": (config.get("attention_bias", False), False),
+            "mlp_bias": (config.get("mlp_bias", False), False),
+            "rope_type": (rope.get("rope_type", "default"), "default"),
+            "rope_scaling": (config.get("rope_scaling"), None),
+        }
+        for key, (found, wanted) in expected.items():
+            if found != wanted:
+                raise ModelError(f"model {name!r}", f"config.json has {key}={found!r}", evidence=f"expected {wanted!r}")
+        try:
+            heads = int(config["num_attention_heads"])
+            return cls(
+                vocabulary=int(config["vocab_size"]),
+                width=int(config["hidden_size"]),
+                hidden=int(config["intermediate_size"]),
+                layers=int(config["num_hidden_layers"]),
+                heads=heads,
+                key_value_heads=int(config["num_key_value_heads"]),
+                head_width=int(config.get("head_dim") or config["hidden_size"] // heads),
+                rope_theta=float(rope.get("rope_theta") or config["rope_theta"]),
+                epsilon=float(config["rms_norm_eps"]),
+                max_context=int(config["max_position_embeddings"]),
+            )
+        except KeyError as error:
+            raise ModelError(f"model {name!r}", f"config.json lacks {error.args[0]!r}") from error
+
+
+class _Layer(NamedTuple):
+    """The weights of one block, named as in the file; matrices are ``[out, in]``."""
+
+    input_layernorm: torch.Tensor
+    q_proj: torch.Tensor
+    k_proj: torch.Tensor
+    v_proj: torch.Tensor
+    o_proj: torch.Tensor
+    post_attention_layernorm: torch.Tensor
+    gate_proj: torch.Tensor
+    up_proj: torch.Tensor
+    down_proj: torch.Tensor
+
+
+_CPU_PASSES: Final = ((2, 1.17), (4, 1.28), (8, 1.31), (16, 1.5), (32, 1.95), (48, 2.4))
+
+_LAYER_KEYS = {
+    "input_layernorm": "input_layernorm",
+    **{f"{kind}_proj": f"self_attn.{kind}_proj" for kind in "qkvo"},
+    "post_attention_layernorm": "post_attention_layernorm",
+    **{f"{kind}_proj": f"mlp.{kind}_proj" for kind in ("gate", "up", "down")},
+}
+
+
+class LlamaNetwork:
+    """Weights and forward pass; unchanging, so any number of sequences may share it."""
+
+    def __init__(
+        self, shape: LlamaShape, weights: dict[str, torch.Tensor], *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Take over ``weights``, named as in a Hugging Face file, and move them to their place."""
+        self.shape = shape
+        self.device = device
+        self.dtype = dtype
+
+        def placed(key: str) -> torch.Tensor:
+            return weights[key].to(device=device, dtype=dtype)
+
+        self._embedding = placed("model.embed_tokens.weight")
+        self._norm = placed("model.norm.weight")
+        self._layers = [
+            _Layer(**{field: placed(f"model.layers.{index}.{key}.weight") for field, key in _LAYER_KEYS.items()})
+            for index in range(shape.layers)
+        ]
+        # Angles are computed in float32 whatever the dtype: position 8000 in bfloat16 would be off by whole
+        # turns.
+        half = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
+        angles = torch.arange(shape.max_context, dtype=torch.float32)[:, None] / shape.rope_theta**half
+        self._cosine = torch.cat([angles.cos()] * 2, dim=-1).to(device=device, dtype=dtype)
+        self._sine = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=dtype)
+        self._product = _matrix_product(device, dtype)
+
+    @property
+    def pass_times(self) -> tuple[tuple[int, float], ...] | None:
+        """How long passes take by their rows, that over one row being 1; None where it was not measured.
+
+        In float32 on a CPU, for the embedded model behind 200 tokens on two cores of an AMD EPYC.
+        """
+        return _CPU_PASSES if self._product is _onednn_product else None
+
+    @classmethod
+    def load(cls, folder: Path, *, device: torch.device, dtype: torch.dtype, name: str) -> LlamaNetwork:
+        """Map the weights of a folder into memory.
+
+        Raises:
+            ModelError: a file is missing, damaged, or does not hold a Llama.
+        """
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            shape = LlamaShape.from_config(config, name=name)
+            with safe_open(folder / "model.safetensors", framework="pt") as file:
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+            return cls(shape, weights, device=device, dtype=dtype)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ModelError(
+                f"model {name!r}",
+                "its files cannot be read",
+                evidence=f"{type(error).__name__}: {error} in {folder}",
+            ) from error
+
+    def forward(
+        self, parts: Sequence[Part], *, watched: dict[int, torch.Tensor | None] | None = None
+    ) -> list[torch.Tensor]:
+        """Run the tokens of several sequences, each behind the tokens of its cache.
+
+        The rows of all sequences lie one behind the other, so each weight is read once for all of them, and nothing is
+        padded; what sequences share of their caches is read once, too.
+
+        Args:
+            parts: at least one; no cache twice.  The keys and values of each cache are extended, its ``length`` is
+                left to the caller.
+            watched: is given what goes into the layers that it names, ``[rows, width]`` with all rows of the pass; the
+                number of layers names what comes out of the last.
+
+        Returns:
+            For each part float32 logits ``[tokens, vocabulary]`` if all its positions are wanted, else
+            ``[1, vocabulary]``, and one row more for each token of its tree; they share memory, but no element.
+        """
+        shape = self.shape
+        for part in parts:
+            part.cache.reserve(part.rows, alone=len(parts) == 1)
+        with torch.inference_mode():
+            positions = torch.tensor([at for part in parts for at in part.positions], device=self.device)
+            x = self._embedded(parts)
+            rotation = self.rotation(positions)
+            attending = attention(parts, shape)
+            for index in range(shape.layers):
+                if watched and index in watched:
+                    watched[index] = x
+                x = self.layer(index, x, rotation, attending)
+            if watched and shape.layers in watched:
+                watched[shape.layers] = x
+            attending.end()
+            rows_of_parts = zip(parts, x.split_with_sizes([part.rows for part in parts]), strict=True)
+            wanted = [rows[-part.wanted :] for part, rows in rows_of_parts]
+            logits = self.logits(torch.cat(wanted))
+            return list(logits.split_with_sizes([len(rows) for rows in wanted]))
+
+    def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What turns the queries and keys of tokens at ``positions`` ``[rows]``."""
+        return self._cosine[positions, None], self._sine[positions, None]
+
+    def embedding(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of the embedding, which are those of the output head, too: ``[rows, width]``, a copy."""
+        return self._embedding[ids]
+
+    def layer(
+        self, index: int, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], attending: Attention
+    ) -> torch.Tensor:
+        """What block ``index`` makes of ``x`` ``[rows, width]``."""
+        layer, shape = self._layers[index], self.shape
+        normed = F.rms_norm(x, (shape.width,), layer.input_layernorm, shape.epsilon)
+        queries = rotate(self._heads(self._product(normed, layer.q_proj)), *rotation)
+        keys = rotate(self._heads(self._product(normed, layer.k_proj)), *rotation)
+        values = self._heads(self._product(normed, layer.v_proj))
+        x = x + self._product(attending.mix(index, queries, keys, values), layer.o_proj)
+        normed = F.rms_norm(x, (shape.width,), layer.post_attention_layernorm, shape.epsilon)
+        gated = F.silu(self._product(normed, layer.gate_proj)) * self._product(normed, layer.up_proj)
+        return x + self._product(gated, layer.down_proj)
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """What the output head is given of ``x`` ``[rows, width]``, which comes out of a block."""
+        return F.rms_norm(x, (self.shape.width,), self._norm, self.shape.epsilon)
+
+    def logits(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
+        """The float32 logits that states ``x`` ``[rows, width]`` stand for.
+
+        Args:
+            x: what comes out of a block.
+            head: rows of the embedding, of the tokens whose logits are wanted; None for all.
+        """
+        return self.unembedded(self.normed(x), head)
+
+    def unembedded(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
+        """As ``logits``, of states that are normed already."""
+        return self._product(x, self._embedding if head is None else head).float()
+
+    def _embedded(self, parts: Sequence[Part]) -> torch.Tensor:
+        """What goes into the first layer, ``[rows, width]``."""
+        x = self._embedding[torch.tensor([token for part in parts for token in part.ids], device=self.device)]
+        start = 0
+        for part in parts:
+            for row, mixture in enumerate(part.mixtures or (), start=start):
+                ids = torch.tensor(list(mixture), device=self.device)
+                # In float32 whatever the dtype: a weight in bfloat16 has 8 bits.
+                weights = torch.tensor(list(mixture.values()), device=self.device, dtype=torch.float32)
+                x[row] = (weights[:, None] * self._embedding[ids].float()).sum(0)
+            start += part.rows
+        return x
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        """Split ``[rows, heads * head_width]`` into ``[rows, heads, head_width]``."""
+        return x.view(x.shape[0], -1, self.shape.head_width)
+
+
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (i, i + head_width / 2) of ``x`` ``[rows, heads, head_width]`` by their position's angles.
+
+    ``sine`` carries the signs of the rotation, so that rolling by half the width does the rest.
+    """
+    return x * cosine + x.roll(x.shape[-1] // 2, dims=-1) * sine
+
+
+def _onednn_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return product
+
+
+def _matrix_product(device: torch.device, dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return what multiplies rows ``[rows, in]`` by a matrix ``[out, in]``.
+
+    For float32 on x86 ``F.linear`` calls MKL, which needs 42 ms for one row and 65 to 110 ms for 8 (all weights of the
+    embedded model, two cores of an AMD EPYC).  oneDNN, which also reads the weights as they lie in the file, needs 36
+    and 44 ms; and from 2 rows on, its sums for a row are the same bits whatever rows are beside it.  Its product is
+    what torch's own compiler calls, and has no public name.
+    """
+    on_x86 = device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if on_x86 and dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return _onednn_product
+    return F.linear

@@ -1,0 +1,56 @@
+"""What a decoder needs from a language model, and nothing more.
+
+The decode layer knows only these protocols and numpy; no tensor of any framework crosses them.
+"""
+
+from __future__ import annotations
+
+from structgen.models.protocol.device_logits import (
+    LogitsQuery,
+    ResidentLogits,
+    ResidentSession,
+    SampleAnswer,
+    SampleQuery,
+    SamplingParams,
+    ScoreQuery,
+)
+from structgen.models.protocol.language import (
+    LanguageModel,
+    LayeredSession,
+    Logits,
+    Mixture,
+    Progress,
+    Prompt,
+    Session,
+    SkippingSession,
+    States,
+    SuperposableSession,
+    TrimmedHead,
+    silent,
+)
+from structgen.models.protocol.tree import Extension, PackedModel, TreeSession
+
+__all__ = [
+    "Extension",
+    "LanguageModel",
+    "LayeredSession",
+    "Logits",
+    "LogitsQuery",
+    "Mixture",
+    "PackedModel",
+    "Progress",
+    "Prompt",
+    "ResidentLogits",
+    "ResidentSession",
+    "SampleAnswer",
+    "SampleQuery",
+    "SamplingParams",
+    "ScoreQuery",
+    "Session",
+    "SkippingSession",
+    "States",
+    "SuperposableSession",
+    "TreeSession",
+    "TrimmedHead",
+    "silent",
+]

@@ -1,0 +1,166 @@
+"""Sessions that run several continuations of a sequence in one forward pass, and models that run several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.errors import GenerationError
+from structgen.models.protocol.language import LanguageModel, Logits, Session
+
+__all__ = ["Extension", "PackedModel", "TokenTree", "TreeSession"]
+
+
+@runtime_checkable
+class TreeSession(Session, Protocol):
+    """A session that runs several continuations in one forward pass; optional."""
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether it does: a session may have the methods and sit on a model that does not allow it."""
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """Append tokens and, in the same forward pass, look at what would come after each token of a tree behind them.
+
+        Each token of the tree sees the sequence and its own ancestors alone.  The sequence grows by ``token_ids`` only;
+        ``keep`` says what else becomes part of it.  Any other call drops the tree.
+
+        Args:
+            token_ids: as for ``extend``.
+            tree: what may come after them; its tokens and positions have to fit the context as well.
+            all_positions: whether logits are wanted after each of ``token_ids`` or after the last.
+
+        Returns:
+            float32 ``[rows + len(tree.token_ids), vocabulary.size]``: ``len(token_ids)`` rows or one, and one after
+            each token of the tree; the caller owns the array.
+
+        Raises:
+            GenerationError: as ``extend``; or it is no tree.
+        """
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """Append tokens of the last tree to the sequence, without a forward pass, and drop the others.
+
+        Args:
+            nodes: indices of the tree from a root down, each the parent of the next; none drops the whole tree.
+
+        Raises:
+            GenerationError: there is no tree, or no such path in it.
+        """
+
+
+class Extension(NamedTuple):
+    """What a session is to be extended by.
+
+    Attributes:
+        session: which.
+        token_ids: as for ``Session.extend``.
+        all_positions: whether logits are wanted after each token (``extend_all``) or after the last (``extend``).
+        tree: what is looked at behind them (``TreeSession.extend_tree``); None for nothing.
+    """
+
+    session: Session
+    token_ids: Sequence[int]
+    all_positions: bool
+    tree: TokenTree | None = None
+
+
+@runtime_checkable
+class PackedModel(LanguageModel, Protocol):
+    """A model that can run several of its sequences in one forward pass; optional."""
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """Append tokens to several sessions in one forward pass, which counts as one for each of them.
+
+        Args:
+            extensions: of sessions of this model, none of them twice.
+
+        Returns:
+            For each what its ``extend``, ``extend_all`` or ``extend_tree`` would have returned, up to rounding of
+            float32 sums.
+
+        Raises:
+            GenerationError: one of them is not possible; then no session is extended.
+        """
+
+
+class TokenTree(NamedTuple):
+    """Continuations of one sequence that share their beginnings.
+
+    Attributes:
+        token_ids: the tokens, each behind the one that it follows.
+        parents: for each the index of that; -1 where it follows the sequence itself.
+    """
+
+    token_ids: Sequence[int]
+    parents: Sequence[int]
+
+    def depths(self) -> list[int]:
+        """How many tokens each has before it in the tree."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def ancestors(self) -> NDArray[np.bool_]:
+        """``[n, n]``: whether token ``j`` lies on the way to token ``i``, or is that."""
+        size = len(self.parents)
+        seen = np.zeros((size, size), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                seen[node] = seen[parent]
+            seen[node, node] = True
+        return seen
+
+    def first_chain(self) -> list[int]:
+        """The indices from a root down: at each fork the child that stands first."""
+        chain: list[int] = []
+        last = -1
+        for node, parent in enumerate(self.parents):
+            if parent == last:
+                chain.append(node)
+                last = node
+        return chain
+
+    def check(self, *, name: str) -> None:
+        """Refuse what is no tree.
+
+        Args:
+            name: the model, for the message.
+
+        Raises:
+            GenerationError: there are no tokens, the two lengths differ, or a parent does not stand before its child.
+        """
+        subject = f"model {name!r}"
+        if not len(self.token_ids) or len(self.token_ids) != len(self.parents):
+            raise GenerationError(
+                subject,
+                "a tree needs tokens, and a parent for each",
+                evidence=f"found {len(self.token_ids)} tokens and {len(self.parents)} parents",
+            )
+        for node, parent in enumerate(self.parents):
+            if not -1 <= parent < node:
+                raise GenerationError(
+                    subject, "a parent stands before its child", evidence=f"token {node} has the parent {parent}"
+                )
+
+    def check_path(self, nodes: Sequence[int], *, name: str) -> None:
+        """Refuse what does not lead down from a root.
+
+        Args:
+            nodes: indices, each of them the parent of the next.
+            name: the model, for the message.
+
+        Raises:
+            GenerationError: they do not lead down.
+        """
+        last = -1
+        for node in nodes:
+            if not 0 <= node < len(self.parents) or self.parents[node] != last:
+                raise GenerationError(
+                    f"model {name!r}", "no such path in the tree", evidence=f"{list(nodes)} in {list(self.parents)}"
+                )
+            last = node

@@ -1,0 +1,246 @@
+"""What the sessions of every model share.
+
+The checks before a forward pass, and trees on sessions that run only chains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar, final
+
+import numpy as np
+
+from structgen.errors import GenerationError
+from structgen.models.protocol import TreeSession
+from structgen.models.protocol.tree import TokenTree
+
+if TYPE_CHECKING:
+    from structgen.models.protocol import Extension, Logits, Mixture, ResidentLogits, ResidentSession, Session
+
+__all__ = [
+    "ChainSession",
+    "can_branch",
+    "check_extension",
+    "check_kept",
+    "check_mixtures",
+    "check_truncation",
+    "extend",
+    "treeless",
+]
+
+_ROUNDING: Final = 1e-6
+
+
+def can_branch(session: Session) -> TypeGuard[TreeSession]:
+    """Whether a session looks at trees."""
+    return isinstance(session, TreeSession) and session.can_branch
+
+
+def extend(extension: Extension, *, name: str) -> Logits:
+    """Do what an ``Extension`` asks of its session alone.
+
+    Args:
+        extension: what is wanted.
+        name: the model, for the message.
+
+    Raises:
+        GenerationError: as the session's own methods; or it looks at no trees.
+    """
+    session, token_ids, all_positions, tree = extension
+    if tree is None:
+        return session.extend_all(token_ids) if all_positions else session.extend(token_ids)
+    if can_branch(session):
+        return session.extend_tree(token_ids, tree, all_positions=all_positions)
+    raise treeless(name=name)
+
+
+def treeless(*, name: str) -> GenerationError:
+    """The refusal of a model whose sessions look at no trees."""
+    return GenerationError(
+        f"model {name!r}",
+        "its sessions do not look at trees",
+        remedy="ask can_branch of the session first, and run chains where it says no (ChainSession)",
+    )
+
+
+def check_extension(
+    token_ids: Sequence[int],
+    *,
+    length: int,
+    name: str,
+    id_limit: int,
+    max_context: int | None,
+    tree: TokenTree | None = None,
+) -> list[int]:
+    """Return the ids as plain ints when a session of ``length`` tokens can take them.
+
+    Args:
+        token_ids: what the caller wants to append.
+        length: tokens that the session holds.
+        name: the model, for the message.
+        id_limit: one more than the largest id that the model embeds.
+        max_context: the longest sequence, or None.
+        tree: what is looked at behind them, or None.
+
+    Raises:
+        GenerationError: no tokens, an id out of range, or too many tokens; the message says by how many.  Or what is
+            said to be a tree is none.
+    """
+    if tree is not None:
+        ids = check_extension(token_ids, length=length, name=name, id_limit=id_limit, max_context=max_context)
+        tree.check(name=name)
+        check_extension(tree.token_ids, length=0, name=name, id_limit=id_limit, max_context=None)
+        deepest = [0] * (1 + max(tree.depths()))
+        check_extension([*ids, *deepest], length=length, name=name, id_limit=id_limit, max_context=max_context)
+        return ids
+    subject = f"model {name!r}"
+    ids = [int(token) for token in token_ids]
+    if not ids:
+        raise GenerationError(subject, "no tokens to extend the sequence by", remedy="pass at least one token id")
+    if min(ids) < 0 or max(ids) >= id_limit:
+        position, token = next((i, t) for i, t in enumerate(ids) if not 0 <= t < id_limit)
+        raise GenerationError(
+            subject,
+            f"no token has the id {token}",
+            evidence=f"position {position}; ids run from 0 to {id_limit - 1}",
+        )
+    if max_context is not None and length + len(ids) > max_context:
+        total = length + len(ids)
+        raise GenerationError(
+            subject,
+            f"the sequence is {total - max_context} tokens longer than the context",
+            evidence=f"{length} tokens and {len(ids)} more make {total}, the context holds {max_context}",
+            remedy="shorten the prompt, lower max_tokens, or use a model with a longer context",
+        )
+    return ids
+
+
+def check_mixtures(
+    mixtures: Sequence[Mixture], *, length: int, name: str, id_limit: int, max_context: int | None
+) -> list[dict[int, float]]:
+    """Return the mixtures, each in the order of ids, when a session of ``length`` positions can take them.
+
+    Args:
+        mixtures: what the caller wants to append, one position each.
+        length: positions that the session holds.
+        name: the model, for the message.
+        id_limit: as for ``check_extension``.
+        max_context: the longest sequence, or None.
+
+    Raises:
+        GenerationError: as ``check_extension``; or weights that are not positive or do not sum to 1.
+    """
+    checked = []
+    for mixture in mixtures:
+        weights = {int(token): float(weight) for token, weight in sorted(mixture.items())}
+        total = math.fsum(weights.values())
+        if not (min(weights.values(), default=0.0) > 0 and abs(total - 1) <= _ROUNDING):
+            raise GenerationError(
+                f"model {name!r}",
+                "the weights of a mixture must be positive and sum to 1",
+                evidence=f"{weights} sums to {total:.9g}",
+                remedy="leave out tokens without weight, and divide by the sum",
+            )
+        check_extension(list(weights), length=0, name=name, id_limit=id_limit, max_context=None)
+        checked.append(weights if len(weights) > 1 else dict.fromkeys(weights, 1.0))
+    # One token for each: how many positions there are is all that is left to check.
+    heads = [next(iter(weights)) for weights in checked]
+    check_extension(heads, length=length, name=name, id_limit=id_limit, max_context=max_context)
+    return checked
+
+
+def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> TokenTree:
+    """Return the last tree when ``nodes`` lead down from a root of it.
+
+    Args:
+        nodes: what the caller wants to keep.
+        tree: the last tree, or None.
+        name: the model, for the message.
+
+    Raises:
+        GenerationError: there is no tree, or no such path in it.
+    """
+    if tree is None:
+        raise GenerationError(
+            f"model {name!r}",
+            "there is no tree to keep tokens of",
+            remedy="call keep behind extend_tree, before any other call",
+        )
+    tree.check_path(nodes, name=name)
+    return tree
+
+
+def check_truncation(length: int, *, held: int, name: str) -> None:
+    """Raise ``GenerationError`` unless a session that holds ``held`` tokens can be cut to ``length``."""
+    if not 0 <= length <= held:
+        raise GenerationError(
+            f"model {name!r}",
+            f"a sequence cannot be cut to {length} tokens",
+            evidence=f"it holds {held}",
+        )
+
+
+_Rows = TypeVar("_Rows")
+
+
+@final
+class ChainSession:
+    """Trees on a session that knows none: of each, its first chain is run as a sequence, and cut off again.
+
+    Rows of tokens that were not run are NaN.
+    """
+
+    def __init__(self, session: Session, *, name: str) -> None:
+        self._session = session
+        self._name = name
+        self._length = 0  # without the tree
+        self._tree: TokenTree | None = None
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        rows = self._run(self._session.extend_all, token_ids, tree)
+        order = _rows_of(len(token_ids), tree, all_positions=all_positions)
+        found = np.full((len(order), rows.shape[1]), np.nan, dtype=np.float32)
+        was_run = np.array(order) >= 0
+        found[was_run] = rows[np.array(order)[was_run]]
+        return found
+
+    def extend_resident(
+        self, session: ResidentSession, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False
+    ) -> ResidentLogits:
+        """As ``extend_tree``, and leave the logits where they are; ``session`` is that of the trees."""
+        rows = self._run(partial(session.extend_resident, all_positions=True), token_ids, tree)
+        return rows.arranged(_rows_of(len(token_ids), tree, all_positions=all_positions))
+
+    def _run(self, extend_all: Callable[[Sequence[int]], _Rows], token_ids: Sequence[int], tree: TokenTree) -> _Rows:
+        """Run tokens and the first chain of a tree as a sequence."""
+        tree.check(name=self._name)
+        ahead = [tree.token_ids[node] for node in tree.first_chain()]
+        if self._tree is not None:
+            self.keep(())
+        before = self._session.length
+        try:
+            rows = extend_all([*token_ids, *ahead])
+        except BaseException:  # Ctrl-C may land behind the pass
+            self._session.truncate(min(before, self._session.length))
+            raise
+        self._length, self._tree = before + len(token_ids), tree
+        return rows
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; from the first token on that was not run, none is appended."""
+        chain = check_kept(nodes, tree=self._tree, name=self._name).first_chain()
+        common = next((at for at, node in enumerate(nodes) if chain[at] != node), len(nodes))
+        self._tree = None
+        self._session.truncate(self._length + common)
+
+
+def _rows_of(count: int, tree: TokenTree, *, all_positions: bool) -> list[int]:
+    """Which row of the sequence each row of the tree is, -1 where its token was not run."""
+    order = list(range(0 if all_positions else count - 1, count))
+    behind = [-1] * len(tree.token_ids)
+    for at, node in enumerate(tree.first_chain()):
+        behind[node] = count + at
+    return order + behind

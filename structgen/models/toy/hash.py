@@ -1,0 +1,289 @@
+"""A language model without weights, for tests of programs and for examples.
+
+``HashModel`` answers in microseconds, needs neither torch nor a download, and says the same on every machine:
+its logits are a hash of the tokens before them.  With ``writes`` it has a text that it wants to write, so
+that a test can see what a grammar makes of a given answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from structgen.errors import GenerationError
+from structgen.models.chat import messages_of_prompt
+from structgen.models.session import check_extension, check_kept, check_mixtures, check_truncation, extend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.protocol import Extension, Logits, Mixture, Prompt
+    from structgen.models.protocol.tree import TokenTree
+
+__all__ = ["HashModel", "HashSession"]
+
+_WORD = (1 << 64) - 1
+# The constants of SplitMix64 (Steele, Lea and Flood 2014).
+_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+# Noise lies in [-3, 3), so a wish of 16 wins against any noise, and each further byte of a token wins again.
+_NOISE = 3.0
+_WISH = 16.0
+_WISH_PER_BYTE = 8.0
+
+# Weights of mixtures are rounded to multiples of 2**-32: the last bits of a double depend on the machine.
+_PARTS = 1 << 32
+
+
+class HashModel:
+    """A deterministic model whose logits depend on all tokens before them.
+
+    The model wants to go on with ``writes`` from the longest prefix of it that the sequence ends with (as
+    bytes, so token boundaries do not matter), prefers long tokens, and wants to end where the sequence ends
+    with all of it.
+
+    Args:
+        vocabulary: the tokens.
+        seed: another seed is another model.
+        writes: a text that it wants to write, or None.
+        max_context: the longest sequence, or None.
+        name: what messages call it.
+
+    Example:
+        >>> from structgen.engine import Vocabulary
+        >>> vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0])
+        >>> session = HashModel(vocabulary, writes="aab").start()
+        >>> [int(session.extend([token]).argmax()) for token in (2, 1, 3)]
+        [1, 3, 0]
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        seed: int = 0,
+        writes: str | bytes | None = None,
+        max_context: int | None = None,
+        name: str = "hash",
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.max_context = max_context
+        self.name = name
+        self.seed = seed
+        self.script = _Script(vocabulary, writes.encode() if isinstance(writes, str) else writes or b"")
+        self._ids = np.arange(vocabulary.size, dtype=np.uint64) * np.uint64(_GAMMA)
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """Return the tokens of the text, or of the messages one to a line; ``chat`` makes no difference."""
+        text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in messages_of_prompt(prompt))
+        first = self.vocabulary.eos[:1] or (0,)
+        return self.vocabulary.tokenize(text) or [first[0]]
+
+    def start(self) -> HashSession:
+        """Return an empty session."""
+        return HashSession(self)
+
+    def extend_many(self, extensions: Sequence[Extension], /) -> list[Logits]:
+        """See ``PackedModel.extend_many``."""
+        for session, token_ids, _, tree in extensions:
+            if not isinstance(session, HashSession) or session.model is not self:
+                raise GenerationError(f"model {self.name!r}", f"it cannot extend {session!r}, which is not its own")
+            session.check(token_ids, tree)
+        return [extend(extension, name=self.name) for extension in extensions]
+
+    def logits(self, state: int, matched: int) -> Logits:
+        """Return the logits after a context with this hash that ends with ``matched`` bytes of the script."""
+        words = _mixed(self._ids ^ np.uint64(state))
+        uniform = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
+        return uniform * np.float32(2 * _NOISE) - np.float32(_NOISE) + self.script.wishes(matched)
+
+    def __repr__(self) -> str:
+        return f"<HashModel {self.name}, {self.vocabulary.size} tokens, seed {self.seed}>"
+
+
+class HashSession:
+    """One sequence of a ``HashModel``; its cache is a hash and a position in the script for each token."""
+
+    def __init__(self, model: HashModel) -> None:
+        self.model = model
+        self._states: list[tuple[int, int]] = [(_mix(model.seed & _WORD), 0)]
+        self._tree: TokenTree | None = None
+        self._tree_states: list[tuple[int, int]] = []
+        self.forwards = 0
+
+    @property
+    def can_branch(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._states) - 1
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        self._append(token_ids)
+        return self.model.logits(*self._states[-1])
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        added = self._append(token_ids)
+        return np.stack([self.model.logits(*state) for state in self._states[-added:]])
+
+    def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
+        """See ``SuperposableSession.extend_mixed``.
+
+        The hash takes in all tokens of a mixture with their weights, and the script goes on with the heaviest, of
+        equally heavy ones with the lowest id.
+        """
+        model = self.model
+        checked = check_mixtures(
+            mixtures,
+            length=self.length,
+            name=model.name,
+            id_limit=model.vocabulary.size,
+            max_context=model.max_context,
+        )
+        self._drop_tree()
+        for mixture in checked:
+            state, matched = self._states[-1]
+            heaviest = max(mixture, key=mixture.__getitem__)
+            word = _mix(heaviest)
+            if len(mixture) > 1:
+                for token, weight in mixture.items():
+                    word = _mix(word ^ _mix(token) ^ _mix(round(weight * _PARTS)))
+            self._states.append((_mix(state ^ word), model.script.advance(matched, heaviest)))
+        self.forwards += 1
+        return model.logits(*self._states[-1])
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        self.check(token_ids, tree)
+        added = self._append(token_ids)
+        for token, parent in zip(tree.token_ids, tree.parents, strict=True):
+            self._tree_states.append(self._after(self._states[-1] if parent < 0 else self._tree_states[parent], token))
+        self._tree = tree
+        states = self._states[-added if all_positions else -1 :] + self._tree_states
+        return np.stack([self.model.logits(*state) for state in states])
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``."""
+        check_kept(nodes, tree=self._tree, name=self.model.name)
+        self._states += [self._tree_states[node] for node in nodes]
+        self._drop_tree()
+
+    def check(self, token_ids: Sequence[int], tree: TokenTree | None = None) -> list[int]:
+        """Return the ids, or raise ``GenerationError`` as ``extend`` and ``extend_tree``."""
+        model = self.model
+        return check_extension(
+            token_ids,
+            length=self.length,
+            name=model.name,
+            id_limit=model.vocabulary.size,
+            max_context=model.max_context,
+            tree=tree,
+        )
+
+    def _append(self, token_ids: Sequence[int]) -> int:
+        ids = self.check(token_ids)
+        self._drop_tree()
+        for token in ids:
+            self._states.append(self._after(self._states[-1], token))
+        self.forwards += 1
+        return len(ids)
+
+    def _after(self, before: tuple[int, int], token: int) -> tuple[int, int]:
+        state, matched = before
+        return _mix(state ^ _mix(int(token))), self.model.script.advance(matched, int(token))
+
+    def _drop_tree(self) -> None:
+        self._tree = None
+        self._tree_states = []
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``."""
+        check_truncation(length, held=self.length, name=self.model.name)
+        self._drop_tree()
+        del self._states[length + 1 :]
+
+    def fork(self) -> HashSession:
+        """See ``Session.fork``."""
+        self._drop_tree()
+        twin = HashSession(self.model)
+        twin._states = list(self._states)
+        return twin
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        self._drop_tree()
+        del self._states[1:]
+
+
+class _Script:
+    """The text that a model wants to write, as the automaton of Knuth, Morris and Pratt (1977)."""
+
+    def __init__(self, vocabulary: Vocabulary, text: bytes) -> None:
+        self._tokens = vocabulary.tokens
+        self._text = text
+        self._ends = np.zeros(vocabulary.size, dtype=np.float32)
+        self._ends[list(vocabulary.eos)] = _WISH
+        self._silent = np.zeros(vocabulary.size, dtype=np.float32)
+        self._spelled: dict[bytes, list[int]] = {}
+        for token, piece in enumerate(vocabulary.tokens):
+            if piece and piece in text:
+                self._spelled.setdefault(piece, []).append(token)
+        self._longest = max(map(len, self._spelled), default=0)
+        self._borders = _borders(text)
+
+    def advance(self, matched: int, token: int) -> int:
+        """Return how many bytes of the text the sequence ends with after ``token``; O(bytes) amortised."""
+        text, borders = self._text, self._borders
+        for byte in self._tokens[token] if text else b"":
+            while matched and (matched == len(text) or text[matched] != byte):
+                matched = borders[matched]
+            matched += text[matched] == byte
+        return matched
+
+    def wishes(self, matched: int) -> NDArray[np.float32]:
+        """Return what to add to the logits where the sequence ends with ``matched`` bytes of the text."""
+        if not self._text:
+            return self._silent
+        if matched == len(self._text):
+            return self._ends
+        wishes = self._silent.copy()
+        for length in range(1, min(self._longest, len(self._text) - matched) + 1):
+            tokens = self._spelled.get(self._text[matched : matched + length], ())
+            wishes[list(tokens)] = _WISH + _WISH_PER_BYTE * length
+        return wishes
+
+
+def _borders(text: bytes) -> list[int]:
+    """For each length of a prefix, the length of its longest proper border; ``[0]`` of the empty text."""
+    borders = [0] * (len(text) + 1)
+    border = 0
+    for length in range(2, len(text) + 1):
+        while border and text[border] != text[length - 1]:
+            border = borders[border]
+        border += text[border] == text[length - 1]
+        borders[length] = border
+    return borders
+
+
+def _mix(word: int) -> int:
+    word = (word + _GAMMA) & _WORD
+    word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
+    word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
+    return word ^ (word >> 31)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``_mix`` of every element; uint64 arithmetic of arrays wraps around silently."""
+    words = words + np.uint64(_GAMMA)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX_1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX_2)
+    return words ^ (words >> np.uint64(31))

@@ -1,0 +1,319 @@
+"""Diffusion models whose canvases are written by a Markov chain, so that their joint distribution is known.
+
+``ChainDiffusion`` is what they share; ``HiddenMarkovDiffusion`` is the one over a hidden Markov chain.  What a trained
+network only estimates, the distribution of a slot given the others, is computed here exactly, by the forward and the
+backward recursion.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from structgen.errors import GenerationError
+from structgen.models.canvas import CanvasLimits, find_mask
+from structgen.models.chat import plain_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.protocol import Logits, Prompt
+    from structgen.models.protocol.diffusion import Canvases
+
+__all__ = ["ChainDenoiser", "ChainDiffusion", "HiddenMarkovDiffusion"]
+
+
+class ChainDiffusion(ABC):
+    """A diffusion model whose canvases are written by a Markov chain.
+
+    Args:
+        vocabulary: the tokens; MASK is a special one.
+        mask_token: the id of MASK.
+        reads_prompt: whether a prompt is what the chain wrote before the canvas.
+        name: what messages call it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, mask_token: int, *, reads_prompt: bool, name: str) -> None:
+        self.vocabulary = vocabulary
+        self.mask_token = mask_token
+        self.reads_prompt = reads_prompt
+        self.name = name
+        self.max_context: int | None = None
+
+    @property
+    def limits(self) -> CanvasLimits:
+        """What it can take."""
+        return CanvasLimits(self.name, self.vocabulary.size, self.max_context)
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """Return the tokens of the text, or of the messages one to a line; ``chat`` makes no difference."""
+        return plain_prompt(self.vocabulary, prompt)
+
+    def start(self, prompt_ids: Sequence[int], /) -> ChainDenoiser:
+        """Return a denoiser of canvases that follow a prompt."""
+        return ChainDenoiser(self, self.limits.check_prompt(prompt_ids))
+
+    def joint(self, tokens: Sequence[int] | NDArray[np.int32], /, *, prompt_ids: Sequence[int] = ()) -> float:
+        """Return the probability of a canvas without free slots.
+
+        Raises:
+            GenerationError: a slot is free, or as ``Denoiser.denoise``.
+        """
+        free = np.flatnonzero(np.asarray(tokens) == self.mask_token)
+        if len(free):
+            raise GenerationError(
+                f"model {self.name!r}",
+                "only a canvas without free slots has a joint probability",
+                evidence=f"slot {free[0]} holds MASK",
+                remedy="use evidence(canvas) to sum over the free slots",
+            )
+        return self.evidence(tokens, prompt_ids=prompt_ids)
+
+    def evidence(self, canvas: Sequence[int] | NDArray[np.int32], /, *, prompt_ids: Sequence[int] = ()) -> float:
+        """Return the probability that the fixed slots hold what they do.
+
+        Raises:
+            GenerationError: as ``Denoiser.denoise``.
+        """
+        return math.exp(self.log_evidence(canvas, prompt_ids=prompt_ids))
+
+    def log_evidence(self, canvas: Sequence[int] | NDArray[np.int32], /, *, prompt_ids: Sequence[int] = ()) -> float:
+        """Return the log of ``evidence``, which does not underflow; minus infinity for a canvas without a chance.
+
+        Raises:
+            GenerationError: as ``Denoiser.denoise``.
+        """
+        row = self.limits.check_canvases(np.asarray(canvas)[None], prompt_tokens=len(prompt_ids))
+        self.check_slots(row.shape[1])
+        return self.log_chance(self.read(self.limits.check_prompt(prompt_ids)), row)
+
+    @abstractmethod
+    def check_slots(self, slots: int, /) -> None:
+        """Raise ``GenerationError`` where the chain writes no canvas of so many slots."""
+
+    @abstractmethod
+    def read(self, prompt_ids: list[int], /) -> NDArray[np.float64]:
+        """Return the law of the chain's first state on the canvas, ``[states]``."""
+
+    @abstractmethod
+    def log_chance(self, first: NDArray[np.float64], canvas: Canvases, /) -> float:
+        """Return the log chance of the fixed slots of one canvas, ``[1, slots]``."""
+
+    @abstractmethod
+    def conditionals(
+        self, first: NDArray[np.float64], canvases: Canvases, start: int, stop: int, /
+    ) -> NDArray[np.float64]:
+        """Return the log law of each slot given the other fixed slots, ``[n, stop - start, vocabulary.size]``."""
+
+
+@final
+class ChainDenoiser:
+    """A chain that has read one prompt."""
+
+    def __init__(self, model: ChainDiffusion, prompt_ids: list[int]) -> None:
+        self.model = model
+        self.forwards = 0
+        self._prompt_tokens = len(prompt_ids)
+        self._first = model.read(prompt_ids)
+
+    def denoise(self, canvases: Canvases, /, *, start: int = 0, stop: int | None = None) -> Logits:
+        """See ``Denoiser.denoise``; the logits are log-probabilities."""
+        limits = self.model.limits
+        checked = limits.check_canvases(canvases, prompt_tokens=self._prompt_tokens)
+        self.model.check_slots(checked.shape[1])
+        start, stop = limits.check_bounds(checked.shape[1], start, stop)
+        self.forwards += 1
+        laws: Logits = self.model.conditionals(self._first, checked, start, stop).astype(np.float32)
+        return laws
+
+    def close(self) -> None:
+        """See ``Denoiser.close``; nothing is cached."""
+
+
+_ROUNDING: Final = 1e-9
+
+# Below this a double is no longer exact; exponents within it go through one matrix product.
+_SMALLEST_LOG: Final = -700.0
+
+
+@final
+class HiddenMarkovDiffusion(ChainDiffusion):
+    """A hidden Markov model as a diffusion model, with exact denoisers.
+
+    A denoiser's row ``i`` holds ``log P(X_i = v | the tokens of the other fixed slots)``.  Where the other slots have
+    no chance at all, which happens after tokens were committed that exclude each other, no such law exists: the row is
+    then the law of the slot alone.
+
+    A text that ends before the canvas does is a chain with an absorbing state that writes EOS.
+
+    Args:
+        vocabulary: the tokens; MASK is a special one.
+        initial: chances of the states in the first slot, ``[states]``.
+        transition: chances of the next state, ``[states, states]``, rows sum to 1.
+        emission: chances of tokens in a state, ``[states, vocabulary.size]``, rows sum to 1; MASK has none.
+        mask_token: the id of MASK; None for the special token that is spelled like one (``<mask>``).
+        slots: the only number of slots that a canvas may have; None for any.
+        reads_prompt: whether a prompt is what the chain wrote before the canvas (a prompt without any chance is not
+            read); by default the law of a canvas is the same after every prompt.
+        name: what messages call it.
+
+    Raises:
+        ModelError: the vocabulary has no MASK.
+        ValueError: the chances are no laws, or their shapes do not fit.
+
+    Complexity: O(states^2) for each slot of a canvas, and O(states * vocabulary.size) for each that is asked about.
+
+    Source: Baum, Petrie, Soules and Weiss 1970 (the recursions).
+
+    Example:
+        >>> from structgen.engine import Vocabulary
+        >>> vocabulary = Vocabulary([b"", b"a", b"b", b""], eos=[0], special={3: "<mask>"})
+        >>> turns = HiddenMarkovDiffusion(vocabulary, [1, 0], [[0, 1], [1, 0]], [[0, 1, 0, 0], [0, 0, 1, 0]])
+        >>> turns.joint([1, 2, 1])
+        1.0
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        initial: ArrayLike,
+        transition: ArrayLike,
+        emission: ArrayLike,
+        *,
+        mask_token: int | None = None,
+        slots: int | None = None,
+        reads_prompt: bool = False,
+        name: str = "hidden-markov",
+    ) -> None:
+        super().__init__(vocabulary, find_mask(vocabulary, mask_token), reads_prompt=reads_prompt, name=name)
+        self.slots = slots
+        self.initial = _distributions(initial, "initial", (None,))
+        states = len(self.initial)
+        self.transition = _distributions(transition, "transition", (states, states))
+        self.emission = _distributions(emission, "emission", (states, vocabulary.size))
+        if self.emission[:, self.mask_token].any():
+            raise ValueError(f"emission must give MASK (token {self.mask_token}) no chance; found one above 0")
+        if slots is not None and slots < 1:
+            raise ValueError(f"slots must be at least 1; found {slots}")
+        with np.errstate(divide="ignore"):
+            self._log_transition = np.log(self.transition)
+            self._log_emission = np.log(self.emission)
+        self._least_emission = float(self._log_emission[self.emission > 0].min())
+
+    def check_slots(self, slots: int, /) -> None:
+        """See ``ChainDiffusion.check_slots``."""
+        if self.slots is not None and slots != self.slots:
+            raise GenerationError(
+                f"model {self.name!r}",
+                "it writes canvases of one length only",
+                evidence=f"found {slots} slots; it was made for {self.slots}",
+                remedy=f"use a canvas of {self.slots} slots, or make the model without slots=",
+            )
+
+    def read(self, prompt_ids: list[int], /) -> NDArray[np.float64]:
+        """See ``ChainDiffusion.read``."""
+        if not (self.reads_prompt and prompt_ids):
+            return self.initial
+        seen = self._seen(np.array([prompt_ids], dtype=np.int32))
+        last = self._forward(_log(self.initial), seen)[0, -1] + seen[0, -1]
+        if not np.isfinite(last).any():
+            return self.initial
+        law: NDArray[np.float64] = np.exp(last - _log_sum(last, axis=0)) @ self.transition
+        return law
+
+    def log_chance(self, first: NDArray[np.float64], canvas: Canvases, /) -> float:
+        """See ``ChainDiffusion.log_chance``."""
+        seen = self._seen(canvas)
+        last = self._forward(_log(first), seen)[0, -1] + seen[0, -1]
+        return float(_log_sum(last, axis=0))
+
+    def conditionals(
+        self, first: NDArray[np.float64], canvases: Canvases, start: int, stop: int, /
+    ) -> NDArray[np.float64]:
+        """See ``ChainDiffusion.conditionals``."""
+        seen = self._seen(canvases)
+        log_first = _log(first)
+        ahead = self._forward(log_first, seen[:, :stop])
+        states = ahead[:, start:] + self._backward(seen, start)[:, : stop - start]
+        contradicted = np.isfinite(states).sum(axis=2) == 0
+        if contradicted.any():
+            alone = self._forward(log_first, np.zeros((1, stop, len(first))))
+            states = np.where(contradicted[..., None], alone[:, start:], states)
+        states -= _log_sum(states, axis=2)[..., None]
+        return self._emitted(states)
+
+    def _seen(self, canvases: Canvases) -> NDArray[np.float64]:
+        """Return the log chance of each slot's token in each state, 0 for free slots: ``[n, slots, states]``."""
+        seen = self._log_emission.T[canvases]
+        seen[canvases == self.mask_token] = 0.0
+        return seen
+
+    def _forward(self, log_first: NDArray[np.float64], seen: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``log P(state of slot i, tokens before slot i)``, ``[n, slots, states]``."""
+        ahead = np.empty_like(seen)
+        ahead[:, 0] = log_first
+        for slot in range(1, seen.shape[1]):
+            before = ahead[:, slot - 1] + seen[:, slot - 1]
+            ahead[:, slot] = _log_sum(before[:, :, None] + self._log_transition, axis=1)
+        return ahead
+
+    def _backward(self, seen: NDArray[np.float64], start: int) -> NDArray[np.float64]:
+        """Return ``log P(tokens after slot i | state of slot i)`` from slot ``start`` on."""
+        back = np.zeros_like(seen[:, start:])
+        for slot in range(seen.shape[1] - 2, start - 1, -1):
+            after = back[:, slot + 1 - start] + seen[:, slot + 1]
+            back[:, slot - start] = _log_sum(self._log_transition + after[:, None, :], axis=2)
+        return back
+
+    def _emitted(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the log law of tokens under log laws of states."""
+        least = float(states[np.isfinite(states)].min())
+        if least + self._least_emission > _SMALLEST_LOG:
+            return _log(np.exp(states) @ self.emission)
+        laws = np.full((*states.shape[:2], self.vocabulary.size), -np.inf)
+        for state, emission in enumerate(self._log_emission):
+            laws = np.logaddexp(laws, states[..., state, None] + emission)
+        return laws
+
+    def __repr__(self) -> str:
+        return f"<HiddenMarkovDiffusion {self.name}, {len(self.initial)} states, {self.vocabulary.size} tokens>"
+
+
+def _distributions(values: ArrayLike, what: str, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
+    """Return chances as an array that cannot be written to.
+
+    Raises:
+        ValueError: they are no laws, or not of that shape.
+    """
+    laws = np.array(values, dtype=np.float64)
+    if laws.ndim != len(shape) or any(
+        found != wanted for found, wanted in zip(laws.shape, shape, strict=True) if wanted
+    ):
+        wanted = ", ".join("states" if size is None else str(size) for size in shape)
+        raise ValueError(f"{what} must be [{wanted}]; found {list(laws.shape)}")
+    if not laws.size or not np.isfinite(laws).all() or (laws < 0).any():
+        raise ValueError(f"{what} must hold chances of 0 to 1; found {laws.min() if laws.size else 'none'}")
+    wrong = np.abs(laws.sum(axis=-1) - 1.0)
+    if wrong.max() > _ROUNDING:
+        raise ValueError(f"{what} must hold laws that sum to 1; found one that is off by {wrong.max():.3g}")
+    laws.setflags(write=False)
+    return laws
+
+
+def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore"):
+        logs: NDArray[np.float64] = np.log(values)
+    return logs
+
+
+def _log_sum(logs: NDArray[np.float64], *, axis: int) -> Any:
+    """Return the log of the sum of exponentials; minus infinity where all of them are."""
+    largest = logs.max(axis=axis, keepdims=True)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    return _log(np.exp(logs - largest).sum(axis=axis)) + largest.squeeze(axis)

@@ -1,0 +1,314 @@
+"""A ``LanguageModel`` over any causal model of transformers that keeps a key-value cache."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from structgen.engine.vocabulary import Vocabulary
+from structgen.errors import GenerationError, ModelError
+from structgen.models.chat import chat_prompt
+from structgen.models.session import check_extension, check_kept, check_truncation, treeless
+from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on
+from structgen.models.transformers.trees import keep_entries, own_entries, takes_trees, tree_inputs, written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structgen.models.protocol import Logits, Prompt, ResidentLogits
+    from structgen.models.protocol.tree import TokenTree
+
+__all__ = ["TransformersModel", "TransformersSession"]
+
+
+class TransformersModel:
+    """A loaded model and its tokenizer.
+
+    Args:
+        model: a causal language model of transformers, or what ``torch.compile`` made of one; it is put into evaluation
+            mode.
+        tokenizer: the tokenizer that belongs to it.
+        name: what messages call the model; by default what the model itself was loaded by.
+        resident: whether logits stay on the model's device, where tokens are chosen; None where that is a GPU.
+
+    Raises:
+        ModelError: the model keeps no key-value cache, or neither it nor its tokenizer names an end token.
+        VocabularyError: the bytes of the tokenizer's tokens are not well defined.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str | None = None, resident: bool | None = None) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        kind = type(written(model)).__name__
+        self.name: str = name or getattr(model.config, "name_or_path", "") or kind
+        parameters = inspect.signature(written(model).forward).parameters
+        if "past_key_values" not in parameters:
+            raise ModelError(
+                f"model {self.name!r}",
+                f"a {kind} keeps no key-value cache",
+                remedy="use a causal language model (AutoModelForCausalLM)",
+            )
+        self._is_compiled = written(model) is not model
+        self._can_skip_logits = "logits_to_keep" in parameters
+        self._keeps_all = _can_keep_all(model.config)
+        bound = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        self.max_context: int | None = bound if isinstance(bound, int) and bound > 0 else None
+        self.id_limit: int = model.get_input_embeddings().weight.shape[0]
+        self.vocabulary = Vocabulary.load(tokenizer, size=self._head_width(), eos=self._end_ids())
+        self.is_resident = is_resident_on(model.device, resident)
+        self.residence = Residence()
+
+    def _head_width(self) -> int:
+        head = self.model.get_output_embeddings()
+        weight = None if head is None else getattr(head, "weight", None)
+        width = weight.shape[0] if weight is not None else self.model.config.get_text_config(decoder=True).vocab_size
+        return int(width)
+
+    def _end_ids(self) -> list[int]:
+        """Collect the end tokens that generation settings, configuration and tokenizer name, in order."""
+        sources = (getattr(self.model, "generation_config", None), self.model.config, self.tokenizer)
+        ids: dict[int, None] = {}
+        for source in sources:
+            named = getattr(source, "eos_token_id", None)
+            ids.update(dict.fromkeys(named if isinstance(named, list | tuple) else [] if named is None else [named]))
+        known = [token for token in ids if 0 <= token < self._head_width()]
+        if not known:
+            raise ModelError(
+                f"model {self.name!r}",
+                "neither it nor its tokenizer says which token ends a text",
+                remedy="set tokenizer.eos_token or model.generation_config.eos_token_id and pass both",
+            )
+        return known
+
+    def encode_prompt(self, prompt: Prompt, /, *, chat: bool = True) -> list[int]:
+        """See ``LanguageModel.encode_prompt``."""
+        return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name) or [self._first_id()]
+
+    def _first_id(self) -> int:
+        """Return what stands before an empty prompt: the beginning-of-text token, else an end token."""
+        bos = getattr(self.tokenizer, "bos_token_id", None)
+        return self.vocabulary.eos[0] if bos is None else int(bos)
+
+    def start(self) -> TransformersSession:
+        """Return an empty session."""
+        return TransformersSession(self)
+
+    def empty_cache(self) -> DynamicCache:
+        """Return a cache that can be cut where the model allows one.
+
+        Attention over a sliding window works as well on a cache that keeps everything (the mask hides the
+        rest), which costs memory and lets ``truncate`` go back at no cost.
+        """
+        return DynamicCache() if self._keeps_all else DynamicCache(config=self.model.config)
+
+    @cached_property
+    def takes_trees(self) -> bool:
+        """See ``structgen.models.transformers.trees.takes_trees``; tried out where it is asked for first."""
+        return takes_trees(self)
+
+    def run(
+        self, token_ids: list[int], cache: DynamicCache, *, positions: int, tree: TokenTree | None = None
+    ) -> torch.Tensor:
+        """Run one forward pass behind ``cache``, which grows.
+
+        Args:
+            token_ids: what is run, before the tokens of the tree.
+            cache: the keys and values of the tokens before them.
+            positions: after how many tokens at the end logits are wanted, those of the tree included.
+            tree: what is run behind the tokens; None for nothing.
+
+        Returns:
+            Logits ``[positions, size]`` as the model made them, which no later pass writes to.
+        """
+        extra: dict[str, Any] = {"logits_to_keep": positions} if self._can_skip_logits else {}
+        if tree is not None:
+            extra |= tree_inputs(self.model, len(token_ids), tree, past=cache.get_seq_length())
+            token_ids = [*token_ids, *tree.token_ids]
+        if self._is_compiled:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        with torch.inference_mode():
+            output = self.model(
+                input_ids=torch.tensor([token_ids], device=self.model.get_input_embeddings().weight.device),
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **extra,
+            )
+            # A copy, for a part would keep all of them in memory, and a compiled model may use that memory again.
+            logits: torch.Tensor = output.logits[0, -positions:].clone()
+            if self._is_compiled:
+                own_entries(cache)
+        return logits
+
+    def __repr__(self) -> str:
+        return f"<TransformersModel {self.name}, {self.model.dtype} on {self.model.device}>"
+
+
+class TransformersSession:
+    """One sequence of a ``TransformersModel``.
+
+    The session keeps the token ids beside the cache, so that it can always start over: where a cache cannot
+    be cut (recurrent states), ``truncate`` drops it, and the next forward pass runs over the whole sequence.
+
+    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, and behind them, where there is a tree, all
+        of its tokens.
+    """
+
+    def __init__(self, model: TransformersModel) -> None:
+        self._model = model
+        self._tokens: list[int] = []
+        self._cached = 0
+        self._cache = model.empty_cache()
+        self._tree: TokenTree | None = None
+        self.forwards = 0
+
+    @property
+    def cuts_freely(self) -> bool:
+        """Whether ``truncate`` costs nothing; else the whole sequence is run again after it."""
+        return _is_plain(self._cache)
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether the model's architecture allows it; the first session of a model that is asked tries it out."""
+        return self._model.takes_trees
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._tokens)
+
+    def extend(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend``."""
+        row: Logits = self._on_host(token_ids, all_positions=False)[0]
+        return row
+
+    def extend_all(self, token_ids: Sequence[int], /) -> Logits:
+        """See ``Session.extend_all``."""
+        return self._on_host(token_ids, all_positions=True)
+
+    def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
+        """See ``TreeSession.extend_tree``."""
+        return self._on_host(token_ids, all_positions=all_positions, tree=tree)
+
+    @property
+    def is_resident(self) -> bool:
+        """See ``ResidentSession.is_resident``."""
+        return self._model.is_resident
+
+    def extend_resident(
+        self, token_ids: Sequence[int], /, *, all_positions: bool = False, tree: TokenTree | None = None
+    ) -> ResidentLogits:
+        """See ``ResidentSession.extend_resident``."""
+        return TorchLogits(self._model.residence, self._run(token_ids, all_positions=all_positions, tree=tree))
+
+    def keep(self, nodes: Sequence[int], /) -> None:
+        """See ``TreeSession.keep``; O(length) where the nodes are not the first of the tree, else O(1)."""
+        check_kept(nodes, tree=self._tree, name=self._model.name)
+        self._end_tree(nodes)
+
+    def _end_tree(self, nodes: Sequence[int] = ()) -> None:
+        """Take over these tokens of a tree, and leave nothing else of it in the cache."""
+        if self._tree is not None:
+            try:
+                keep_entries(self._cache, self._cached, nodes)
+                self._tokens += [int(self._tree.token_ids[node]) for node in nodes]
+                self._cached = len(self._tokens)
+                self._tree = None
+            except BaseException:  # Ctrl-C between two layers of the cache
+                self._drop_cache()
+                raise
+
+    def _on_host(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> Logits:
+        logits: Logits = self._run(token_ids, all_positions=all_positions, tree=tree).float().cpu().numpy()
+        return logits
+
+    def _run(self, token_ids: Sequence[int], *, all_positions: bool, tree: TokenTree | None = None) -> torch.Tensor:
+        model = self._model
+        if tree is not None and not self.can_branch:
+            raise treeless(name=model.name)
+        ids = check_extension(
+            token_ids,
+            length=self.length,
+            name=model.name,
+            id_limit=model.id_limit,
+            max_context=model.max_context,
+            tree=tree,
+        )
+        self._end_tree()
+        fresh = self._tokens[self._cached :] + ids
+        ahead = 0 if tree is None else len(tree.token_ids)
+        positions = ahead + (len(ids) if all_positions else 1)
+        try:
+            logits = model.run(fresh, self._cache, positions=positions, tree=tree)
+        except BaseException as error:
+            # Some layers of the cache have grown and others have not; Ctrl-C lands here too.
+            self._drop_cache()
+            if isinstance(error, RuntimeError | MemoryError):  # torch reports memory that cannot be had as RuntimeError
+                raise GenerationError(
+                    f"model {model.name!r}",
+                    "the forward pass failed",
+                    evidence=f"{error} at {self.length} + {len(ids) + ahead} tokens",
+                    remedy="shorten the prompt, choose another device, or a smaller dtype",
+                ) from error
+            raise
+        self._tokens += ids
+        self._cached = len(self._tokens)
+        self._tree = tree
+        self.forwards += 1
+        return logits
+
+    def truncate(self, length: int, /) -> None:
+        """See ``Session.truncate``; O(1), or a pass over all tokens later where the cache cannot be cut."""
+        check_truncation(length, held=self.length, name=self._model.name)
+        self._end_tree()
+        del self._tokens[length:]
+        if length >= self._cached:
+            return
+        if length > 0 and _is_plain(self._cache):
+            self._cache.crop(length - self._cached)  # negative: so many to remove
+            self._cached = length
+        else:
+            self._drop_cache()
+
+    def fork(self) -> TransformersSession:
+        """See ``Session.fork``; a plain cache shares its tensors, which are replaced and never written to."""
+        self._end_tree()
+        twin = TransformersSession(self._model)
+        twin._tokens = list(self._tokens)
+        twin._cached = self._cached
+        if _is_plain(self._cache):
+            twin._cache = copy.copy(self._cache)
+            twin._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
+        else:
+            twin._cache = copy.deepcopy(self._cache)
+        return twin
+
+    def close(self) -> None:
+        """See ``Session.close``."""
+        self._tokens = []
+        self._drop_cache()
+
+    def _drop_cache(self) -> None:
+        self._cache = self._model.empty_cache()
+        self._cached = 0
+        self._tree = None
+
+
+def _can_keep_all(config: Any) -> bool:
+    """Whether all layers attend to what lies before them, in full or through a sliding window."""
+    text_config = config.get_text_config(decoder=True)
+    if "chunked_attention" in (getattr(text_config, "layer_types", None) or ()):
+        return False
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+
+
+def _is_plain(cache: DynamicCache) -> bool:
+    """Whether every layer keeps all keys and values, so that cutting the last ones off goes back."""
+    return all(type(layer) is DynamicLayer for layer in cache.layers)

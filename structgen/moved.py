@@ -1,0 +1,97 @@
+"""Modules that have moved: their old names can be imported for one release, with a ``DeprecationWarning``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+__all__ = ["MOVED", "install"]
+
+MOVED: Final = {
+    "structgen.decode.context": "structgen.decode.step.context",
+    "structgen.decode.diffusion.byte_automaton": "structgen.decode.diffusion.token_automaton",
+    "structgen.decode.diffusion.canvas_sampler": "structgen.decode.diffusion.posterior",
+    "structgen.decode.diffusion.drafting.adaptive_parallel": "structgen.methods.diffusion_drafting.adaptive_parallel",
+    "structgen.decode.diffusion.drafting.drafts": "structgen.methods.diffusion_drafting.canvas_draft",
+    "structgen.decode.diffusion.drafting.free_dave": "structgen.methods.diffusion_drafting.canvas_draft",
+    "structgen.decode.diffusion.drafting.self_speculative": "structgen.methods.diffusion_drafting.canvas_draft",
+    "structgen.decode.diffusion.policies": "structgen.methods.policies",
+    "structgen.decode.diffusion.reuse": "structgen.decode.diffusion.forward_pass",
+    "structgen.decode.diffusion.trajectories.reveal_order": "structgen.decode.diffusion.trajectory",
+    "structgen.decode.gumbel_max": "structgen.decode.step.sampler",
+    "structgen.decode.infilling": "structgen.methods.infilling",
+    "structgen.decode.look_ahead": "structgen.decode.step.logits_row",
+    "structgen.decode.monitors": "structgen.methods.monitors",
+    "structgen.decode.projection": "structgen.decode.step.distribution",
+    "structgen.decode.sampling.asap": "structgen.decode.sampling.trie_sampler",
+    "structgen.decode.search": "structgen.decode.autoregressive.search",
+    "structgen.decode.speculative.chance": "structgen.decode.speculative.verifier",
+    "structgen.decode.speculative.shapes": "structgen.shapes",
+    "structgen.decode.speculative.verification": "structgen.verification",
+    "structgen.decode.speculative.verification.tree_verification": "structgen.methods.verifiers.tree_verification",
+    "structgen.decode.speculative.worth": "structgen.decode.speculative.tree_pruning",
+    "structgen.decode.strategies": "structgen.methods.strategies",
+    "structgen.engine.inclusion": "structgen.engine.analysis.inclusion",
+    "structgen.engine.members": "structgen.engine.analysis.uniform_sampling",
+    "structgen.grammar.dialects": "structgen.frontends.convert",
+    "structgen.grammar.ebnf": "structgen.frontends.bnf.ebnf",
+    "structgen.grammar.gbnf": "structgen.frontends.bnf.gbnf",
+    "structgen.grammar.indentation": "structgen.frontends.indentation",
+    "structgen.grammar.json_schema": "structgen.frontends.json_schema",
+    "structgen.grammar.lark": "structgen.frontends.lark",
+    "structgen.grammar.loading": "structgen.frontends.loading",
+    "structgen.grammar.markers": "structgen.frontends.python_types.markers",
+    "structgen.grammar.protocols": "structgen.frontends.chat",
+    "structgen.grammar.regex": "structgen.frontends.regex",
+    "structgen.grammar.report": "structgen.grammar.nodes.description",
+    "structgen.grammar.substrings": "structgen.frontends.quotation",
+    "structgen.grammar.types": "structgen.frontends.python_types.conversion",
+    "structgen.grammar.typical": "structgen.engine.typical_length",
+    "structgen.grammar.until": "structgen.frontends.stop_string",
+    "structgen.integrations.python_names": "structgen.methods.monitors.python_names",
+    "structgen.integrations.sql_catalogue": "structgen.methods.monitors.sql.catalogue",
+    "structgen.integrations.sql_grammar": "structgen.methods.monitors.sql.grammar",
+    "structgen.models.diffusion.embedded.slot_filter": "structgen.methods.policies.slot_filter",
+    "structgen.models.embedded": "structgen.models.llama.embedded",
+    "structgen.models.heads": "structgen.methods.drafters.heads.loading",
+    "structgen.models.llama_model": "structgen.models.llama.model",
+}
+"""The new name of each module that documentation or examples named."""
+
+
+class _MovedModules:
+    """A finder and loader of ``sys.meta_path`` that answers an old name with the module of the new one."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in MOVED:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # a loader by its methods
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        import importlib
+
+        new = MOVED[spec.name]
+        warnings.warn(f"the module {spec.name} is now {new}", DeprecationWarning, stacklevel=2)
+        module = importlib.import_module(new)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is left to do: the module has run under its new name, which its attributes go on to say."""
+        module.__spec__ = self._spec
+
+
+def install() -> None:
+    """Let old names of modules be imported; a second call changes nothing."""
+    if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(_MovedModules())

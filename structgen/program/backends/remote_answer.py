@@ -1,0 +1,404 @@
+"""Programs on models behind a server: what such a model is, and how its answers are checked here.
+
+A server returns text.  Whether it keeps to the constraint that it was given is its own affair, so every answer is
+followed by the local automaton byte by byte, and the type's own validators see each field as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final, runtime_checkable
+
+from structgen.engine import Vocabulary, compile
+from structgen.errors import GenerationError, ValidationFailed
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.program.conversation import Turns
+from structgen.program.json_cursor import FieldEnd, JsonCursor, Path, path_text
+from structgen.program.outcome import FieldScore, Outcome, Served, Violation
+from structgen.program.stream.event import Event, ObjectFinal, Retracted, Text
+from structgen.program.stream.field_tracker import ValueRefused, field_tracker_of, value_of_text
+
+if TYPE_CHECKING:
+    from structgen.decode import AnySampler
+    from structgen.engine import Constraint
+    from structgen.grammar.limits import Limits
+    from structgen.program.answer import Answer
+    from structgen.program.conversation import Role
+    from structgen.program.outcome import Loss
+    from structgen.program.stream.event import Partial
+
+__all__ = ["Ending", "RemoteAnswerStream", "RemoteConversation", "RemoteModel", "RemotePrompt"]
+
+RemotePrompt: TypeAlias = "str | tuple[dict[str, str], ...]"
+"""A text that is gone on with, or the messages of a chat; if the last is the assistant's, that is gone on with."""
+
+# Servers choose the whitespace between values, so it is left out before the automaton reads on.
+_COMPACT: Final = JsonPolicy(whitespace="compact")
+_SPACE: Final = b" \t\n\r"
+_NUMBER: Final = frozenset(b"0123456789.eE+-")
+_SCALAR: Final = _NUMBER | frozenset(b"truefalsenull")
+_ASSISTANT: Final = "assistant"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a server's answer ended.
+
+    Attributes:
+        finish_reason: ``"stop"``, or ``"length"`` where the server cut it off.
+        prompt_tokens: tokens of the prompt; None where the server does not tell.
+        tokens: tokens of the output; likewise.
+        losses: what of the constraint the server was not asked to enforce, or is not known to.
+    """
+
+    finish_reason: Literal["stop", "length"]
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    losses: tuple[Loss, ...] = ()
+
+
+@runtime_checkable
+class RemoteModel(Protocol):
+    """A model behind a server; may be used by several threads at a time."""
+
+    @property
+    def name(self) -> str:
+        """What messages and traces call it."""
+
+    @property
+    def tries(self) -> int:
+        """How often one answer is asked for at most."""
+
+    def serve(
+        self, prompt: RemotePrompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
+    ) -> Generator[str, None, Ending]:
+        """Ask for one answer and yield its text as it comes; closing the generator ends the request.
+
+        Raises:
+            ModelError: the server can't be reached, refuses, fails, or ignores constraints.
+            GrammarError: the server has no notation for what is asked.
+        """
+
+
+@final
+class RemoteConversation:
+    """What was said so far, where the turns go to a server: see ``Conversation``.
+
+    Args:
+        model: the server's model.
+        chat: whether there are turns; else all text is one.
+    """
+
+    def __init__(self, model: RemoteModel, *, chat: bool = True) -> None:
+        self.model = model
+        self._turns = Turns(chat=chat)
+
+    @property
+    def transcript(self) -> str:
+        """All that was said."""
+        return self._turns.transcript
+
+    def say(self, text: str) -> None:
+        """Add text to the open turn."""
+        self._turns.say(text)
+
+    def turn(self, role: Role, text: str) -> None:
+        """Close the open turn and open one of ``role``.
+
+        Raises:
+            ProgramError: as ``Turns.open``.
+        """
+        self._turns.open(role, text)
+
+    def prompt(self) -> RemotePrompt:
+        """What the server is sent; the assistant's turn is open from here on.
+
+        Raises:
+            ProgramError: nothing was said.
+        """
+        turns = self._turns
+        if not turns.chat:
+            return turns.text
+        turns.open_answer()
+        return turns.messages
+
+    def written(self, text: str) -> None:
+        """Note what the model has added."""
+        self._turns.say(text)
+
+    def read(self) -> None:
+        """Nothing: the server keeps what it likes."""
+
+    def close(self) -> None:
+        """Nothing: no cache is held here."""
+
+    def fork(self) -> RemoteConversation:
+        """Return an independent dialogue with the same turns."""
+        copy = RemoteConversation(self.model)
+        copy._turns = self._turns.fork()
+        return copy
+
+
+class _Rejected(Exception):
+    """The text that came does not do."""
+
+    def __init__(self, path: Path, text: str, problem: str) -> None:
+        self.violation = Violation(path, text, problem)
+
+
+@final
+class RemoteAnswerStream:
+    """Asks a server for an answer; iterate over its events, then ask for the ``outcome``.
+
+    A text that violates the grammar or the type's own validators is dropped as soon as that shows, and asked for
+    again: in a chat, the model is told what was wrong.
+
+    Args:
+        model: the server's model.
+        prompt: what was said so far.
+        answer: what is asked for.
+        max_tokens: the most tokens of the answer.
+        sampler: chooses tokens, as far as the server knows it.
+        seed: of the server's random numbers; each further try takes the next.
+        tries: how often the answer is asked for at most; the model's own bound holds too.
+        limits: for compiling.
+    """
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        prompt: RemotePrompt,
+        answer: Answer,
+        *,
+        max_tokens: int,
+        sampler: AnySampler,
+        seed: int,
+        tries: int,
+        limits: Limits | None,
+    ) -> None:
+        self._model = model
+        self._prompt = prompt
+        self._answer = answer
+        self._max_tokens = max_tokens
+        self._sampler = sampler
+        self._seed = seed
+        self._tries = min(tries, model.tries)
+        self._constraint = _constraint(answer, limits)
+        self._violations: list[Violation] = []
+        self._outcome: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The finished answer.
+
+        Raises:
+            GenerationError: it is not finished.
+        """
+        if self._outcome is None:
+            raise GenerationError("answer", "it is not finished", remedy="iterate over the events first")
+        return self._outcome
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events up to ``ObjectFinal``.
+
+        Raises:
+            ValidationFailed: no answer within the tries did.
+            GenerationError: the server cut the answer off at ``max_tokens``.
+            ModelError: as ``RemoteModel.serve``.
+            GrammarError: as ``RemoteModel.serve``.
+        """
+        prompt = self._prompt
+        draft = _ReceivedText(self._answer, self._constraint)
+        while self._outcome is None:
+            try:
+                yield from self._try(prompt, draft)
+            except _Rejected as rejected:
+                violation = rejected.violation
+                self._violations.append(violation)
+                if len(self._violations) >= self._tries:
+                    raise ValidationFailed(
+                        path_text(violation.path), [(each.text, each.problem) for each in self._violations]
+                    ) from None
+                prompt = _with_correction(self._prompt, draft.text, violation)
+                draft = _ReceivedText(self._answer, self._constraint)
+                yield Retracted(0, violation.path, violation.problem, *draft.so_far)
+
+    def _try(self, prompt: RemotePrompt, draft: _ReceivedText) -> Iterator[Event]:
+        pieces = self._model.serve(
+            prompt,
+            self._answer,
+            max_tokens=self._max_tokens,
+            sampler=self._sampler,
+            seed=self._seed + len(self._violations),
+        )
+        try:
+            while True:
+                try:
+                    piece = next(pieces)
+                except StopIteration as stop:
+                    ending: Ending = stop.value
+                    break
+                yield from draft.read(piece)
+        finally:
+            pieces.close()
+        if ending.finish_reason == "length" and not draft.is_complete:
+            raise GenerationError(
+                "answer",
+                f"the server cut it off at max_tokens={self._max_tokens}",
+                evidence=f"so far it is {draft.text[-80:]!r}",
+                remedy="raise max_tokens, or ask for less",
+            )
+        value = yield from draft.finish()
+        served = Served(
+            text=draft.text,
+            finish_reason=ending.finish_reason,
+            requests=len(self._violations) + 1,
+            prompt_tokens=ending.prompt_tokens,
+            tokens=ending.tokens,
+            losses=ending.losses,
+        )
+        self._outcome = Outcome(self._answer, served, value, draft.fields(value), tuple(self._violations))
+        yield ObjectFinal(value)
+
+
+@final
+class _ReceivedText:
+    """One text on its way from the server, followed by the automaton and by the checks of the fields."""
+
+    def __init__(self, answer: Answer, constraint: Constraint) -> None:
+        self._answer = answer
+        self._matcher = constraint.matcher()
+        self._follower = field_tracker_of(answer)
+        self._in_string = self._escaped = False
+        self._last = 0  # the last byte that is no whitespace between values
+        self._after_space = False
+        self._space = b""  # that came last, and that the cursor has not read
+        self.text = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is a member of the language."""
+        return self._matcher.is_accepting
+
+    def read(self, piece: str) -> Iterator[Event]:
+        """Read on; events as in ``Writing``.
+
+        Raises:
+            _Rejected: what came can't belong to any answer.
+        """
+        self.text += piece
+        data = piece.encode("utf-8", "surrogatepass")
+        significant = data if self._follower is None else self._without_space(data)
+        accepted = self._matcher.accept_bytes(significant)
+        if accepted < len(significant):
+            found = significant[accepted : accepted + 40].decode("utf-8", "replace")
+            expected = "nothing more" if self._matcher.is_terminated else _describe_bytes(self._matcher.live_bytes())
+            path = () if self._follower is None else self._follower.path
+            raise _Rejected(path, self.text, f"it does not go on with {found!r}, but with {expected}")
+        yield Text(piece)
+        if self._follower is not None:
+            with _rejecting():
+                yield from self._follower.read(self._but_last_space(data), self._matcher)
+
+    def finish(self) -> Generator[Event, None, Any]:
+        """The text is over; the value is what it stands for.
+
+        Raises:
+            _Rejected: it is no answer.
+        """
+        if not self._matcher.is_accepting:
+            expected = _describe_bytes(self._matcher.live_bytes())
+            raise _Rejected((), self.text, f"it ends where it must go on with {expected}")
+        if self._follower is None:
+            with _rejecting():
+                return value_of_text(self._answer, self.text)
+        with _rejecting():
+            yield from self._follower.finish()
+        return self._follower.value
+
+    @property
+    def so_far(self) -> tuple[Partial, int] | tuple[()]:
+        """See ``Follower.so_far``."""
+        return () if self._follower is None else self._follower.so_far
+
+    def fields(self, value: Any) -> tuple[FieldScore, ...]:
+        """The fields, whose probabilities nobody knows."""
+        if self._follower is None:
+            return (FieldScore((), value, 0, len(self.text.encode()), None),)
+        cursor = JsonCursor()  # what was foretold has no place in the text
+        found = [*cursor.feed(self.text.encode()), *cursor.finish()]
+        return tuple(
+            FieldScore(end.path, end.value, end.start, end.end, None) for end in found if isinstance(end, FieldEnd)
+        )
+
+    def _without_space(self, data: bytes) -> bytes:
+        """The bytes without whitespace, but for that within a word or a number, which the automaton is to refuse."""
+        kept = bytearray()
+        for byte in data:
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif byte == ord("\\"):
+                    self._escaped = True
+                elif byte == ord('"'):
+                    self._in_string = False
+            elif byte in _SPACE:
+                self._after_space = True
+                continue
+            elif byte == ord('"'):
+                self._in_string = True
+            if self._after_space and self._last in _SCALAR and byte in _SCALAR:
+                kept += b" "
+            kept.append(byte)
+            self._after_space, self._last = False, byte
+        return bytes(kept)
+
+    def _but_last_space(self, data: bytes) -> bytes:
+        """What the cursor may read: whitespace ends a scalar, so the last waits until something follows it."""
+        data = self._space + data
+        end = len(data) if self._in_string else len(data.rstrip(_SPACE))
+        self._space = data[end:]
+        return data[:end]
+
+
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    """A value that a check refuses makes the text one that does not do."""
+    try:
+        yield
+    except ValueRefused as refused:
+        end = refused.end
+        raise _Rejected(end.path, end.data.decode("utf-8", "replace"), refused.problem) from None
+
+
+def _constraint(answer: Answer, limits: Limits | None) -> Constraint:
+    """The answer's language over bytes; for JSON without whitespace between values."""
+    grammar = (
+        answer.grammar if answer.schema is None else json_schema(answer.schema, policy=_COMPACT, formats=answer.formats)
+    )
+    return compile(grammar, _byte_vocabulary(), limits=limits)
+
+
+@functools.cache
+def _byte_vocabulary() -> Vocabulary:
+    return Vocabulary([b"", *(bytes([value]) for value in range(256))], eos=[0])
+
+
+def _with_correction(prompt: RemotePrompt, text: str, violation: Violation) -> RemotePrompt:
+    """The prompt with what was wrong, where there is a turn for it."""
+    if isinstance(prompt, str) or prompt[-1]["role"] == _ASSISTANT:
+        return prompt
+    place = f" at {path_text(violation.path)}" if violation.path else ""
+    told = f"That answer is refused{place}: {violation.problem}. Answer again, in the same form."
+    return (*prompt, {"role": _ASSISTANT, "content": text or " "}, {"role": "user", "content": told})
+
+
+def _describe_bytes(choices: bytes) -> str:
+    """Bytes that may come, in a few words."""
+    if len(choices) > 12:
+        return "something else"
+    return " or ".join(repr(chr(byte)) if byte < 128 else f"byte 0x{byte:02x}" for byte in choices) or "nothing more"

@@ -1,0 +1,367 @@
+"""The result of a program: its value, the outcome of each answer, and the log-probability of each field."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
+
+from structgen.decode.step.result import Stats
+from structgen.program.json_cursor import Path, path_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from structgen.decode import Result
+    from structgen.decode.step.result import Step
+    from structgen.program.answer import Answer, Evidence
+    from structgen.program.json_cursor import FieldEnd
+
+__all__ = ["FieldScore", "Loss", "Outcome", "Run", "Served", "Violation", "field_scores", "token_offsets"]
+
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FieldScore:
+    """One field of an answer.
+
+    Attributes:
+        path: keys and indices from the root.
+        value: as ``json.loads`` reads it.
+        start: byte of the answer where it begins.
+        end: byte after its last.
+        logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
+            tokens spell it; None where a server wrote it, for it does not tell.
+        marginals: the probability of each value that might stand here, given the text before it, however it is
+            spelled; they sum to 1.  Of a canvas: see ``structgen.program.backends.field_marginals``.
+            None unless they were asked for and the field has few values.
+    """
+
+    path: Path
+    value: Any
+    start: int
+    end: int
+    logprob: float | None
+    marginals: Mapping[Any, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+    @property
+    def probability(self) -> float | None:
+        """The mass of the value, as it is spelled, among what was allowed; None where that is not known."""
+        return None if self.logprob is None else math.exp(self.logprob)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A value that a check refused, and that was drawn again."""
+
+    path: Path
+    text: str
+    problem: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A part of a constraint that a server does not enforce as it stands.
+
+    What it writes there is checked when it is here, and asked for again.
+
+    Attributes:
+        where: JSON Pointer into the schema (``#/...``).
+        keyword: the keyword.
+        problem: what becomes of it.
+    """
+
+    where: str
+    keyword: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.keyword!r} {self.problem}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A text that a server wrote: a result without scores.
+
+    Attributes:
+        text: the output.
+        finish_reason: as in ``Result``.
+        requests: how often it was asked for.
+        prompt_tokens: tokens of the prompt of the last request; None where the server does not tell.
+        tokens: tokens of the output; likewise.
+        losses: what of the constraint the server is not known to enforce.
+    """
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    requests: int
+    prompt_tokens: int | None
+    tokens: int | None
+    losses: tuple[Loss, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """One answer of the model within a program.
+
+    Attributes:
+        answer: what was asked for.
+        result: the output with its scores; of a model behind a server ``Served``, without.
+        value: what it stands for.
+        fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
+        violations: what checks refused on the way.
+        exact: the log-probabilities of the quotations that were searched for, by their paths.
+    """
+
+    answer: Answer = field(repr=False)
+    result: Result | Served
+    value: Any
+    fields: tuple[FieldScore, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    exact: Mapping[Path, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The output."""
+        return self.result.text
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Where the fields stand in the document that they are quoted from; empty where they are not quoted."""
+        source = self.answer.source
+        if source is None:
+            return ()
+        return source.evidence(self.text if self.answer.form == "text" else json.loads(self.text), self.exact)
+
+    @cached_property
+    def probabilities(self) -> Mapping[str, float]:
+        """The probability of each field by its name, where it is known: see ``FieldScore.probability``."""
+        return {held.name: held.probability for held in self.fields if held.probability is not None}
+
+
+@final
+@dataclass(frozen=True)
+class Run(Generic[Value]):
+    """A program's result.
+
+    Attributes:
+        value: what the program returns.
+        text: all that was written, the program's own text included.
+        outcomes: the answers of the model, in order.
+        program: name of the program.
+        arguments: what it was called with.
+        model: name of the model.
+        seed: of the random numbers.
+    """
+
+    value: Value
+    text: str
+    outcomes: tuple[Outcome, ...]
+    program: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    model: str = ""
+    seed: int = 0
+
+    @property
+    def log_z(self) -> float | None:
+        """Sum over all answers of the log of the probability that their masks kept: see ``Result.log_z``.
+
+        None where a server wrote one of them, as with ``logprob`` and ``stats``.
+        """
+        results = self._results
+        return None if results is None else sum(result.log_z for result in results)
+
+    @property
+    def logprob(self) -> float | None:
+        """Log-probability of all answers in the projection."""
+        results = self._results
+        return None if results is None else sum(result.logprob for result in results)
+
+    @cached_property
+    def fields(self) -> Mapping[str, FieldScore]:
+        """The fields by name; those of the last answer where several have a name in common."""
+        return {held.name: held for outcome in self.outcomes for held in outcome.fields}
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Where the fields of all answers stand in the documents that they are quoted from."""
+        return tuple(held for outcome in self.outcomes for held in outcome.evidence)
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The sums over all answers."""
+        results = self._results
+        if results is None:
+            return None
+        parts = [result.stats for result in results]
+        return Stats.total(parts)
+
+    @cached_property
+    def trace(self) -> dict[str, Any]:
+        """What happened, as plain data for JSON: see ``structgen trace``."""
+        return {
+            "structgen_trace": 1,
+            "program": self.program,
+            "model": self.model,
+            "seed": self.seed,
+            "arguments": {name: _jsonable(value) for name, value in self.arguments.items()},
+            "value": _jsonable(self.value),
+            "text": self.text,
+            "answers": [_answer_trace(outcome) for outcome in self.outcomes],
+        }
+
+    @property
+    def _results(self) -> list[Result] | None:
+        """The results, if all have scores."""
+        results = [outcome.result for outcome in self.outcomes if not isinstance(outcome.result, Served)]
+        return results if len(results) == len(self.outcomes) else None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _answer_trace(outcome: Outcome) -> dict[str, Any]:
+    result = outcome.result
+    return {
+        "annotation": str(outcome.answer.annotation),
+        "form": outcome.answer.form,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        **(_served_trace(result) if isinstance(result, Served) else _score_trace(result)),
+        "fields": [
+            {
+                "path": list(held.path),
+                "value": held.value,
+                "start": held.start,
+                "end": held.end,
+                "logprob": held.logprob,
+                **(
+                    {}
+                    if held.marginals is None
+                    else {"marginals": [[_jsonable(v), p] for v, p in held.marginals.items()]}
+                ),
+            }
+            for held in outcome.fields
+        ],
+        "violations": [
+            {"path": list(each.path), "text": each.text, "problem": each.problem} for each in outcome.violations
+        ],
+        "evidence": [
+            {
+                "path": list(each.path),
+                "text": each.text,
+                "spans": [list(span) for span in each.spans],
+                "logprob": each.logprob,
+            }
+            for each in outcome.evidence
+        ],
+    }
+
+
+def _score_trace(result: Result) -> dict[str, Any]:
+    return {
+        "logprob": _finite(result.logprob),
+        "log_z": _finite(result.log_z),
+        "steps": [_step_trace(step, result) for step in result.steps],
+        "stats": result.stats.as_dict(),
+    }
+
+
+def _served_trace(result: Served) -> dict[str, Any]:
+    """What is known of a server's answer, without scores."""
+    return {
+        "logprob": None,
+        "log_z": None,
+        "requests": result.requests,
+        "prompt_tokens": result.prompt_tokens,
+        "tokens": result.tokens,
+        "losses": [{"where": loss.where, "keyword": loss.keyword, "problem": loss.problem} for loss in result.losses],
+    }
+
+
+def _step_trace(step: Step, result: Result) -> dict[str, Any]:
+    def text(token: int | None) -> str | None:
+        stops = token is None or token in result.vocabulary.eos
+        return None if stops or token is None else result.vocabulary.tokens[token].decode("utf-8", "replace")
+
+    return {
+        "token": step.token,
+        "text": text(step.token),
+        "forced": step.forced,
+        "logprob": _finite(step.logprob),
+        "log_z": None if step.log_z is None else _finite(step.log_z),
+        "alternatives": [
+            {"token": token, "text": text(token), "logprob": _finite(logprob)} for token, logprob in step.alternatives
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _jsonable(value: Any) -> Any:
+    """A value as JSON can hold it; what pydantic can't write is shown."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=repr)
+    except (PydanticSerializationError, RecursionError):
+        return repr(value)
+
+
+def field_scores(
+    answer: Answer,
+    result: Result,
+    ends: Sequence[FieldEnd],
+    value: Any,
+    *,
+    marginals: Iterable[Mapping[Any, float] | None] | None = None,
+) -> tuple[FieldScore, ...]:
+    """Return the fields of an answer with the log-probabilities of their tokens.
+
+    Args:
+        answer: what was asked for.
+        result: the output.
+        ends: where its fields lie; of a text the whole.
+        value: what a text stands for.
+        marginals: for each field, where they were asked for.
+    """
+    offsets = token_offsets(result.tokens, result.vocabulary.tokens)
+    sums = [0.0]
+    for step in result.steps:
+        sums.append(sums[-1] + (step.logprob if math.isfinite(step.logprob) else -math.inf))
+    is_text = answer.form == "text"
+    found: list[FieldScore] = []
+    for end, weighed in zip(ends, repeat(None) if marginals is None else marginals, strict=False):
+        first = max(bisect_left(offsets, end.start + 1) - 1, 0)
+        last = min(bisect_left(offsets, end.end), len(result.tokens))
+        if not end.path:
+            last = len(result.steps)  # with the stop
+        logprob = sums[last] - sums[first]
+        found.append(FieldScore(end.path, value if is_text else end.value, end.start, end.end, logprob, weighed))
+    return tuple(found)
+
+
+def token_offsets(tokens: Sequence[int], texts: Sequence[bytes]) -> list[int]:
+    """Return the byte at which each token begins, and the end."""
+    offsets = [0]
+    for token in tokens:
+        offsets.append(offsets[-1] + len(texts[token]))
+    return offsets

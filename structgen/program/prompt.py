@@ -1,0 +1,183 @@
+"""What the prompt of a program says.
+
+The docstring as a template, and the form of the answer as a sketch of its JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from structgen.errors import ProgramError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from structgen.program.answer import Answer
+
+__all__ = ["Template", "description_of", "sketch_of"]
+
+_MAX_CHOICES: Final = 50
+_MAX_DEPTH: Final = 8
+_HASH: Final = re.compile(" [0-9a-f]{12}$")  # at the end of the names of grammars, which tells those of one kind apart
+_NAMES: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
+
+
+def description_of(answer: Answer) -> str:
+    """Say how the answer is to be written; ``""`` where there is nothing to say."""
+    if answer.form == "text":
+        if not answer.choices or len(answer.choices) > _MAX_CHOICES:
+            return ""
+        return f"Answer with one of: {', '.join(answer.choices)}."
+    if answer.adapter is None:
+        return ""
+    sketch = sketch_of(answer.adapter)
+    return f"Answer with JSON like this:\n{sketch}" if "\n" in sketch else f"Answer with JSON: {sketch}"
+
+
+def sketch_of(adapter: TypeAdapter[Any]) -> str:
+    """The form of the JSON of a type."""
+    schema = adapter.json_schema(mode="validation")
+    return _sketch(schema, schema.get("$defs", {}), 0, ())
+
+
+def _sketch(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ...]) -> str:
+    """The form of the values of a schema, indented for ``depth``."""
+    if schema is True or not isinstance(schema, dict):
+        return "any value"
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        if name in open_names or depth > _MAX_DEPTH or name not in definitions:
+            return f"another {name}"
+        return _sketch(definitions[name], definitions, depth, (*open_names, name))
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    if "enum" in schema:
+        shown = schema["enum"][:_MAX_CHOICES]
+        more = " or ..." if len(schema["enum"]) > _MAX_CHOICES else ""
+        return " or ".join(json.dumps(value, ensure_ascii=False) for value in shown) + more
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            parts = [_sketch(part, definitions, depth, open_names) for part in schema[keyword]]
+            return " or ".join(dict.fromkeys(parts))
+    if len(schema.get("allOf", ())) == 1:
+        return _sketch(schema["allOf"][0], definitions, depth, open_names)
+    kind = schema.get("type")
+    if kind == "array":
+        return _array(schema, definitions, depth, open_names)
+    if kind == "object":
+        return _object(schema, definitions, depth, open_names)
+    name = _NAMES.get(kind, "any value") if isinstance(kind, str) else "any value"
+    return f"{name} ({_HASH.sub('', schema['format'])})" if "format" in schema else name
+
+
+def _array(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ...]) -> str:
+    if "prefixItems" in schema:
+        parts = [_sketch(part, definitions, depth, open_names) for part in schema["prefixItems"]]
+        return f"[{', '.join(parts)}]"
+    return f"[{_sketch(schema.get('items', True), definitions, depth, open_names)}, ...]"
+
+
+def _object(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ...]) -> str:
+    properties = schema.get("properties", {})
+    indent = "  " * (depth + 1)
+    lines = []
+    for key, part in properties.items():
+        note = part.get("description", "") if isinstance(part, dict) else ""
+        optional = "" if key in schema.get("required", ()) else " (optional)"
+        comment = f"  // {' '.join(note.split())}" if note else ""
+        value = _sketch(part, definitions, depth + 1, open_names)
+        lines.append(f"{indent}{json.dumps(key, ensure_ascii=False)}: {value}{optional}{comment}")
+    others = schema.get("additionalProperties")
+    if isinstance(others, dict):
+        lines.append(f"{indent}any other name: {_sketch(others, definitions, depth + 1, open_names)}")
+    if not lines:
+        return "{}"
+    return "{\n" + "\n".join(lines) + "\n" + "  " * depth + "}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with places in braces: ``{name}``, ``{name.part}``, ``{name[0]}``, ``{name:.2f}``, ``{name!r}``.
+
+    Doubled braces stand for themselves.
+
+    Attributes:
+        text: the source.
+        names: the names that it refers to, in the order of their first places.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+    @staticmethod
+    def parse(docstring: str, known: Mapping[str, object], *, subject: str) -> Template:
+        """Read a docstring, without its indentation.
+
+        Args:
+            docstring: the source.
+            known: the names that may stand in it.
+            subject: what messages call it.
+
+        Raises:
+            ProgramError: braces are unbalanced, or a name is not known.
+        """
+        text = inspect.cleandoc(docstring)
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        except ValueError as error:
+            raise ProgramError(
+                subject,
+                "its template cannot be read",
+                evidence=str(error),
+                remedy="write a brace that stands for itself twice",
+            ) from error
+        names = list(dict.fromkeys(_head(field) for field in fields))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            line = next(i for i, line in enumerate(text.split("\n"), 1) if "{" + unknown[0] in line)
+            raise ProgramError(
+                subject,
+                f"its template names {unknown[0]!r}, which is no argument",
+                evidence=f"line {line} of the docstring; the arguments are {', '.join(known) or 'none'}",
+                remedy="name an argument, or write a brace that stands for itself twice",
+            )
+        return Template(text, tuple(names))
+
+    def fill(self, arguments: Mapping[str, Any], *, subject: str) -> str:
+        """Return the text with the arguments in their places.
+
+        Raises:
+            ProgramError: an argument lacks the part that a place asks for, or refuses its format.
+        """
+        try:
+            return _Formatter().vformat(self.text, (), arguments)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ProgramError(
+                subject,
+                "an argument does not fit its place in the template",
+                evidence=f"{type(error).__name__}: {error}",
+                remedy="change the place, or the argument",
+            ) from error
+
+
+def _head(field: str) -> str:
+    """The name at the beginning of ``name.part[0]``."""
+    for at, character in enumerate(field):
+        if character in ".[":
+            return field[:at]
+    return field
+
+
+class _Formatter(string.Formatter):
+    """Shows models of pydantic as JSON, all other values as they format themselves."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        dump = getattr(type(value), "model_dump_json", None)
+        return str(dump(value) if dump is not None and not format_spec else super().format_field(value, format_spec))

@@ -1,0 +1,405 @@
+"""``structgen.tool`` and ``structgen.agent``.
+
+Python functions that a language model may call, and programs in which it calls them until it answers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import typing
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Union, final, overload
+
+from structgen.errors import GrammarError, ProgramError
+from structgen.frontends.json_schema import json_schema
+from structgen.grammar.nodes import Grammar
+from structgen.program.answer import POLICY, Answer, answer_of, schema_of_answer
+from structgen.program.command import user
+from structgen.program.definition import Program
+from structgen.program.execution import ProgramSettings, settings_with
+from structgen.program.prompt import sketch_of
+from structgen.program.stream.validation import problem_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["AgentResult", "Call", "Tool", "agent", "tool"]
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+_UNNAMED: Final = {
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
+    inspect.Parameter.VAR_KEYWORD: "takes arguments of any name",
+    inspect.Parameter.POSITIONAL_ONLY: "cannot be given by name",
+}
+
+
+@final
+class Tool(Generic[Parameters, Value]):
+    """A function that a language model may call; made by ``structgen.tool``.
+
+    Calling it calls the function.
+
+    Attributes:
+        function: the function.
+        name: what the model calls it.
+        description: what the model is told of it.
+        arguments: a pydantic model of the arguments, which is also what may be written.
+    """
+
+    def __init__(self, function: Callable[Parameters, Value], name: str, description: str) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.description = description
+        self.arguments: type[BaseModel] = _model_of(function, name)
+
+    def call(self, arguments: Mapping[str, Any]) -> Value:
+        """Call the function with arguments as JSON has them.
+
+        Args:
+            arguments: by name; those with a default may be left out.
+
+        Raises:
+            ProgramError: an argument is missing, unknown or of another type; it is named.  What the function raises
+                passes through.
+        """
+        from pydantic import ValidationError
+
+        try:
+            held = self.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise ProgramError(
+                f"tool {self.name}",
+                "the arguments do not fit",
+                evidence=problem_of(error),
+                remedy=f"call it with {inspect.signature(self.function)}",
+            ) from error
+        return self.function(**self.given(held))  # type: ignore[call-arg]
+
+    def given(self, arguments: BaseModel) -> dict[str, Any]:
+        """The arguments that were written, by the names of the parameters."""
+        return {
+            held.alias or name: getattr(arguments, name)
+            for name, held in self.arguments.model_fields.items()
+            if name in arguments.model_fields_set
+        }
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}{inspect.signature(self.function)}>"
+
+
+@overload
+def tool(function: Callable[Parameters, Value], /) -> Tool[Parameters, Value]: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None
+) -> Callable[[Callable[Parameters, Value]], Tool[Parameters, Value]]: ...
+def tool(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None
+) -> Any:
+    """Make a tool of a function: ``@tool``, or ``@tool(name="search")``.
+
+    Args:
+        function: what to make a tool of; each parameter is annotated with a type that has a JSON form.  Descriptions of
+            parameters are given as pydantic takes them, ``Annotated[int, Field(description="...")]``.
+        name: what the model calls it; by default the name of the function.
+        description: what the model is told; by default the docstring.
+
+    Raises:
+        ProgramError: it is no plain function, or a parameter cannot be given by name or has no annotation; the
+            parameter is named.
+        GrammarError: the annotation of a parameter has no JSON form; the parameter is named.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Tool[..., Any]:
+        own_name = getattr(function, "__name__", None) if name is None else name
+        if not callable(function) or inspect.isclass(function) or own_name is None or not own_name.strip():
+            raise ProgramError(
+                f"tool {function!r}", "it is no function with a name", remedy="give a def, or tool(name=...)(function)"
+            )
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ProgramError(
+                f"tool {own_name}", "it is a coroutine function", remedy="give a plain def that calls asyncio.run"
+            )
+        text = inspect.getdoc(function) if description is None else description
+        return Tool(function, own_name, text or "")
+
+    return decorate if function is None else decorate(function)
+
+
+def _model_of(function: Callable[..., Any], name: str) -> type[BaseModel]:
+    """The arguments of a function as a model of pydantic, without others."""
+    from pydantic import ConfigDict, Field, create_model
+
+    fields: dict[str, Any] = {}
+    for at, (parameter, annotation, is_required) in enumerate(_parameters(function, name)):
+        # Names of its own, for those of parameters may mean something to pydantic.  The function knows its defaults.
+        fields[f"argument_{at}"] = annotation, Field(... if is_required else None, alias=parameter)
+    return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=None, **fields)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[tuple[str, Any, bool]]:
+    """Name and type of each parameter, and whether it must be given."""
+    subject = f"tool {name}"
+    try:
+        signature = inspect.signature(function)
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+    except (TypeError, ValueError, NameError, SyntaxError) as error:
+        raise ProgramError(
+            subject,
+            "its parameters are not known",
+            evidence=str(error),
+            remedy="define the types at the module's top, before the function",
+        ) from error
+    found = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in _UNNAMED:
+            raise ProgramError(
+                f"{subject}, parameter {parameter.name!r}",
+                f"it {_UNNAMED[parameter.kind]}, and a model gives arguments by name",
+                remedy="give the function named parameters, or wrap it in one that has",
+            )
+        if parameter.name not in hints:
+            raise ProgramError(
+                f"{subject}, parameter {parameter.name!r}",
+                "it has no annotation, so nothing says what the model may write",
+                remedy="annotate it, with str for any text",
+            )
+        _check(f"{subject}, parameter {parameter.name!r}", hints[parameter.name])
+        found.append((parameter.name, hints[parameter.name], parameter.default is inspect.Parameter.empty))
+    return found
+
+
+def _check(subject: str, annotation: Any) -> None:
+    """Refuse a type that cannot be written as JSON."""
+    if isinstance(annotation, Grammar):
+        raise GrammarError(
+            subject,
+            "its annotation is a grammar, and not a type",
+            remedy="write Annotated[str, ...] around the grammar",
+        )
+    try:
+        schema, formats = schema_of_answer(annotation)
+        json_schema(schema, policy=POLICY, formats=formats)
+    except GrammarError as error:
+        raise GrammarError(
+            subject,
+            f"its annotation {inspect.formatannotation(annotation)} has no JSON form",
+            evidence=error.evidence,
+            remedy="annotate it with a type that pydantic can describe",
+        ) from error
+
+
+def _annotated(function: Any) -> Any:
+    """What has the annotations: of an object that is called, its ``__call__``; of a partial, what it calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+_INTRODUCTION: Final = "Use these tools as you need them, one call at a time; their results are shown to you."
+_LAST_MESSAGE: Final = "No further calls are possible. Answer now."
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool.
+
+    Attributes:
+        tool: its name.
+        arguments: what it was called with, by name, as values of the parameters' types; without defaults.
+        result: what it returned; None where it raised.
+        error: the exception as text, ``"ValueError: ..."``; None where it returned.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    result: Any = None
+    error: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AgentResult(Generic[Value]):
+    """What an agent returns.
+
+    Attributes:
+        answer: the final answer.
+        calls: what was called before, in order.
+        is_forced: whether the number of calls was used up, so that the model could only answer.
+    """
+
+    answer: Value
+    calls: tuple[Call, ...] = field(default=())
+    is_forced: bool = False
+
+
+@overload
+def agent(
+    tools: Iterable[Tool[Any, Any] | Callable[..., Any]],
+    *,
+    answer: type[Value],
+    max_steps: int = 8,
+    name: str = "agent",
+    **settings: Any,
+) -> Program[[str], AgentResult[Value]]: ...
+@overload
+def agent(
+    tools: Iterable[Tool[Any, Any] | Callable[..., Any]], *, max_steps: int = 8, name: str = "agent", **settings: Any
+) -> Program[[str], AgentResult[str]]: ...
+def agent(
+    tools: Iterable[Tool[Any, Any] | Callable[..., Any]],
+    *,
+    answer: Any = str,
+    max_steps: int = 8,
+    name: str = "agent",
+    **settings: Any,
+) -> Program[[str], AgentResult[Any]]:
+    """Make a program that lets the model call tools until it answers: ``agent([search])("Who was ...?")``.
+
+    At each step the model writes a call, ``{"tool": "search", "arguments": {...}}``, or the answer,
+    ``{"answer": ...}``; the grammar admits nothing else.  What a tool returns, or the exception that it raises, becomes
+    a turn of the user.
+
+    Args:
+        tools: functions, or what ``structgen.tool`` makes of them.
+        answer: type of the final answer; any that has a JSON form.
+        max_steps: the most calls.  After the last one only an answer is possible, and the result says so.
+        name: what messages and traces call the program.
+        **settings: as those of ``structgen.program``: ``system``, ``max_tokens`` (for each step), ``sampler``,
+            ``seed``, ``tries``, ``limits``.
+
+    Returns:
+        a program of one argument, the task, whose value is an ``AgentResult``.
+
+    Raises:
+        ProgramError: there are no tools, two have one name, or one is no tool; or the answer is a grammar.
+        GrammarError: the answer has no JSON form.
+        ValueError: ``max_steps`` is less than 1.
+    """
+    if max_steps < 1:
+        raise ValueError(f"agent: max_steps must be at least 1; found {max_steps}")
+    system = settings.pop("system", None)
+    unknown = set(settings) - set(ProgramSettings.__dataclass_fields__) | ({"chat", "describe"} & set(settings))
+    if unknown:
+        raise TypeError(f"agent: unknown settings {', '.join(sorted(unknown))}")
+    loop = _Loop(_by_name(tools, f"agent {name!r}"), answer, max_steps, f"agent {name!r}")
+
+    def steps(task: str) -> Generator[Any, Any, AgentResult[Any]]:
+        return (yield from loop.steps(task))
+
+    steps.__name__ = steps.__qualname__ = name
+    return Program(steps, settings_with(ProgramSettings(), settings), system=system)
+
+
+class _Loop:
+    """The steps of an agent.
+
+    Args:
+        tools: by name.
+        kind: type of the final answer.
+        max_steps: the most calls.
+        subject: what messages call it.
+    """
+
+    def __init__(self, tools: dict[str, Tool[Any, Any]], kind: Any, max_steps: int, subject: str) -> None:
+        self._tools = tools
+        self._max_steps = max_steps
+        self._subject = subject
+        if isinstance(kind, Grammar):
+            raise ProgramError(
+                subject,
+                "its answer is a grammar, and not a type",
+                remedy="write Annotated[str, ...] around the grammar",
+            )
+        schema_of_answer(kind)  # refuses a type without a JSON form, by its own name
+        final_answer = _model("answer", answer=kind)
+        calls = [
+            _model(f"call_of_{each.name}", tool=Literal[each.name], arguments=each.arguments) for each in tools.values()
+        ]
+        self._final = answer_of(final_answer)
+        self._either = answer_of(Union[(*calls, final_answer)])
+        self._forms = [answer_of(each) for each in calls]
+
+    def steps(self, task: str) -> Generator[Any, Any, AgentResult[Any]]:
+        """Let the model call and answer."""
+        if not isinstance(task, str):
+            raise ProgramError(self._subject, f"the task is of type {type(task).__name__}", remedy="give text")
+        yield self._prompt(task)
+        calls: list[Call] = []
+        while len(calls) < self._max_steps:
+            reply = yield self._either
+            if not hasattr(reply, "tool"):
+                return AgentResult(reply.answer, tuple(calls))
+            calls.append(_called(self._tools[reply.tool], reply.arguments))
+            told = _result_message(calls[-1])
+            yield user(told if len(calls) < self._max_steps else f"{told}\n{_LAST_MESSAGE}")
+        reply = yield self._final
+        return AgentResult(reply.answer, tuple(calls), is_forced=True)
+
+    def _prompt(self, task: str) -> str:
+        parts = [task, _INTRODUCTION]
+        for each, form in zip(self._tools.values(), self._forms, strict=True):
+            parts.append(f"{each.name}: {each.description}\n{_form(form)}" if each.description else _form(form))
+        return "\n\n".join([*parts, f"When you know the answer, write it:\n{_form(self._final)}"])
+
+
+def _by_name(tools: Iterable[Tool[Any, Any] | Callable[..., Any]], subject: str) -> dict[str, Tool[Any, Any]]:
+    found: dict[str, Tool[Any, Any]] = {}
+    for each in tools:
+        held = each if isinstance(each, Tool) else tool(each)
+        if held.name in found:
+            raise ProgramError(
+                subject, f"two tools have the name {held.name!r}", remedy="name one of them: tool(name=...)(function)"
+            )
+        found[held.name] = held
+    if not found:
+        raise ProgramError(subject, "it has no tools", remedy="give one, or make a plain program")
+    return found
+
+
+def _model(name: str, **fields: Any) -> type[BaseModel]:
+    from pydantic import ConfigDict, create_model
+
+    required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **required)
+
+
+def _form(answer: Answer) -> str:
+    return "" if answer.adapter is None else sketch_of(answer.adapter)
+
+
+def _called(tool: Tool[Any, Any], arguments: BaseModel) -> Call:
+    """Call a tool; what it raises is told to the model, who may do better."""
+    given = tool.given(arguments)
+    try:
+        return Call(tool.name, given, result=tool.function(**given))
+    except Exception as error:
+        return Call(tool.name, given, error=f"{type(error).__name__}: {error}")
+
+
+def _result_message(call: Call) -> str:
+    """What the model is told of a call."""
+    if call.error is not None:
+        return f"{call.tool} failed: {call.error}"
+    return f"{call.tool} returned: {call.result if isinstance(call.result, str) else _written(call.result)}"
+
+
+def _written(value: Any) -> str:
+    """A value as JSON; what pydantic can't write is shown."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return json.dumps(to_jsonable_python(value, fallback=repr), ensure_ascii=False)
+    except (PydanticSerializationError, RecursionError, ValueError):
+        return repr(value)

@@ -1,0 +1,8 @@
+"""Samplers choose tokens, or whole outputs; each says which distribution it targets."""
+
+from __future__ import annotations
+
+from structgen.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
+__all__ = __dir__()  # noqa: PLE0605  # a list

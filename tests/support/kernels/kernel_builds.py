@@ -1,0 +1,183 @@
+"""Compiles kernels for GPUs that need not be there, with the arguments that they are launched with.
+
+The interpreter runs what the compiler refuses, and says nothing of registers.  So each test of kernels has a function
+``launches`` that calls its operations once; run by this script, every kernel that they launch is compiled instead.
+Tensors stay on the CPU and what operations return is poison, so ``launches`` looks at nothing.
+
+    python tests/support/kernels/kernel_builds.py FILE [TARGET]
+
+It prints a JSON list, an entry for each kernel, target and set of types.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TARGETS", "built"]
+
+TARGETS = (80, 90)
+"""Compute capabilities, times ten: of the A100, and of the H100 and H200."""
+_TYPES = {
+    "torch.float32": "*fp32",
+    "torch.float16": "*fp16",
+    "torch.bfloat16": "*bf16",
+    "torch.float64": "*fp64",
+    "torch.int8": "*i8",
+    "torch.uint8": "*u8",
+    "torch.bool": "*i1",
+    "torch.int16": "*i16",
+    "torch.int32": "*i32",
+    "torch.int64": "*i64",
+    "torch.uint32": "*u32",
+}
+
+
+def built(file: Path, target: int) -> list[dict[str, Any]]:
+    """What the compiler says, for one target, of the kernels that ``launches`` of a test file launches.
+
+    Each entry has ``kernel``, ``target``, ``registers``, ``spilled_bytes`` (local memory), ``shared_bytes``,
+    ``barriers`` (how often the kernel itself asks for one), ``synchronisations`` (all, those of reductions too) and
+    ``incoherent_loads`` (from a cache that does not see what the same launch stores, or ahead of their place).
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    paths = [str(file.parent), str(Path(__file__).parent), *sys.path]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    done = subprocess.run(
+        [sys.executable, __file__, str(file), str(target)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"{file.name}: kernels do not compile\n{done.stderr[-6000:]}")
+    entries: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return entries
+
+
+class _Builder:
+    """Stands in for launches."""
+
+    def __init__(self, targets: Sequence[int]) -> None:
+        self.targets = targets
+        self.found: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        """As ``JITFunction.run``: ``kernel`` is compiled for all targets, and not launched."""
+        parameters = {parameter.name: parameter for parameter in kernel.params}
+        bound = dict(zip(parameters, args, strict=False))
+        bound |= {name: options.pop(name) for name in list(options) if name in parameters}
+        for name, parameter in parameters.items():
+            if name not in bound:
+                bound[name] = parameter.default
+        constants = {
+            name: value
+            for name, value in bound.items()
+            if parameters[name].is_constexpr or value is None or _is_one(parameters[name], value)
+        }
+        signature = {name: "constexpr" if name in constants else _type_of(value) for name, value in bound.items()}
+        even = {
+            (index,): [["tt.divisibility", 16]]
+            for index, name in enumerate(bound)
+            if name not in constants and _is_even(parameters[name], bound[name])
+        }
+        for target in self.targets:
+            key = (kernel.fn.__name__, json.dumps([signature, constants, [*even]], default=str), target)
+            if key not in self.found:
+                self.found[key] = _compiled(kernel, signature, constants, even, target, options)
+
+
+def _is_one(parameter: Any, value: Any) -> bool:
+    """Whether a launch makes a constant of a number because it is 1."""
+    return type(value) is int and value == 1 and not parameter.do_not_specialize
+
+
+def _is_even(parameter: Any, value: Any) -> bool:
+    """Whether a launch tells the compiler that a number or an address is a multiple of 16."""
+    if parameter.do_not_specialize or parameter.do_not_specialize_on_alignment or isinstance(value, (bool, float)):
+        return False
+    number: int = value if isinstance(value, int) else value.data_ptr()
+    return number % 16 == 0
+
+
+def _compiled(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    even: dict[tuple[int], list[list[Any]]],
+    target: int,
+    options: Any,
+) -> dict[str, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=even)
+    done = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
+    entry = {"kernel": kernel.fn.__name__, "target": target, "types": signature, "constants": constants}
+    code, graph = done.asm["ptx"], str(done.asm["ttgir"])
+    figures = {
+        "shared_bytes": done.metadata.shared,
+        "barriers": len(re.findall(r"^ *(?:gpu|ttg)\.barrier\b", graph, re.MULTILINE)),
+        "synchronisations": len(re.findall(r"\bbar(?:rier)?(?:\.cta)?\.sync\b", code)),
+        "incoherent_loads": len(re.findall(r"\bld\.global(?:\.\w+)*\.nc\b|\bcp\.async\.c[ag]\b", code)),
+    }
+    return entry | _resources(done.asm["cubin"]) | figures
+
+
+def _resources(cubin: bytes) -> dict[str, int]:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+    figures = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", said.stdout)}
+    return {"registers": figures["REG"], "spilled_bytes": figures["LOCAL"] + figures["STACK"]}
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    return _TYPES[str(value.dtype)]
+
+
+def main(file: str, *targets: str) -> None:
+    """Compile what a file launches."""
+    import triton
+    from structgen_kernels import dispatch
+
+    builder = _Builder([int(target) for target in targets] or TARGETS)
+    dispatch.is_interpreted = lambda: True  # as far as operations are concerned, kernels run on a CPU
+
+    def run(kernel: Any, *args: Any, **options: Any) -> None:  # a function, so that it becomes a method
+        builder.run(kernel, *args, **options)
+
+    triton.runtime.jit.JITFunction.run = run
+    specification = importlib.util.spec_from_file_location("launching", file)
+    if specification is None or specification.loader is None:
+        raise SystemExit(f"{file}: no Python file")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    with dispatch.use_backend("triton"):
+        module.launches()
+    print(json.dumps(list(builder.found.values()), default=str))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,58 @@
+"""What a module of ``library_checkers`` says of a language, independently of its grammar and of structgen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language as something else than structgen knows it.
+
+    Attributes:
+        problem: what its parser has against a text; None if nothing, or only what README.md names as a known gap.
+        documents: realistic texts of any length, drawn with the generator that is given, or found on the machine.
+        covers: whether a text that has no problem is one that README.md says to be a member; None where that is open.
+            Where this is given, the grammar and the parser must agree on every text.
+        problems: what its parser has against many texts, where it reads them faster at once.
+        alphabet: characters to spoil texts with, beside those of the cases.
+    """
+
+    problem: Callable[[str], str | None]
+    documents: Callable[[random.Random], Iterator[str]]
+    covers: Callable[[str], bool | None] | None = None
+    alphabet: str = ""
+    problems: Callable[[list[str]], list[str | None]] | None = None
+
+    def check(self, texts: list[str]) -> None:
+        """Fail with the first of the texts that has a problem."""
+        found = list(map(self.problem, texts)) if self.problems is None else self.problems(texts)
+        for text, problem in zip(texts, found, strict=True):
+            assert problem is None, (text, problem)
+
+
+def everything(text: str) -> bool:
+    """For grammars that leave nothing out."""
+    return True
+
+
+def language(name: str) -> Language:
+    """The language of the folder with this name."""
+    found: Language = import_module(f"{name}_checker").LANGUAGE
+    return found
+
+
+def problem_of(parse: Callable[[str], object], *errors: type[Exception]) -> Callable[[str], str | None]:
+    """Say what a parser complains of by raising one of these errors."""
+
+    def problem(text: str) -> str | None:
+        try:
+            parse(text)
+        except errors as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    return problem

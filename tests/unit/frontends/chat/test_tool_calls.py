@@ -1,0 +1,202 @@
+"""Calls of tools in the format of each family, with and without special tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from chat_replies import ADD, CASES, FIND, SUM, TOOLS, Case
+
+from structgen import GrammarError, Vocabulary, compile, tool
+from structgen.engine import Matcher
+from structgen.frontends.chat import ToolCall, families, load_family, read_reply, tool_calls
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.recognition import recognizes
+
+
+def vocabulary(special: tuple[str, ...] = ()) -> Vocabulary:
+    """Single bytes, an end, and special tokens."""
+    tokens = [bytes([value]) for value in range(256)] + [b""] * (1 + len(special))
+    return Vocabulary(tokens, eos=[256], special=dict(enumerate(special, 257)))
+
+
+def spelled(text: str, special: tuple[str, ...]) -> list[int]:
+    """The ids of a text: special tokens where their texts stand."""
+    ids: list[int] = []
+    while text:
+        token = next((token for token in special if text.startswith(token)), None)
+        ids.extend([257 + special.index(token)] if token else text[0].encode())
+        text = text[len(token or text[0]) :]
+    return ids
+
+
+def reads(grammar: Grammar, text: str, special: tuple[str, ...]) -> bool:
+    matcher: Matcher = compile(grammar, vocabulary(special)).matcher()
+    ids = spelled(text, special)
+    return matcher.validate(ids) == len(ids) and all(map(matcher.accept, ids)) and matcher.is_accepting
+
+
+def test_every_family_has_cases() -> None:
+    assert {case.family for case in CASES} == set(families())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.family}-{case.name}")
+def test_formats(case: Case) -> None:
+    family = load_family(case.family)
+    grammar = tool_calls(TOOLS, family=family)
+    for special in ((), family.tokens):
+        assert reads(grammar, case.text, special), special
+    reply = read_reply(case.text, family=family)
+    assert (reply.text, [(call.name, call.arguments) for call in reply.calls]) == (case.said, list(case.calls))
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if SUM in case.calls], ids=lambda case: f"{case.family}-{case.name}"
+)
+def test_what_is_refused(case: Case) -> None:
+    family = load_family(case.family)
+    grammar = tool_calls(TOOLS, family=family)
+    assert not recognizes(tool_calls(TOOLS, family=family, choice="none"), case.text)
+    assert not recognizes(grammar, case.text.replace('"a": 1', '"a": "1"'))
+    assert not recognizes(grammar, case.text.replace("add", "sub"))
+    assert not recognizes(grammar, case.text + "x")
+    for token in family.tokens:  # a tag that is a token cannot be written as text
+        if token in case.text:
+            others = tuple(other for other in family.tokens if other != token)
+            matcher = compile(grammar, vocabulary(family.tokens)).matcher()
+            ids = spelled(case.text, others)
+            assert matcher.validate([index if index < 257 else 257 + family.tokens.index(others[index - 257])
+                                     for index in ids]) < len(ids)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", families())
+def test_choices(name: str) -> None:
+    family = load_family(name)
+    texts = {case.name: case.text for case in CASES if case.family == name}
+    one, said = texts["one"], texts["text"]
+    choices: list[tuple[str | dict[str, Any], bool, bool, bool]] = [
+        ("auto", True, True, True),
+        ("none", True, False, False),
+        ("required", False, True, True),
+        ("add", False, True, False),
+        ("find", False, False, True),
+        ({"type": "function", "function": {"name": "add"}}, False, True, False),
+    ]
+    for choice, has_text, has_add, has_find in choices:
+        grammar = tool_calls(TOOLS, family=family, choice=choice)
+        found = texts["find"]
+        assert [recognizes(grammar, text) for text in (said, one, found)] == [has_text, has_add, has_find], choice
+    if "two" in texts:
+        assert family.calls.is_parallel
+        assert recognizes(tool_calls(TOOLS, family=family, parallel=2), texts["two"])
+        assert not recognizes(tool_calls(TOOLS, family=family, parallel=1), texts["two"])
+        assert not recognizes(tool_calls(TOOLS, family=family, parallel=False), texts["two"])
+    else:
+        assert not family.calls.is_parallel
+
+
+def test_tools_of_functions() -> None:
+    @tool
+    def double(number: int) -> int:
+        """Twice a number."""
+        return 2 * number
+
+    grammar = tool_calls([double], choice="required")
+    assert recognizes(grammar, '<tool_call>\n{"name": "double", "arguments": {"number": 4}}\n</tool_call>')
+    assert not recognizes(grammar, '<tool_call>\n{"name": "double", "arguments": {"number": "4"}}\n</tool_call>')
+
+
+def test_no_tools() -> None:
+    assert recognizes(tool_calls([]), "Hello.")
+    with pytest.raises(GrammarError, match="a call is required, and there are no tools"):
+        tool_calls([], choice="required")
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "message"),
+    [
+        ([ADD, ADD], {}, "two tools called 'add'"),
+        ([{"name": "a b"}], {}, r"tools\[0\]: its name is none that a model can write"),
+        ([{"name": 3}], {}, r"tools\[0\]: its name"),
+        ([3], {}, "a int is no tool"),
+        ([{"function": 3}], {}, "'function' is no object"),
+        ([ADD], {"choice": "find"}, "choice 'find' is no tool"),
+        ([ADD], {"family": "gpt-2"}, "there is none of this name"),
+        ([{"name": "f", "parameters": {"type": "nothing"}}], {}, "tool f"),
+    ],
+    ids=["twice", "blank", "number", "no-tool", "function", "choice", "family", "schema"],
+)
+def test_bad_input(tools: list[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        tool_calls(tools, **options)
+    with pytest.raises(ValueError, match="parallel is a number of calls from 1 on"):
+        tool_calls([ADD], parallel=0)
+
+
+def test_report() -> None:
+    report = compile(tool_calls(TOOLS, choice="add"), vocabulary()).report
+    assert [(entry.keyword, entry.status.value) for entry in report.entries if entry.where.startswith("tools")] == [
+        ("tool add", "enforced"),
+        ("tool find", "annotation"),
+    ]
+    assert dict(report.policies)["family"] == "hermes"
+
+
+def test_families_of_users(tmp_path: Any) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[text]\nlayout = "$text"\n[calls]\nlayouts = ["CALL $name $arguments"]\nbetween = "; "\n')
+    grammar = tool_calls(TOOLS, family=file)
+    text = 'CALL add {"a": 1, "b": 2}; CALL find {"text": "x"}'
+    assert recognizes(grammar, text)
+    assert read_reply(text, family=file).calls[1] == ToolCall("find", {"text": "x"})
+    for broken, message in [
+        ('[text]\nlayout = "$text"\n', "both tables are needed"),
+        ('[text]\nlayout = "text"\n[calls]\nlayouts = ["$name $arguments"]\n', r"text\.layout.*\$text once"),
+        ('[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name"]\n', r"calls\.layouts.*needs \$name and \$arguments"),
+        ('[text]\nlayout = "$text"\n[calls]\nlayouts = ["$name $arguments $id"]\n', r"calls\.id"),
+        ('[text]\nlayout = 3\n[calls]\nlayouts = ["$name $arguments"]\n', "expected a str, found 3"),
+        ('[text]\nlayot = "$text"\n[calls]\nlayouts = ["$name $arguments"]\n', "there is no such key"),
+        ("[text", "its file is no TOML"),
+    ]:
+        file.write_text(broken)
+        with pytest.raises(GrammarError, match=message):
+            load_family(file)
+    with pytest.raises(GrammarError, match="cannot be read"):
+        load_family(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", ["mistral-v3", "mistral-tekken"])
+def test_mistral_writes_it_so(name: str) -> None:
+    """The history that mistral-common encodes holds the very calls that the grammar admits."""
+    messages = pytest.importorskip("mistral_common.protocol.instruct.messages")
+    calls = pytest.importorskip("mistral_common.protocol.instruct.tool_calls")
+    request = pytest.importorskip("mistral_common.protocol.instruct.request")
+    mistral = pytest.importorskip("mistral_common.tokens.tokenizers.mistral").MistralTokenizer
+    tokenizer = mistral.v3(is_tekken=name == "mistral-tekken")
+    made = [({"a": 1, "b": -2}, "add", "abcdefghi"), ({"text": "größer"}, "find", "123456789")]
+    history = [
+        messages.UserMessage(content="hello"),
+        messages.AssistantMessage(
+            content=None,
+            tool_calls=[
+                calls.ToolCall(id=key, function=calls.FunctionCall(name=called, arguments=json.dumps(arguments)))
+                for arguments, called, key in made
+            ],
+        ),
+        *(messages.ToolMessage(content="1", tool_call_id=key) for _, _, key in made),
+    ]
+    text = tokenizer.encode_chat_completion(request.ChatCompletionRequest(messages=history, model="m")).text
+    written = text.replace("▁", " ").split("[/INST]")[1].split("</s>")[0]
+    assert recognizes(tool_calls(TOOLS, family=name), written)
+    assert read_reply(written, family=name).calls == tuple(ToolCall(called, args, key) for args, called, key in made)
+
+
+def test_unknown_reply() -> None:
+    with pytest.raises(GrammarError, match=r"character 0: it is none as functionary-v3\.2 models write them"):
+        read_reply("add 1 and 2", family="functionary-v3.2")
+
+
+def test_schemas_are_enforced_inside() -> None:
+    grammar = tool_calls([FIND], choice="find")
+    assert not recognizes(grammar, '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>')

@@ -1,0 +1,114 @@
+"""What is kept between schemas: whole grammars by content, and the plans of leaves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from structgen.errors import GrammarError
+from structgen.frontends.json_schema import forget_known, json_schema
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes.description import Described, Status
+from structgen.memory_cache import ContentCache
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"type": "integer"}}}
+
+
+def test_equal_texts_give_the_same_grammar_until_it_is_forgotten() -> None:
+    """A text or a dictionary that was compiled before costs a look-up."""
+    text = json.dumps(SCHEMA)
+    first = json_schema(text)
+    assert json_schema(str(text.encode(), "utf-8")) is first
+    assert json_schema(text.encode()) is first
+    assert json_schema(text, whitespace="compact") is not first
+    assert json_schema(text, limits=Limits(nesting=5)) is not first
+    forget_known()
+    again = json_schema(text)
+    assert again is not first
+    assert again == first
+
+
+def test_a_dictionary_may_change_after_it_was_compiled() -> None:
+    """Neither the grammar nor its report follows the change, and the changed schema is compiled anew."""
+    schema: dict[str, Any] = {"type": "object", "properties": {"kept": {"type": "string"}}}
+    before = json_schema(schema)
+    assert isinstance(before, Described)
+    schema["properties"]["other"] = {"type": "integer"}
+    after = json_schema(schema)
+    assert after != before
+    assert not any("other" in entry.where for entry in before.description.entries)
+    assert isinstance(after, Described)
+    assert any("other" in entry.where for entry in after.description.entries)
+
+
+def test_a_dictionary_whose_parts_are_one_object_is_not_spelled_out() -> None:
+    """Thirty levels of two references to one object would be a billion objects."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(30):
+        schema = {"type": "object", "properties": {"a": schema, "b": schema}}
+    assert json_schema(schema) == json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("valid", "other"),
+    [
+        ({"minimum": 1}, {"minimum": True}),
+        ({"type": ["string"]}, {"type": ["text"]}),
+        ({"type": "string", "maxLength": 0}, {"type": "string", "maxLength": False}),
+    ],
+)
+def test_leaves_with_equal_keys_are_told_apart(valid: Any, other: Any) -> None:
+    """In Python ``1 == True``; in a schema one of them is an error, whatever was read before."""
+    json_schema({"items": valid})
+    with pytest.raises(GrammarError):
+        json_schema({"items": other})
+
+
+def test_a_leaf_that_was_known_is_reported_as_enforced() -> None:
+    """The report does not depend on what other schemas were read before."""
+    for name in "ab":
+        grammar = json_schema({"properties": {name: {"type": "string", "maxLength": 4}}})
+        assert isinstance(grammar, Described)
+        status = {entry.where: entry.status for entry in grammar.description.entries}
+        assert status[f"#/properties/{name}/maxLength"] is Status.ENFORCED
+
+
+def test_a_cache_drops_what_was_used_longest_ago() -> None:
+    """It holds at most its bytes, and counts what it found."""
+    cache: ContentCache[int] = ContentCache(max_bytes=100)
+    for index in range(4):
+        cache.put(index, index * index, size=30)
+        cache.get(0)
+    assert [cache.get(index) for index in range(4)] == [0, None, 4, 9]
+    cache.put("large", 0, size=101)
+    info = cache.info()
+    assert cache.get("large") is None
+    assert info.bytes <= 100
+    assert info.bytes == 30 * info.entries
+    cache.put(3, 10, size=40)
+    assert cache.get(3) == 10
+    cache.clear()
+    assert cache.info().bytes == 0
+
+
+def test_a_cache_keeps_its_count_under_threads() -> None:
+    """Sizes add up whatever the order of the calls."""
+    cache: ContentCache[int] = ContentCache(max_bytes=1_000)
+
+    def work(seed: int) -> None:
+        for step in range(500):
+            key = (seed * 31 + step * 7) % 40
+            if cache.get(key) is None:
+                cache.put(key, key, size=50)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    info = cache.info()
+    assert info.bytes == 50 * info.entries <= 1_000
+    assert info.hits + info.misses == 2_000

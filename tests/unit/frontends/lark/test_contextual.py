@@ -1,0 +1,190 @@
+"""The contextual lexer of Lark grammars: terms, names, report, and every refusal with its place."""
+
+from __future__ import annotations
+
+import lark as peer
+import pytest
+
+from structgen.engine import Vocabulary, compile
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
+from structgen.frontends.lark import lark
+from structgen.frontends.lark.contextual.graph import equivalence_classes
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes.description import Described, Status
+from structgen.grammar.notation.reader import parse
+
+BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [b"<eos>"], eos=[256])
+
+
+def contextual(text: str, **options: object) -> Described:
+    grammar = lark(text, lexer="contextual", **options)  # type: ignore[arg-type]
+    assert isinstance(grammar, Described)
+    return grammar
+
+
+def accepts(grammar: Described, text: str) -> bool:
+    matcher = compile(grammar, BYTES).matcher()
+    return all(matcher.accept(byte) for byte in text.encode()) and matcher.is_accepting
+
+
+def test_grammars_without_overlap_stay_as_they_are() -> None:
+    """Where no terminal is in the way of another there is one rule for each, and operators are operators."""
+    text = 'start: "[" [N ("," N)*] "]"\nN: /[0-9]+/\n%ignore " "'
+    expected = (
+        'rules { N = [0-9]+; start = "[" " "* ("]" " "* | N " "* ("," " "* N " "* ("," " "* N " "*)* "]" " "* '
+        '| "]" " "*)) } in " "* start'
+    )
+    assert contextual(text).item == parse(expected)
+
+
+def test_variants_keep_the_name_of_their_rule() -> None:
+    """A terminal that has other texts in two contexts is two rules, the second called ``.2``."""
+    grammar = contextual('start: "if" N | N\nN: /[a-z]+/\n%ignore " "')
+    assert [name for name, _ in grammar.item.rules] == ["N", "N.2", "start"]  # type: ignore[attr-defined]
+
+
+def test_open_rules_are_those_of_the_grammar() -> None:
+    """The rules that Lark writes for operators do not show."""
+    grammar = contextual('start: item*\nitem: "(" item* N ")"\nN: /[a-z]+/\n%ignore /\\s+/')
+    matcher = compile(grammar, BYTES).matcher()
+    assert all(matcher.accept(byte) for byte in b"( (a")
+    assert set(matcher.open_rules()) <= {"start", "item", "N"}
+    assert "item" in matcher.open_rules()
+
+
+def test_large_strings_stay_counted() -> None:
+    """A terminal whose lexemes are all its texts is written as it is, whatever its automaton looks like."""
+    text = """start: S ("," S)*\nS: /'([^']|''){0,200}'/"""
+    assert "{0,200}" in str(contextual(text))
+
+
+def test_report() -> None:
+    """The division into terminals is a policy; priorities are enforced here."""
+    grammar = contextual('start: A+ // c\nA.2: "a"\n%ignore " "')
+    assert dict(grammar.description.policies)["division into terminals"] == "longest match, as Lark's contextual lexer"
+    found = {entry.keyword: (entry.where, entry.status) for entry in grammar.description.entries}
+    assert found["priority 2"] == ("2:3", Status.ENFORCED)
+    assert found["%ignore"] == ("3:9", Status.ENFORCED)
+    assert dict(lark('start: "a"').description.policies)["division into terminals"] == "any"  # type: ignore[attr-defined]
+
+
+# The table of docs/lexing.md: grammar, text, whether it belongs to the grammar by any division, by Lark's.
+TABLE = [
+    ('start: "if" N | N\nN: /[a-z]+/', "if", True, False),
+    ('start: ("if" | N)+\nN: /[a-z]+/\n%ignore " "', "ifx", True, True),
+    ('start: N "end"\nN: /[a-z]+/', "xend", True, False),
+    ('start: "select" N\nN: /[a-z]+/', "selectx", True, True),
+    ('start: ("<" | "<<")+', "<<<", True, True),
+    ('start: I "." I | F\nI: /[0-9]+/\nF: /[0-9]+\\.[0-9]+/', "1.2", True, True),
+    ('start: (A | B)+ "c"\nA: /a|ab/\nB: "b"', "abc", True, True),
+    ('start: (A | B)+\nA.2: "a"\nB: /a+b/', "aab", True, False),
+    ("start: W+\nW: /[a-z]+/", "ab", True, True),
+]
+
+
+@pytest.mark.parametrize(("text", "word", "by_any", "by_lark"), TABLE)
+def test_table_of_differences(text: str, word: str, by_any: bool, by_lark: bool) -> None:
+    """What the page says holds, and holds of Lark."""
+    whole = lark(text)
+    assert isinstance(whole, Described)
+    assert accepts(whole, word) is by_any
+    try:
+        assert accepts(contextual(text), word) is by_lark
+    except UnsatisfiableGrammar:
+        assert not by_lark
+    try:
+        peer.Lark(text, parser="lalr", lexer="contextual").parse(word)
+    except peer.exceptions.LarkError:
+        assert not by_lark
+    else:
+        assert by_lark
+
+
+REFUSED = [
+    ('start: a | b\na: "x"\nb: "x"', "2:1", "Reduce/Reduce"),
+    ('start: "y" A\nA: /x*/', "2:1", "empty text"),
+    ('start: x\ny: "a"', "1:8", "rule 'x' is not defined"),
+    ('start: "a" |', "", ""),
+    ("start: A\nA: /(a)\\1/", "2:1", "back-reference"),
+    ("start: A\nA: /\\bx/", "2:1", "before its terminal"),
+    ("start: A\nA: /x(?=yz)/", "2:1", "one character"),
+    ("start: A\nA: /x(?>y)/", "2:1", "atomic"),
+    ("start: A\nA: /x$/", "2:1", "anchor"),
+    ('%declare Q\nstart: Q "a"', "1:10", "declared"),
+    ('start: <|x|> "a"', "1:8", "no construct of Lark"),
+    ('start: %json {"type": "null"}', "1:14", "%json is no construct of Lark"),
+    ('start: "a"{2,3}', "1:8", "no operator of Lark"),
+]
+
+
+@pytest.mark.parametrize(("text", "where", "problem"), REFUSED)
+def test_refusals_name_the_place(text: str, where: str, problem: str) -> None:
+    """Each error has line and column and says what to do."""
+    if not where:
+        contextual(text)
+        return
+    with pytest.raises(GrammarError) as caught:
+        contextual(text)
+    error = caught.value
+    assert isinstance(error, (GrammarSyntaxError, UnsupportedFeature))
+    assert where in error.subject
+    assert problem in error.problem
+    assert error.remedy
+
+
+def test_no_text() -> None:
+    """A grammar whose lexer swallows what its rules need is empty."""
+    with pytest.raises(UnsatisfiableGrammar, match="no text is divided"):
+        contextual('start: N "end"\nN: /[a-z]+/')
+
+
+def test_unknown_lexer() -> None:
+    """Only the two lexers are known."""
+    with pytest.raises(GrammarError, match="no lexer 'basic'"):
+        lark('start: "a"', lexer="basic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "limit"),
+    [
+        ("start: " + '"a"? ' * 40, Limits(), "grammar_nodes"),
+        ('start: ("a" | "b")~30', Limits(), "grammar_nodes"),
+        ('start: ("a" | "b")~80', Limits(), "grammar_nodes"),
+        ("start: A\nA: /a{1,5000}/", Limits(regular_states=1000), "regular_states"),
+        ("start: " + "[" * 1500 + '"x"' + "]" * 1500, Limits(), "grammar_nodes"),
+        ('start: a{"x"}\na{x}: a{b{x}} | x\nb{y}: y', Limits(), "grammar_nodes"),
+    ],
+)
+def test_limits(text: str, limits: Limits, limit: str) -> None:
+    """What would take too long is refused by the name of a limit, before Lark writes it out."""
+    with pytest.raises(LimitExceeded) as caught:
+        contextual(text, limits=limits)
+    assert caught.value.limit == limit
+
+
+def test_long_chains_of_rules() -> None:
+    """Lark's analysis takes the square of the symbols; what would take minutes is a limit."""
+    text = "start: r0\n" + "".join(f'r{n}: r{n + 1} "a"?\n' for n in range(3000)) + 'r3000: "x"\n'
+    with pytest.raises(LimitExceeded):
+        contextual(text)
+
+
+def test_unknown_version_of_lark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are those of known versions."""
+    monkeypatch.setattr(peer, "__version__", "2.0.0")
+    with pytest.raises(GrammarError, match=r"lark 2\.0\.0 is installed"):
+        contextual('start: "a"')
+
+
+def test_same_result_in_every_process() -> None:
+    """Names and order do not depend on hashes."""
+    text = 'start: (a | b)*\na: "if" N\nb: N "=" N\nN: /[a-z]+/\n%ignore " "'
+    assert contextual(text) == contextual(text)
+    assert str(contextual(text)) == str(contextual(text))
+
+
+def test_equivalence_classes() -> None:
+    """Chains that lead to a loop like themselves are one with it."""
+    edges = {0: [(1, 1)], 1: [(1, 2)], 2: [(1, 2)], 3: [(2, 0)]}
+    classes = equivalence_classes(range(4), edges, lambda node: node == 3)
+    assert classes[0] == classes[1] == classes[2] != classes[3]

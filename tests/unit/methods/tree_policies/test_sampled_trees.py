@@ -1,0 +1,154 @@
+"""Trees whose children are drawn: whoever verifies them gets the target's law, by every outcome of every draw."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from exact_randomness import Chances, ExactUrn, outcomes
+from random_tree_policies import Prefix, RandomGrowth
+
+from structgen.decode.speculative import tree_policy as children
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.speculative.fixed_tree import Chain, Fixed
+from structgen.decode.speculative.tree_policy import Shape
+from structgen.decode.speculative.verifier import RecursiveRejection
+from structgen.methods.tree_policies.draft_length import EntropyStop, RejectionStop
+from structgen.methods.tree_policies.dynamic_tree import DySpec
+
+SHAPES = (
+    Chain(2),
+    Chain(2, EntropyStop(0.5)),
+    Chain(2, RejectionStop(0.3)),
+    Fixed.branching(2, 1),
+    Fixed.branching(3, 2),
+    DySpec(),
+    DySpec(width=1),
+    DySpec(least=0.2),
+)
+
+
+class ExactChance:
+    """Answers a verifier from the same decisions that the children are drawn by."""
+
+    def __init__(self, chances: Chances) -> None:
+        self._chances = chances
+
+    def coin(self, probability: Any, /) -> bool:
+        likely = min(max(Fraction(probability), Fraction(0)), Fraction(1))
+        return bool(self._chances.choose([1 - likely, likely]))
+
+    def draw(self, weights: Any, /) -> int:
+        return self._chances.choose([Fraction(weight) for weight in weights])
+
+
+def fractions(weights: np.ndarray[Any, Any]) -> list[Fraction]:
+    exact = [Fraction(float(weight)).limit_denominator(10_000) for weight in weights]
+    return [weight / sum(exact) for weight in exact]
+
+
+@pytest.fixture(autouse=True)
+def exact_urns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "inverse_cdf", lambda weights, chances: chances.choose(fractions(weights)))
+    monkeypatch.setattr(
+        children, "TokenUrn", lambda weights, generator: ExactUrn(fractions(weights), generator.random())
+    )
+
+
+class Decisions:
+    """Stands for a generator: what is drawn is decided elsewhere."""
+
+    def __init__(self, chances: Chances) -> None:
+        self._chances = chances
+
+    def random(self) -> Chances:
+        return self._chances
+
+
+def drawn_by(shape: Shape, growth: RandomGrowth, budget: int, chances: Chances) -> DraftTree:
+    return shape.grow(growth, budget, generator=cast(Any, Decisions(chances)))
+
+
+def target(seed: object, prefix: Prefix) -> list[Fraction]:
+    rng = random.Random(f"target{seed}{prefix}")
+    weights = [rng.randint(0, 5) for _ in range(3)]
+    weights[rng.randrange(3)] += 1
+    return [Fraction(weight, sum(weights)) for weight in weights]
+
+
+def written(seed: object, tree: DraftTree, chances: Chances) -> Prefix:
+    """Two tokens, verified where some were drawn."""
+    tokens: list[int] = []
+    node: int | None = ROOT
+    for _ in range(2):
+        p = np.array(target(seed, tuple(tokens)), dtype=object)
+        drawn = None if node is None else tree.drawn.get(node)
+        if drawn is None:
+            token = chances.choose(list(p))
+        else:
+            q = np.array(fractions(drawn.law), dtype=object)
+            token = RecursiveRejection().choose(p, q, drawn.tokens, ExactChance(chances))
+        tokens.append(token)
+        node = None if node is None else tree.child(node, token)
+    return tuple(tokens)
+
+
+def law_of(seed: object, grow: Callable[[Any], DraftTree]) -> dict[Prefix, Fraction]:
+    law: dict[Prefix, Fraction] = defaultdict(Fraction)
+    for probability, tokens in outcomes(lambda chances: written(seed, grow(chances), chances)):
+        law[tokens] += probability
+    return {tokens: probability for tokens, probability in law.items() if probability}
+
+
+def law_wanted(seed: object) -> dict[Prefix, Fraction]:
+    law: dict[Prefix, Fraction] = {}
+    for first, p in enumerate(target(seed, ())):
+        for second, q in enumerate(target(seed, (first,))):
+            if p * q:
+                law[first, second] = p * q
+    return law
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_target_law_comes_out(shape: Shape, seed: int) -> None:
+    budget = 2 + seed
+    law = law_of(seed, lambda chances: drawn_by(shape, RandomGrowth(seed), budget, chances))
+    assert law == pytest.approx(law_wanted(seed), abs=1e-12)
+
+
+def test_a_tree_that_drops_what_was_drawn_is_found_out() -> None:
+    """The test above can fail: a shape that leaves out improbable children changes the law."""
+
+    def grow(chances: Any) -> DraftTree:
+        tree = drawn_by(Fixed.branching(2), RandomGrowth(1), 2, chances)
+        return tree.kept(node for node in range(len(tree)) if tree.confidences[node] > 0.3)
+
+    assert law_of(1, grow) != pytest.approx(law_wanted(1), abs=1e-3)
+
+
+def test_places_are_filled_in_the_order_of_their_worth() -> None:
+    """The worth of a place is known before its token is: that of each draw is no larger than that of the one before."""
+    for seed in range(10):
+
+        def grow(chances: Any, seed: int = seed) -> DraftTree:
+            return drawn_by(DySpec(), RandomGrowth(seed), 3, chances)
+
+        for _, tree in outcomes(grow):
+            reach = [*tree.reach(), 1.0]  # the last is that of the root
+            left: dict[int, float] = {}
+            worths = []
+            for parent, confidence in zip(tree.parents, tree.confidences, strict=True):
+                worths.append(reach[parent] * left.get(parent, 1.0))
+                left[parent] = left.get(parent, 1.0) - confidence
+            assert all(later <= earlier + 1e-12 for earlier, later in pairwise(worths))
+            assert all(
+                tuple(tree.tokens[child] for child in tree.children(parent)) == drawn.tokens
+                for parent, drawn in tree.drawn.items()
+            )

@@ -1,0 +1,175 @@
+"""Converting a GGUF file: a tiny Llama goes in as llama.cpp writes it, and comes out as it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from structgen.errors import ModelError
+from structgen.models.llama.gguf_conversion import convert_gguf
+from structgen.models.protocol import silent
+
+gguf = pytest.importorskip("gguf")
+
+# Written against llama.cpp's conversion script, from Hugging Face's names to its own.
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name: str) -> str:
+    """Return llama.cpp's name of a weight."""
+    stem = name.removesuffix(".weight")
+    if stem in NAMES:
+        return f"{NAMES[stem]}.weight"
+    _, _, layer, kind = stem.split(".", 3)
+    return f"blk.{layer}.{NAMES[kind]}.weight"
+
+
+def interleaved(weight: Any, heads: int) -> Any:
+    """Reorder the rows of a head from halves to pairs, row by row, as the definition says."""
+    size = weight.shape[0] // heads
+    order = [head * size + row // 2 + (row % 2) * (size // 2) for head in range(heads) for row in range(size)]
+    return weight[order]
+
+
+def write_gguf(path: Path, weights: dict[str, Any], *, pre: str = "smollm", extra: str | None = None) -> None:
+    """Write a tiny Llama with a byte-level tokenizer that has "  " as a token."""
+    from tokenizers import pre_tokenizers
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(640)
+    writer.add_embedding_length(24)
+    writer.add_feed_forward_length(40)
+    writer.add_block_count(3)
+    writer.add_head_count(3)
+    writer.add_head_count_kv(1)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(264)
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), "ĠĠ", "12"]
+    tokens += [f"<unused{i}>" for i in range(264 - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * 3 + [1] * 258 + [3] * 3)
+    writer.add_token_merges(["Ġ Ġ", "1 2"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(2)
+    writer.add_chat_template("{{ messages[0]['content'] }} ü")
+    for name, tensor in weights.items():
+        values = tensor.numpy()
+        if "q_proj" in name or "k_proj" in name:
+            values = interleaved(values, 3 if "q_proj" in name else 1)
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(values))
+    if extra is not None:
+        writer.add_tensor(extra, np.zeros((4, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture
+def converted(tmp_path: Path, tiny_weights: dict[str, Any]) -> Path:
+    """The folder that comes out."""
+    write_gguf(tmp_path / "tiny.gguf", tiny_weights)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    convert_gguf(tmp_path / "tiny.gguf", folder, silent)
+    return folder
+
+
+def test_weights_come_out_as_they_were(converted: Path, tiny_weights: dict[str, Any]) -> None:
+    """Names, shapes, values and the order of rows are those of Hugging Face."""
+    from safetensors.numpy import load_file
+
+    found = load_file(converted / "model.safetensors")
+    assert set(found) == set(tiny_weights)
+    for name, tensor in tiny_weights.items():
+        np.testing.assert_array_equal(found[name], tensor.numpy(), err_msg=name)
+
+
+def test_the_configuration_is_complete(converted: Path, tiny_folder: Path) -> None:
+    """config.json says what the file said; both end tokens are named; the template is text."""
+    config = json.loads((converted / "config.json").read_text())
+    expected = json.loads((tiny_folder / "config.json").read_text())
+    assert {key: config[key] for key in expected} == expected
+    assert json.loads((converted / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
+    assert (converted / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages[0]['content'] }} ü"
+    modes = {(converted / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
+
+
+def test_digits_stand_alone(converted: Path) -> None:
+    """Digits are cut off before anything else, so "12" never merges and two spaces before a digit do."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(converted / "tokenizer.json"))
+    assert tokenizer.encode("x  12").tokens == ["x", "ĠĠ", "1", "2"]
+    text = "Grüße\n\t 100% 日本 😀 ½²\u0000"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.encode("<|im_end|>a<|endoftext|>").ids == [2, tokenizer.token_to_id("a"), 0]
+    assert tokenizer.decode([2], skip_special_tokens=True) == ""
+
+
+def test_progress_counts_the_tensors(tmp_path: Path, tiny_weights: dict[str, Any]) -> None:
+    """One report a tensor, in order."""
+    write_gguf(tmp_path / "tiny.gguf", tiny_weights)
+    seen: list[tuple[str, int, int | None]] = []
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path, lambda *report: seen.append(report))
+    counts = [(done, total) for stage, done, total in seen if stage == "convert the weights"]
+    assert counts == [(index, len(tiny_weights)) for index in range(len(tiny_weights))]
+
+
+def test_other_files_are_refused(tmp_path: Path, tiny_weights: dict[str, Any]) -> None:
+    """Another tokenizer, another tensor, a file that is cut off or is no GGUF: each is one error."""
+    out = tmp_path / "out"
+    out.mkdir()
+    write_gguf(tmp_path / "pre.gguf", tiny_weights, pre="llama-bpe")
+    with pytest.raises(ModelError, match="not the embedded model"):
+        convert_gguf(tmp_path / "pre.gguf", out, silent)
+    write_gguf(tmp_path / "extra.gguf", tiny_weights, extra="blk.0.attn_q.bias")
+    with pytest.raises(ModelError, match=r"'blk\.0\.attn_q\.bias' is none of a plain Llama"):
+        convert_gguf(tmp_path / "extra.gguf", out, silent)
+    whole = (tmp_path / "pre.gguf").read_bytes()
+    for name, data in {"cut.gguf": whole[:500], "text.gguf": b"hello, world" * 9}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ModelError, match="it is no GGUF file"):
+            convert_gguf(tmp_path / name, out, silent)
+
+
+def test_a_full_disk_is_a_system_error(
+    tmp_path: Path, tiny_weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors reports it as text only; the number is recovered, so that the caller can explain it."""
+    import safetensors
+    import safetensors.numpy
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    write_gguf(tmp_path / "tiny.gguf", tiny_weights)
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    with pytest.raises(OSError, match="No space left") as caught:
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path, silent)
+    assert caught.value.errno == errno.ENOSPC
