@@ -202,15 +202,15 @@ class LazyDescription(Description):
         return Description, (self.source, self.entries, self.policies, self.value, self.python_type)
 
 
-def with_copies(schemas: Iterable[int], twins: Iterable[tuple[Json, Json]]) -> set[int]:
+def with_copies(schemas: Iterable[int], copies: Iterable[tuple[Json, Json]]) -> set[int]:
     """The identities in ``schemas``, and of what stands in the place of one of them in another copy.
 
     Args:
         schemas: identities of schemas.
-        twins: pairs of schemas that are written alike; only parts of the second are among ``schemas``.
+        copies: pairs of schemas that are written alike; only parts of the second are among ``schemas``.
     """
     found = set(schemas)
-    pairs = list(twins)
+    pairs = list(copies)
     grows = bool(pairs)
     while grows:
         before = len(found)

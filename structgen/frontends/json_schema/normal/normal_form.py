@@ -88,7 +88,7 @@ class NormalForm:
             alternatives that may both be valid.
         found: further schemas whose alternatives overlap, which the shapes made so far do not take into account.
         layouts: those of objects that the planner made, by the ids of their facets.
-        twins: pairs of schemas that are written alike, of which only the second is planned in conjunctions.
+        copies: pairs of schemas that are written alike, of which only the second is planned in conjunctions.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class NormalForm:
         self._firsts: dict[int, Location] = before._firsts if before else {}
         self._text_left: int = before._text_left if before else _MAX_COMPARED_BYTES
         self.layouts: dict[tuple[int, ...], ObjectLayout] = before.layouts if before else {}
-        self.twins: list[tuple[Json, Json]] = before.twins if before else []
+        self.copies: list[tuple[Json, Json]] = before.copies if before else []
 
     def adopt(self, local: ParsedSchema) -> None:
         """Let a schema that stands in no document be read as ``local``; its text means nothing."""
@@ -175,7 +175,7 @@ class NormalForm:
             self._text_left -= len(text)
             first = self._written.setdefault((text, id(place.resource)), first)
             if first.schema is not schema:
-                self.twins.append((schema, first.schema))
+                self.copies.append((schema, first.schema))
         self._firsts[id(schema)] = first
         return first
 
