@@ -36,16 +36,15 @@ from numpy.typing import NDArray
 
 import structgen as sg
 from structgen.decode.diffusion import Dingo, Posterior, fill_canvas
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.commit_policy import CommitPolicy
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import CanvasSampler
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.methods import policies
 from structgen.methods.diffusion_drafting.canvas_draft import FreeDave, SelfSpeculative
-from structgen.methods.policies.slot_filter import load_slot_filter
-from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
-from structgen.models.diffusion.embedded.tokenizer import EOS
+from structgen.methods.policies.stateful import load_slot_filter
+from structgen.models.diffusion.embedded.model import EOS, EmbeddedDiffusion, load_embedded_diffusion
 from training.embedded_diffusion.examples import Example, examples
 from training.embedded_diffusion.tasks import TASKS
 

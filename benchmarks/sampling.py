@@ -40,11 +40,11 @@ from sampling_tasks import ASKED, MYOPIC, SHARED, MyopicTask, Predicate, SharedT
 
 from structgen.decode import Multinomial
 from structgen.decode.sampling import AWRS, SMC, Samples, SequenceSampler, run_sampler
-from structgen.decode.sampling.prefix_trie import PrefixTrie
-from structgen.decode.sampling.trie_sampler import ASAp
 from structgen.decode.step.context import Context
 from structgen.engine import Constraint, compile
 from structgen.frontends.regex import regex
+from structgen.methods.samplers.prefix_trie import PrefixTrie
+from structgen.methods.samplers.trie_sampler import ASAp
 from structgen.models import load_model
 from structgen.models.protocol import Prompt
 

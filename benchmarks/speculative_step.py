@@ -53,10 +53,9 @@ def before_the_pass(model: Any) -> dict[str, list[float]]:
     """Seconds of what is done with a tree before it is run."""
     from speculative_tasks import EXTRACTIONS
 
-    from structgen.decode.speculative.cost import CostModel
+    from structgen.decode.speculative.cost import CostModel, pruned_tree
     from structgen.decode.speculative.draft_tree import ROOT, DraftTree
     from structgen.decode.speculative.grammar_walk import grammar_filtered
-    from structgen.decode.speculative.tree_pruning import pruned_tree
     from structgen.engine import compile
     from structgen.frontends.json_schema import json_schema
 

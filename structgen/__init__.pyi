@@ -16,8 +16,12 @@ from structgen.decode import (
     Result as Result,
     generate as generate,
 )
-from structgen.decode.diffusion.unmasking import Unmasking as Unmasking
-from structgen.decode.sample import sample as sample
+from structgen.decode.diffusion.commit_policy import (
+    Unmasking as Unmasking,
+)
+from structgen.decode.sample import (
+    sample as sample,
+)
 from structgen.decode.step.sampler import (
     Greedy as Greedy,
     Multinomial as Multinomial,
@@ -48,7 +52,9 @@ from structgen.engine import (
     compile as compile,
     fill_masks as fill_masks,
 )
-from structgen.engine.matcher import Explanation as Explanation
+from structgen.engine.matcher import (
+    Explanation as Explanation,
+)
 from structgen.errors import (
     BudgetError as BudgetError,
     DraftWarning as DraftWarning,
@@ -61,17 +67,29 @@ from structgen.errors import (
     ValidationFailed as ValidationFailed,
     VocabularyError as VocabularyError,
 )
-from structgen.frontends.bnf.ebnf import ebnf as ebnf
-from structgen.frontends.bnf.gbnf import gbnf as gbnf
-from structgen.frontends.json_schema import json_schema as json_schema
-from structgen.frontends.lark import lark as lark
-from structgen.frontends.loading import load as load
-from structgen.frontends.regex import regex as regex
+from structgen.frontends import (
+    bnf as ebnf,
+    bnf as gbnf,
+)
+from structgen.frontends.json_schema import (
+    json_schema as json_schema,
+)
+from structgen.frontends.lark import (
+    lark as lark,
+)
+from structgen.frontends.loading import (
+    load as load,
+)
+from structgen.frontends.regex import (
+    regex as regex,
+)
 from structgen.grammar.algebra import (
     optional as optional,
     select as select,
 )
-from structgen.grammar.limits import Limits as Limits
+from structgen.grammar.limits import (
+    Limits as Limits,
+)
 from structgen.grammar.nodes import (
     Grammar as Grammar,
     literal as literal,
@@ -96,8 +114,12 @@ from structgen.grammars import (
     tool_calls as tool_calls,
     write as write,
 )
-from structgen.integrations.openai_server import remote as remote
-from structgen.methods.infilling import infill as infill
+from structgen.integrations.openai_server import (
+    remote as remote,
+)
+from structgen.methods.infilling import (
+    infill as infill,
+)
 from structgen.models import (
     load_diffusion_model as load_diffusion_model,
     load_model as load_model,
@@ -133,7 +155,9 @@ from structgen.program import (
     tool as tool,
     user as user,
 )
-from structgen.program.extraction import extract as extract
+from structgen.program.extraction import (
+    extract as extract,
+)
 from structgen.samplers import (
     AWRS as AWRS,
     SMC as SMC,

@@ -1,20 +1,8 @@
 """Commit policies decide which slots of a canvas are committed after a forward pass."""
 
-from structgen.decode.diffusion.commit_policy import (
-    Factor as Factor,
-    Static as Static,
-    Threshold as Threshold,
-)
-from structgen.methods.policies.memoryless import (
-    EntropyBound as EntropyBound,
-    Explore as Explore,
-    LocalLeap as LocalLeap,
-)
-from structgen.methods.policies.stateful import (
-    CreditDecoding as CreditDecoding,
-    Learned as Learned,
-    Prophet as Prophet,
-)
+from structgen.decode.diffusion.commit_policy import Factor, Static, Threshold
+from structgen.methods.policies.memoryless import EntropyBound, Explore, LocalLeap
+from structgen.methods.policies.stateful import CreditDecoding, Learned, Prophet
 
 __all__ = [
     "CreditDecoding",

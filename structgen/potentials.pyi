@@ -1,16 +1,7 @@
 """Potentials weigh outputs beside the model and the grammar; monitors are potentials that read the output so far."""
 
-from structgen.decode.potentials import (
-    Hypothesis as Hypothesis,
-    Potential as Potential,
-    potential as potential,
-)
-from structgen.methods.monitors import (
-    monitor as monitor,
-    ordered as ordered,
-    refers as refers,
-    unique as unique,
-)
+from structgen.decode.potentials import Hypothesis, Potential, potential
+from structgen.methods.monitors import monitor, ordered, refers, unique
 
 __all__ = [
     "Hypothesis",

@@ -1,24 +1,14 @@
 """Samplers choose tokens, or whole outputs; each says which distribution it targets."""
 
-from structgen.decode.sampling.beam import Beam as Beam
-from structgen.decode.sampling.best_first import ExactBest as ExactBest
-from structgen.decode.sampling.best_of import BestOf as BestOf
-from structgen.decode.sampling.ngram_lookahead import (
-    Lookahead as Lookahead,
-    NGram as NGram,
-)
-from structgen.decode.sampling.proposal import AWRS as AWRS
-from structgen.decode.sampling.protocol import Samples as Samples
-from structgen.decode.sampling.smc import SMC as SMC
-from structgen.decode.sampling.trie_sampler import (
-    ASAp as ASAp,
-    RejectionTrie as RejectionTrie,
-)
-from structgen.decode.step.sampler import (
-    Greedy as Greedy,
-    Multinomial as Multinomial,
-    Sampler as Sampler,
-)
+from structgen.decode.sampling.beam import Beam
+from structgen.decode.sampling.best_of import BestOf
+from structgen.decode.sampling.proposal import AWRS
+from structgen.decode.sampling.protocol import Samples
+from structgen.decode.sampling.smc import SMC
+from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
+from structgen.methods.samplers.best_first import ExactBest
+from structgen.methods.samplers.ngram_lookahead import Lookahead, NGram
+from structgen.methods.samplers.trie_sampler import ASAp, RejectionTrie
 
 __all__ = [
     "AWRS",

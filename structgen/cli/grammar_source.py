@@ -269,10 +269,10 @@ def _grammar(path: str, text: str, notation: Notation, options: SourceOptions) -
 
         return lark(text, start=start or "start", lexer=options.lexer, path=folder)
     if notation == "gbnf":
-        from structgen.frontends.bnf.gbnf import gbnf
+        from structgen.frontends.bnf import gbnf
 
         return gbnf(text, root=start or "root")
-    from structgen.frontends.bnf.ebnf import ebnf
+    from structgen.frontends.bnf import ebnf
 
     return ebnf(text, root=start or "root")
 

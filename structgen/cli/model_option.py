@@ -196,7 +196,7 @@ def vocabulary_of(name: str) -> Vocabulary:
     """
     from structgen.engine import Vocabulary
     from structgen.models import embedded_folder
-    from structgen.models.hub import find_local
+    from structgen.models.location import find_local
 
     progress = ProgressLine()
     try:

@@ -194,7 +194,7 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
 def _check_drafter(request: Request, drafter: AnyDrafter, sampler: AnySampler) -> None:
     """Refuse a drafter that the sampler has no use for."""
     from structgen.decode.sampling import SequenceSampler
-    from structgen.decode.sampling.joint_source import whole_speculation
+    from structgen.decode.sampling.sampler_run import whole_speculation
 
     if isinstance(sampler, SequenceSampler):
         try:
@@ -312,7 +312,7 @@ def _write_weights(task: _GenerationTask, request: Request) -> None:
 
     from structgen.decode import Context
     from structgen.decode.sampling import SequenceSampler, run_sampler
-    from structgen.decode.sampling.joint_source import whole_speculation
+    from structgen.decode.sampling.sampler_run import whole_speculation
 
     if not isinstance(task.sampler, SequenceSampler):
         raise click.UsageError("--weights needs a sampler of whole outputs")

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from structgen.cli.run_option import Request
     from structgen.decode import AnyCanvasSampler, Result
     from structgen.decode.diffusion.canvas_run import Snapshot
-    from structgen.decode.diffusion.commit_policy import CommitPolicy
+    from structgen.decode.diffusion.commit_policy import CommitPolicy, Unmasking
     from structgen.decode.diffusion.replay import Recorder
-    from structgen.decode.diffusion.unmasking import Unmasking
     from structgen.decode.sampling import SMC
     from structgen.models.diffusion import DiffusionModel
 
@@ -311,7 +310,7 @@ def _sampler(request: Request) -> AnyCanvasSampler:
 
 
 def _unmasking(request: Request) -> Unmasking:
-    from structgen.decode.diffusion.unmasking import Unmasking
+    from structgen.decode.diffusion.commit_policy import Unmasking
 
     policy = None if request.policy is None else _policy(request.policy, request.model)
     reuse: Any = None if request.reuse is None else named_value("--reuse", request.reuse, REUSES)
@@ -336,7 +335,7 @@ def _policy(text: str, model: str | None) -> CommitPolicy:
                 "--policy learned: its filter was trained for the embedded diffusion model; pass one of your own to "
                 "structgen.generate(policy=Learned(filter))"
             )
-        from structgen.methods.policies.slot_filter import load_slot_filter
+        from structgen.methods.policies.stateful import load_slot_filter
 
         given["filter"] = load_slot_filter()
     made: CommitPolicy = named_value("--policy", text, POLICIES, given=given)

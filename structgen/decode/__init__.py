@@ -1,7 +1,6 @@
 """The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
 
-from structgen.decode.autoregressive.loop import Chunk, Generation
-from structgen.decode.autoregressive.settings import AnyPotential, Autoregressive
+from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.generate import (
     AnyCanvasSampler,
     AnyModel,

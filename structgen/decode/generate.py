@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
-from structgen.decode.autoregressive.loop import Chunk, Generation
-from structgen.decode.autoregressive.settings import AnyPotential, Autoregressive
-from structgen.decode.diffusion.unmasking import Unmasking
+from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
+from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.decode.potentials import as_potential
 from structgen.decode.speculative.speculation import AnyDrafter, as_speculation
-from structgen.decode.step.budget import check_start, constraint_of
-from structgen.decode.step.context import Context
+from structgen.decode.step.context import Context, check_start, constraint_of
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
 from structgen.models.protocol.diffusion import DiffusionModel
 
@@ -162,7 +160,7 @@ def start_generation(  # noqa: PLR0913  as generate
         chooser, speculation = sampler, as_speculation(drafter)
     else:
         # Imported here: most outputs are written token by token.
-        from structgen.decode.sampling.output_writer import output_writer
+        from structgen.decode.sampling.sampler_run import output_writer
 
         chooser, speculation = Multinomial(), None
         writer = output_writer(sampler, context, constraint, max_tokens, drafter, has_drafts=jump_forward)
@@ -182,7 +180,7 @@ def start_generation(  # noqa: PLR0913  as generate
     )
 
 
-def generate(
+def generate(  # noqa: PLR0913  the public contract: ten settings, each a keyword with a default
     model: AnyModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from structgen.decode.sampling.branch_set import run_sampler
-from structgen.decode.sampling.joint_source import whole_speculation
+from structgen.decode.sampling.sampler_run import whole_speculation
 from structgen.decode.sampling.smc import SMC
-from structgen.decode.step.budget import constraint_of
-from structgen.decode.step.context import Context
+from structgen.decode.step.context import Context, constraint_of
 from structgen.models.protocol.diffusion import DiffusionModel
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from structgen.decode.diffusion.trajectory import RevealOrder
     from structgen.decode.potentials import Potential
-    from structgen.decode.potentials.lifted import Score
+    from structgen.decode.potentials.potential import Score
     from structgen.decode.sampling.protocol import Samples, SequenceSampler
     from structgen.decode.speculative.speculation import AnyDrafter
     from structgen.engine import Constraint
@@ -54,7 +53,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
 
     For a diffusion model it is the law of the canvases that the model fills by itself, given that they spell a member:
-    see ``structgen.decode.diffusion.canvas_smc``.
+    see ``structgen.decode.diffusion.entry``.
 
     Args:
         model: the language model, or a diffusion model.

@@ -14,7 +14,7 @@ from structgen.engine.report import Report, report_of
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Budget, Distinct, Label, postorder
-from structgen.grammar.notation.printer import to_text
+from structgen.grammar.printer import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

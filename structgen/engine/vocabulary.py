@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar, final
 
+from structgen.cache import ContentCache
 from structgen.engine.tokenizers.table import (
     MAX_TOKEN_BYTES,
     MAX_TOKENS,
@@ -19,7 +20,6 @@ from structgen.engine.tokenizers.table import (
     tokens_digest,
 )
 from structgen.errors import VocabularyError
-from structgen.memory_cache import ContentCache
 
 if TYPE_CHECKING:
     from structgen_kernels._native import TokenTrie

@@ -52,9 +52,9 @@ def load(path: str | Path, *, start: str | None = None, limits: Limits = _DEFAUL
         return json_schema(text, limits=limits, **options)
     root = "root" if start is None else start
     if suffix == ".gbnf":
-        from structgen.frontends.bnf.gbnf import gbnf
+        from structgen.frontends.bnf import gbnf
 
         return gbnf(text, root=root, path=path, limits=limits, **options)
-    from structgen.frontends.bnf.ebnf import ebnf
+    from structgen.frontends.bnf import ebnf
 
     return ebnf(text, root=root, path=path, limits=limits, **options)

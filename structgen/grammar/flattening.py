@@ -1,15 +1,20 @@
-"""From terms to programs: lists of instructions that hold no Python objects (``flatten.h``, ``program.h``).
+"""From terms to programs for the native engine, and whether a string belongs to a grammar.
 
-A node that several parents share is met once for each scope that it is met in.  The walk does not recurse.
+A program is a list of instructions that hold no Python objects (``flatten.h``, ``program.h``).  :func:`recognizes`
+asks an engine of its own, byte by byte, without a vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence as Sequence_
+from functools import cache, lru_cache
+from typing import Final, NoReturn, Protocol
 
 from structgen_kernels import _native
 
 from structgen.errors import GrammarError, LimitExceeded
+from structgen.grammar.left_recursion import remove_left_recursion
+from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     Budget,
     ByteClass,
@@ -35,23 +40,19 @@ from structgen.grammar.nodes import (
 )
 from structgen.grammar.nodes.description import Described
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence as Sequence_
-    from typing import Protocol
-
-    class SpecialTokens(Protocol):
-        """What a vocabulary knows of its special tokens."""
-
-        @property
-        def tokens(self) -> Sequence_[bytes]: ...
-        @property
-        def eos(self) -> tuple[int, ...]: ...
-        @property
-        def special(self) -> Mapping[int, str]: ...
-        def token_id(self, token: str) -> int: ...
+__all__ = ["flatten", "is_empty", "recognizes"]
 
 
-__all__ = ["flatten"]
+class SpecialTokens(Protocol):
+    """What a vocabulary knows of its special tokens."""
+
+    @property
+    def tokens(self) -> Sequence_[bytes]: ...
+    @property
+    def eos(self) -> tuple[int, ...]: ...
+    @property
+    def special(self) -> Mapping[int, str]: ...
+    def token_id(self, token: str) -> int: ...
 
 
 class _Host:
@@ -237,3 +238,62 @@ def flatten(
     Complexity: linear in the nodes, where a node counts once for each scope in which it is met.
     """
     return _FLATTENER.flatten(grammar, known, _Host, vocabulary, max_nodes, rewrite)
+
+
+_LIMITS: Final = Limits()
+_BYTES: Final = 256
+
+
+def recognizes(grammar: Grammar, text: str) -> bool:
+    """Whether ``text`` is a member of a closed grammar without special tokens.
+
+    Raises:
+        GrammarError: the grammar is not closed, or not regular where it must be.
+        LimitExceeded: a bound of the engine was reached.
+
+    >>> from structgen.frontends.lark import lark
+    >>> nested = lark('start: "(" start ")" | "x"')
+    >>> recognizes(nested, "((x))"), recognizes(nested, "((x)")
+    (True, False)
+    """
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which no grammar over text has
+        return False
+    constraint = _constraint(grammar)
+    if constraint is None:
+        return False
+    matcher = _native.Matcher(constraint)
+    return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
+
+
+def is_empty(grammar: Grammar) -> bool:
+    """Whether a closed grammar without special tokens has no members.
+
+    Raises:
+        GrammarError: the grammar is not closed, or not regular where it must be.
+        LimitExceeded: a bound of the engine was reached.
+
+    >>> from structgen.frontends.regex import regex
+    >>> is_empty(regex("a+") & regex("b+")), is_empty(regex("a+") & regex("a|b"))
+    (True, False)
+    """
+    return _constraint(grammar) is None
+
+
+@lru_cache(maxsize=64)
+def _constraint(grammar: Grammar) -> _native.Constraint | None:
+    """The grammar over single bytes; ``None`` if it has no members."""
+    engine = _native.Engine(_trie(), _BYTES)
+    bounds = _native.Limits()
+    flat = flatten(grammar, {}, None, _LIMITS.grammar_nodes)
+    found = _native.couple(engine, flat, (), bounds)
+    if found[2]:
+        flat = flatten(grammar, {}, None, _LIMITS.grammar_nodes, lambda rules: remove_left_recursion(rules, _LIMITS))
+        found = _native.couple(engine, flat, (), bounds)
+    return found[0]
+
+
+@cache
+def _trie() -> _native.TokenTrie:
+    return _native.TokenTrie([bytes([byte]) for byte in range(_BYTES)])

@@ -39,7 +39,7 @@ class TextCheck:
         Raises:
             ValueError: it is a text that does not belong to the grammar.
         """
-        from structgen.grammar.recognition import recognizes  # loads the native engine
+        from structgen.grammar.flattening import recognizes  # loads the native engine
 
         if isinstance(value, str) and not recognizes(self.grammar, value):
             raise ValueError(f"the text does not belong to {_short(self.shown)}")

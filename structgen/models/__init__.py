@@ -13,7 +13,7 @@ from structgen.errors import ModelError
 from structgen.models.batching import Batch
 from structgen.models.diffusion.loading import load_diffusion_model
 from structgen.models.llama.embedded import embedded_folder, load_embedded
-from structgen.models.placement import require
+from structgen.models.location import require
 from structgen.models.protocol import (
     LanguageModel,
     Mixture,
@@ -114,8 +114,8 @@ def _load_named(
     source: str | Path, *, device: str, dtype: str, progress: Progress, resident: bool | None
 ) -> LanguageModel:
     """Find out what ``source`` names before anything heavy is imported."""
-    from structgen.models import hub
-    from structgen.models.hub import find_local
+    from structgen.models import location as hub
+    from structgen.models.location import find_local
 
     local = find_local(source)
     reach = None if local is not None else hub.reach(str(source))

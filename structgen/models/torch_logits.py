@@ -105,7 +105,7 @@ class Residence:
 
 @final
 class TorchLogits:
-    """See ``structgen.models.protocol.device_logits.ResidentLogits``.
+    """See ``structgen.models.protocol.tree.ResidentLogits``.
 
     Args:
         residence: what asks.

@@ -12,10 +12,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, final, get_args, get_origin
 
 from structgen.errors import GrammarError
+from structgen.frontends.free_text import occurrences
 from structgen.frontends.json_schema import JsonPolicy, json_schema
-from structgen.frontends.json_schema.normal.closed_objects import closed_schema
-from structgen.frontends.python_types.conversion import schema_of_type
-from structgen.frontends.quotation import occurrences
+from structgen.frontends.json_schema.normal.validity import closed_schema
+from structgen.frontends.python_types import schema_of_type
 from structgen.grammar.algebra import select
 from structgen.grammar.nodes import ANY_CHAR, Grammar, Repeat
 from structgen.program.json_cursor import Path, path_text

@@ -21,7 +21,7 @@ from structgen.program.stream.event import Done, Event
 
 if TYPE_CHECKING:
     from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler
-    from structgen.decode.diffusion.unmasking import Unmasking
+    from structgen.decode.diffusion.commit_policy import Unmasking
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import LanguageModel, Progress
 

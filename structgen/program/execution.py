@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final, get_origin
 import numpy as np
 
 from structgen.decode import AnyCanvasSampler, AnyDrafter, AnyPotential, AnySampler, Greedy
+from structgen.decode.diffusion.commit_policy import Unmasking
 from structgen.decode.diffusion.posterior import CanvasSampler
-from structgen.decode.diffusion.unmasking import Unmasking
 from structgen.engine import compile
 from structgen.errors import ProgramError
 from structgen.grammar.nodes import Grammar

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 
 from structgen.errors import ProgramError
+from structgen.frontends.free_text import substrings
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.quotation import substrings
 from structgen.frontends.regex import regex, search_language
 from structgen.grammar.algebra import undescribed, with_children
 from structgen.grammar.limits import Limits

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError
-from structgen.frontends.json_schema.formats.idna import is_a_label
+from structgen.frontends.json_schema.formats.identifier import is_a_label
 from structgen.grammar.nodes import Grammar, Reference, Rules, Shared
 
 if TYPE_CHECKING:

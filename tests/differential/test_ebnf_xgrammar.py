@@ -13,8 +13,7 @@ from itertools import product
 import pytest
 from peer_engines import Xgrammar
 
-from structgen.frontends.bnf.ebnf import ebnf
-from structgen.frontends.bnf.gbnf import gbnf
+from structgen.frontends.bnf import ebnf, gbnf
 from structgen.grammar.nodes import CharClass, postorder
 from structgen.testing.reference import ReferenceMatcher
 from structgen.testing.small_scope import language

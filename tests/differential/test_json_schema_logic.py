@@ -17,8 +17,7 @@ import jsonschema
 import pytest
 from schema_universe import Universe
 
-from structgen.engine.constraint import Constraint
-from structgen.engine.constraint import compile as couple
+from structgen.engine.constraint import Constraint, compile as couple
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.json_schema import json_schema

@@ -13,11 +13,10 @@ from structgen_kernels import _native
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.json_schema.formats import idna
-from structgen.frontends.json_schema.formats.standard import format_admits
+from structgen.frontends.json_schema.formats import format_admits, identifier as idna
 from structgen.grammar.nodes import CharClass, Grammar, Label, LabelKind, choice, repeat, sequence
-from structgen.grammar.notation.printer import to_text
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.printer import to_text
+from structgen.grammar.reader import parse
 from structgen.testing.node_semantics import is_refused_label, resolve
 from structgen.testing.small_scope import _valid_strings
 from structgen.testing.state_walk import allowed_tokens, empty_bitmask, ids_of

@@ -13,8 +13,7 @@ from structgen_kernels import _native
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.grammar_source import GrammarSource
-from structgen.frontends.lark import _built, lark
-from structgen.frontends.lark import native as plain
+from structgen.frontends.lark import _built, lark, native as plain
 from structgen.frontends.lark.library import builtin_texts
 from structgen.grammar.flattening import flatten
 from structgen.grammar.left_recursion import remove_left_recursion

@@ -253,7 +253,7 @@ def test_weights_are_those_that_transformers_reads_from_the_gguf(model: Language
     source = json.loads((embedded_folder() / "manifest.json").read_text())["source"]
     if not source.startswith("package"):
         pytest.skip(f"the model in the cache came from {source}")
-    from structgen.models.llama import package_index
+    from structgen.models import store as package_index
     from structgen.models.protocol import silent
 
     path = package_index.fetch_gguf(tmp_path, silent)

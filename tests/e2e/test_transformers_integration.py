@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from structgen import json_schema  # noqa: E402
 from structgen.decode import Greedy, Multinomial, Result, generate  # noqa: E402
-from structgen.decode.speculative.drafters import DraftModel  # noqa: E402
+from structgen.drafters import DraftModel  # noqa: E402
 from structgen.engine import Constraint, Vocabulary, compile  # noqa: E402
 from structgen.errors import BudgetError, GenerationError, VocabularyError  # noqa: E402
 from structgen.grammar.nodes import ByteClass, Repeat, choice, literal, sequence  # noqa: E402

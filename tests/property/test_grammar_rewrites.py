@@ -11,7 +11,7 @@ from grammar_rewrites import REWRITES, rewritten
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.nodes import EPSILON, Choice, Grammar, Literal, Reference, Repeat, Rules, sequence
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 TOKENS = [
     b"",

@@ -6,8 +6,7 @@ import random
 
 import pytest
 from grammar_strategies import json_terms, regular_terms, rule_terms, text_terms, vocabularies
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, VocabularyError

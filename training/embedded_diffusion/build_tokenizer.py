@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from structgen.models.diffusion import embedded
-from structgen.models.diffusion.embedded.tokenizer import Tokenizer
+from structgen.models.diffusion.embedded.model import Tokenizer
 from training.embedded_diffusion.examples import examples
 from training.embedded_diffusion.tasks import TASKS
 

@@ -22,8 +22,7 @@ import jsonschema
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
-from structgen.models.diffusion.embedded.tokenizer import EOS
+from structgen.models.diffusion.embedded.model import EOS, EmbeddedDiffusion, load_embedded_diffusion
 from training.embedded_diffusion.examples import Example, examples
 from training.embedded_diffusion.tasks import TASKS
 

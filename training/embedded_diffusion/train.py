@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from structgen.models.diffusion import embedded
+from structgen.models.diffusion.embedded.model import EOS, JSON, MASK, TEXT, Tokenizer
 from structgen.models.diffusion.embedded.network import DiffusionNetwork, NetworkShape, save_network
-from structgen.models.diffusion.embedded.tokenizer import EOS, JSON, MASK, TEXT, Tokenizer
 from training.embedded_diffusion.examples import examples
 
 FOLDER = Path(embedded.__file__).parent

@@ -24,7 +24,7 @@ from torch.nn import functional
 import structgen as sg
 from structgen.decode.diffusion import CommitPolicy, Static, Threshold, fill_canvas
 from structgen.methods.policies import Learned
-from structgen.methods.policies.slot_filter import FEATURES, HISTORY, SlotFilter, load_slot_filter, slot_features
+from structgen.methods.policies.stateful import FEATURES, HISTORY, SlotFilter, load_slot_filter, slot_features
 from structgen.models.diffusion import embedded
 from structgen.models.diffusion.embedded.model import EmbeddedDiffusion, load_embedded_diffusion
 from training.embedded_diffusion.examples import Example, Split, examples

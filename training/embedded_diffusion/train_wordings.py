@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 from train import FOLDER, Batches, canvas_of, stratified_shares
 
+from structgen.models.diffusion.embedded.model import EOS, MASK, Tokenizer
 from structgen.models.diffusion.embedded.network import DiffusionNetwork, load_network, save_network
-from structgen.models.diffusion.embedded.tokenizer import EOS, MASK, Tokenizer
 from training.embedded_diffusion.tasks import TASKS
 
 _LONGEST_PROMPT = 64

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.potentials import Gate, Hypothesis, Potential
-from structgen.decode.step.mask import has_bit, only_token, words_without
+from structgen.decode.step.distribution import has_bit, only_token, words_without
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:

@@ -1,41 +1,61 @@
-"""The autoregressive loop: one generation in progress.
-
-Each turn asks the matcher first.  Tokens that the grammar forces are taken without looking at the model; they reach
-it together with the next token that has to be chosen, in one forward pass, whose logits at the positions before also
-tell what the model thought of them.  Otherwise the mask projects the model's law and the sampler draws from that.
-
-The budget is kept token by token: where the plain mask may lead to a state from which the output cannot be completed
-in the tokens that are left, the mask is replaced by one that cannot, so every output is complete.
-"""
+"""The autoregressive loop: the settings that only it has, and one generation in progress."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Self, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.autoregressive.allowed import Allowed, ForbiddenTokens, ForcedSteps
-from structgen.decode.autoregressive.choice import TokenChoice
+from structgen.decode.autoregressive.choice import ScoredPasses, TokenChoice
 from structgen.decode.autoregressive.output import Chunk, Costs, Output, Writer
-from structgen.decode.autoregressive.passes import ScoredPasses
+from structgen.decode.potentials import Potential
+from structgen.decode.potentials.potential import Score
+from structgen.decode.speculative.speculation import AnyDrafter
 from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.result import Result, Step
 from structgen.decode.step.sampler import Sampler, check_tempering
+from structgen.engine import Constraint
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
-    from structgen.decode.potentials import Potential
-    from structgen.decode.speculative.rounds import SpeculationRounds
-    from structgen.decode.speculative.speculation import Speculation
+    from structgen.decode.speculative.speculation import Speculation, SpeculationRounds
     from structgen.decode.step.context import Context
-    from structgen.engine import Constraint, Matcher, Vocabulary
+    from structgen.engine import Matcher, Vocabulary
     from structgen.models.protocol import Logits
 
-__all__ = ["Chunk", "Generation"]
+__all__ = ["AnyPotential", "Autoregressive", "Chunk", "Generation"]
+
+AnyPotential: TypeAlias = Potential | Constraint | Score
+"""A weight of outputs: a potential, a second constraint, or a function of the text."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Autoregressive:
+    """How an autoregressive model writes an output; ``Unmasking`` is its counterpart for diffusion models.
+
+    Attributes:
+        drafter: what proposes draft tokens, which the model verifies in one forward pass: a drafter, or a
+            ``Speculation`` with all its settings; None drafts nothing.  ``"auto"`` combines drafters that cost next to
+            nothing, and drafts only where that pays.  With the same seed the output is the same with all of them, but
+            for drafters that sample draft tokens from a distribution of their own: with those the distribution of the
+            output is the same.
+        jump_forward: take forced tokens without forward passes of their own; the output is the same without.
+        score_ending: spend a forward pass on forced steps at the end of the output, so that ``log_z`` covers them.
+        potentials: what else the output has to fulfil: potentials, constraints, or functions of its text.  Samplers of
+            tokens block what they forbid, and go back where nothing is left; scores need a sampler of whole outputs.
+    """
+
+    drafter: AnyDrafter = "auto"
+    jump_forward: bool = True
+    score_ending: bool = False
+    potentials: Sequence[AnyPotential] = ()
 
 
 @final
@@ -89,7 +109,7 @@ class Generation:
         self._drafts: SpeculationRounds | None = None
         # Drafts are judged by one sampler for all positions, so where parts have their own there are none.
         if speculation is not None and jump_forward and writer is None and not constraint.has_temperatures:
-            from structgen.decode.speculative.rounds import SpeculationRounds  # not needed without drafts
+            from structgen.decode.speculative.speculation import SpeculationRounds  # not needed without drafts
 
             self._drafts = SpeculationRounds(speculation, context, constraint, sampler, seed)
         self._allowed = Allowed(self._output, self._potentials)

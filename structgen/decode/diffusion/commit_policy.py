@@ -1,20 +1,13 @@
-"""Commit policies: which slots of a completion are committed in a step.  The contract, and the three of the core.
+"""Commit policies: which slots of a completion are committed in a step; and how canvases are filled, as values.
 
-Every policy takes what it commits from ONE completion of the canvas, so that whatever it picks can be completed: a
-policy decides about quality and about forward passes, never about validity.
-
-The slot in which the output ends is committed after all slots of the output itself, and the slots after it never: once
-the end is there they are forced.  Confidence alone would fix the end first, since a model is surest of padding, and
-with it the length of an output of which nothing is written yet.
-
-``Static`` commits a fixed number of slots, ``Threshold`` all that are sure enough, ``Factor`` as many as are sure
-enough together.  More are in ``structgen.methods.policies``.
+Here are the contract, the three policies of the core, and ``Unmasking``, which bundles what a caller chooses.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -22,17 +15,21 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised
+    from structgen.decode.diffusion.canvas_run import CanvasRun, Denoised, Snapshot
+    from structgen.decode.diffusion.forward_pass import Reuse
+    from structgen.decode.diffusion.posterior import Canvas, CanvasSampler
 
 __all__ = [
     "Chooser",
     "CommitPolicy",
     "Committer",
     "Factor",
+    "Filling",
     "SlotChoice",
     "SlotRanking",
     "Static",
     "Threshold",
+    "Unmasking",
     "advance_by",
     "rank_slots",
 ]
@@ -275,3 +272,66 @@ class Factor:
         least = np.minimum.accumulate(denoised.confidence[ranking.slots])
         fitting = (np.arange(len(least)) + 2) * (1 - least) < self.factor
         return ranking.front(int(np.argmin(fitting)) if not fitting.all() else len(fitting))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unmasking:
+    """How the canvas of each answer is filled; see ``structgen.generate``, whose arguments these are.
+
+    Attributes:
+        canvas: slots of every canvas, or (for ``generate``) the canvas itself with some of them fixed; None lets the
+            grammar say.
+        policy: what is committed when; None for the default.
+        temperature: of the mean-field law.
+        block: slots that are filled before those right of them; None is the whole canvas.
+        reuse: which slots each pass runs; None runs all.
+        stream: called with a ``Snapshot`` of every canvas after each commit, and once at its start.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    canvas: int | Canvas | None = None
+    policy: CommitPolicy | None = None
+    temperature: float = 1.0
+    block: int | None = None
+    reuse: Reuse | None = None
+    stream: Callable[[Snapshot], object] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, count in (("canvas", self.canvas), ("block", self.block)):
+            if isinstance(count, (int, float, str)) and (not isinstance(count, int) or count < 1):
+                raise ValueError(f"Unmasking: {name} must be a number of slots, at least 1; found {count!r}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"Unmasking: temperature must be positive and finite; found {self.temperature!r}; "
+                "Dingo() takes the most probable canvas at any"
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How a canvas was filled: what a ``Result`` knows beside text and costs, where a diffusion model wrote it.
+
+    Attributes:
+        tokens: the token of every slot, EOS tail included.
+        commits: the slots that were filled together, by commit; what was forced from the start is first.
+        forced: the slots, tail included, for which the language left one token, so that no pass was spent on them.
+        policy: what decided which slots were committed.
+        sampler: what took completions.
+        block: slots that were filled before those right of them; None for the whole canvas.
+    """
+
+    tokens: tuple[int, ...]
+    commits: tuple[tuple[int, ...], ...]
+    forced: tuple[int, ...]
+    policy: CommitPolicy
+    sampler: CanvasSampler
+    block: int | None
+
+    @property
+    def slots(self) -> int:
+        """How many slots the canvas has."""
+        return len(self.tokens)

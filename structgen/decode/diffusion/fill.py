@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from structgen.decode.diffusion.canvas import canvas_constraint, finish_reason, first_canvas, mask_of, output_tokens
+from structgen.decode.diffusion.canvas import (
+    canvas_constraint,
+    canvas_language,
+    finish_reason,
+    first_canvas,
+    mask_of,
+    output_tokens,
+)
 from structgen.decode.diffusion.canvas_run import CanvasRun
-from structgen.decode.diffusion.commit_policy import CommitPolicy, Static
-from structgen.decode.diffusion.language import canvas_language
+from structgen.decode.diffusion.commit_policy import CommitPolicy, Filling, Static
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
-from structgen.decode.diffusion.unmasking import Filling
 from structgen.decode.step.result import Result, Stats, Step
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import DiffusionModel

@@ -18,7 +18,7 @@ from structgen.decode.diffusion.class_posterior import ClassPosterior, sampled_i
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
-from structgen.decode.step.mask import mask_words
+from structgen.decode.step.distribution import mask_words
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import TokenClasses
 

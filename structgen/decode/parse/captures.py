@@ -1,18 +1,15 @@
-"""The texts that the named parts of a grammar matched, from one parse of the finished output.
+"""What a finished output holds: the texts of its named parts, and the Python value that it stands for.
 
-Of several parses the one is taken that a backtracking matcher would find first: the first alternative that
-can still succeed, and each repeat as often as possible.  Which ends are possible is known from the chart
-beforehand, so nothing is ever undone and the time is polynomial.  A grammar that derives one text in
-infinitely many ways has no first parse; where that shows, the derivation that was found first is followed
-instead.
+Named parts come from one parse of the output; without captures nothing is parsed.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from structgen.decode.parse.chart import Chart, ChartEntry, ParsedInput
 from structgen.decode.parse.end_set import NO_ENDS, EndSet
@@ -30,13 +27,14 @@ from structgen.decode.parse.grammar_graph import (
     Pair,
     Repeated,
 )
-from structgen.errors import GrammarError
-from structgen.grammar.nodes import Capture, Grammar, postorder
+from structgen.errors import GenerationError, GrammarError
+from structgen.grammar.nodes import Capture, Grammar, Shared, postorder
+from structgen.grammar.nodes.description import Described, Description
 
 if TYPE_CHECKING:
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["captures_of_tokens", "find_captures", "has_captures"]
+__all__ = ["captures_of_tokens", "find_captures", "has_captures", "value_of"]
 
 _MANY: Final = 2
 
@@ -338,3 +336,39 @@ def _count(node: GraphNode, inner: list[Counter[str]]) -> Counter[str]:
         case _:
             total = sum(inner, Counter())
     return Counter({name: min(count, _MANY) for name, count in total.items()})
+
+
+def value_of(grammar: Grammar, data: bytes) -> Any:
+    """Return the value of ``data``, a member of ``grammar``.
+
+    What JSON grammars made is parsed, and validated into the Python type that the grammar was made from, if any.  Other
+    output is its text; bytes that are not UTF-8, which only a grammar over bytes allows, become U+FFFD.
+
+    Raises:
+        GenerationError: the value is nested more deeply than Python's parser can follow.
+        pydantic.ValidationError: the type has a validator of its own that refuses the value.
+    """
+    description = _description(grammar)
+    text = data.decode("utf-8", "replace")
+    if description is None or description.value != "json":
+        return text
+    if description.python_type is not None:
+        from pydantic import TypeAdapter  # imported only by those who use types
+
+        kind: Any = description.python_type
+        adapter: Any = TypeAdapter(kind)
+        return adapter.validate_json(data)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise GenerationError(
+            "value", "it is nested too deeply for json.loads", remedy="use the text of the result"
+        ) from None
+
+
+def _description(grammar: Grammar) -> Description | None:
+    while not isinstance(grammar, Described):
+        if not isinstance(grammar, (Capture, Shared)):
+            return None
+        grammar = grammar.item
+    return grammar.description

@@ -1,8 +1,16 @@
 """Potentials: what outputs are worth beside what the model and the grammar say."""
 
 from structgen.decode.potentials.evaluation import Gate, Questions
-from structgen.decode.potentials.lifted import Lifted, NoValue, as_potential, potential
-from structgen.decode.potentials.potential import ConstraintPotential, Hypothesis, Potential, Product
+from structgen.decode.potentials.potential import (
+    ConstraintPotential,
+    Hypothesis,
+    Lifted,
+    NoValue,
+    Potential,
+    Product,
+    as_potential,
+    potential,
+)
 
 __all__ = [
     "ConstraintPotential",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.potentials.lifted import Lifted
-from structgen.decode.potentials.potential import Hypothesis, Potential, Product
+from structgen.decode.potentials.potential import Hypothesis, Lifted, Potential, Product
 from structgen.errors import GenerationError, StructgenError
 
 if TYPE_CHECKING:

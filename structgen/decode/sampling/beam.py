@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.sampling.best_first import check_score
-from structgen.decode.sampling.protocol import Sample, Samples
+from structgen.decode.sampling.protocol import Sample, Samples, check_score
 from structgen.decode.step.distribution import Distribution, descending
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
 from structgen.decode.sampling.joint_draft import BranchDrafts, Growing
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
 from structgen.decode.sampling.shared_pass import ContextPool, Passes
-from structgen.decode.step.budget import check_start
-from structgen.decode.step.context import Context
+from structgen.decode.step.context import Context, check_start
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
 from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.result import FinishReason, Result, Stats, Step
@@ -27,9 +26,8 @@ from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
     from structgen.decode.potentials import Potential
-    from structgen.decode.potentials.lifted import Score
-    from structgen.decode.sampling.ngram_lookahead import Expectation
-    from structgen.decode.sampling.protocol import SequenceSampler
+    from structgen.decode.potentials.potential import Score
+    from structgen.decode.sampling.protocol import PrefixExpectation, SequenceSampler
     from structgen.decode.speculative.speculation import Speculation
     from structgen.decode.step.result import DraftStats
     from structgen.engine import Constraint
@@ -62,7 +60,7 @@ class Branches:
         self.problem = problem
         self.questions = Questions(problem.potentials)
         self.masks = MaskCache(problem.constraint.vocabulary)
-        self.expectation: Expectation | None = None
+        self.expectation: PrefixExpectation | None = None
         self._vocabulary = problem.constraint.vocabulary
         self._eos = np.array(sorted(self._vocabulary.eos), dtype=np.intp)
         self._stops = frozenset(self._vocabulary.eos)

@@ -1,22 +1,22 @@
-"""Drafts for sequences that are written side by side, and the trees that their passes have explored."""
+"""Drafts for sequences that are written side by side, and the text that the grammar dictates to all of them."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.sampling.joint_source import DICTATED, AutoParticles, DictatedText, Outlook, joint_depth, outlook
+from structgen.decode.sampling.shared_pass import ExploredTrees, Outlook, joint_depth, outlook
+from structgen.decode.speculative.cost import pruned_tree
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, merged_tree
-from structgen.decode.speculative.drafter import DraftState, DraftTask, GuardedDrafting, Verified
+from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.grammar_walk import grammar_filtered
-from structgen.decode.speculative.rounds import position_kind
-from structgen.decode.speculative.tree_pruning import pruned_tree
-from structgen.decode.step.result import DraftStats, SourceStats
+from structgen.decode.speculative.speculation import position_kind
+from structgen.decode.step.result import DraftStats
 from structgen.decode.step.sampler import Multinomial
 from structgen.errors import LimitExceeded
 
@@ -26,105 +26,120 @@ if TYPE_CHECKING:
     from structgen.decode.speculative.cost import CostModel
     from structgen.decode.speculative.speculation import Speculation
     from structgen.decode.step.context import Context
-    from structgen.engine import Matcher
+    from structgen.engine import Constraint, Matcher
     from structgen.models.protocol import Logits
 
-__all__ = ["BranchDrafts", "ExploredTrees", "Growing", "TreePosition"]
+__all__ = ["DICTATED", "AutoParticles", "BranchDrafts", "DictatedText", "Growing"]
 
 
 @final
-@dataclass(eq=False, slots=True)
-class _ExploredTree:
-    """A tree that was looked at.
+@dataclass(frozen=True, slots=True)
+class AutoParticles(Drafter):
+    """``Auto`` for as long as one particle is written, and nobody while several are.
 
-    Attributes:
-        tree: what was run.
-        taken: the nodes that some sequence took.
-        heights: of each node how many more tokens the tree has behind it, at the most.
+    A pass is spared only where all particles that grow together are guessed right, which mostly fails for any but the
+    text that the grammar dictates; that is looked at behind all of them in any case, and costs next to nothing.
     """
 
-    tree: DraftTree
-    taken: set[int] = field(default_factory=set)
-    heights: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.heights = [0] * len(self.tree)
-        for node in range(len(self.tree) - 1, -1, -1):
-            parent = self.tree.parents[node]
-            if parent != ROOT:
-                self.heights[parent] = max(self.heights[parent], self.heights[node] + 1)
-
-    def depth_taken(self) -> int:
-        """How many tokens of it some sequence took, one behind the other."""
-        return max((len(self.tree.path(node)) for node in self.taken), default=0)
-
-
-class TreePosition(NamedTuple):
-    """Where a sequence stands in the tree that was looked at last behind it or its beginning."""
-
-    looked: _ExploredTree
-    node: int
-
     @property
-    def tree(self) -> DraftTree:
-        """The tree."""
-        return self.looked.tree
+    def name(self) -> str:
+        """See ``Drafter.name``."""
+        return "auto"
 
-    @property
-    def height(self) -> int:
-        """How many tokens the longest path has that goes on from here."""
-        heights = self.looked.heights
-        return 1 + max(heights, default=-1) if self.node == ROOT else heights[self.node]
+    def start(self, context: Context, task: DraftTask) -> Drafting:
+        """See ``Drafter.start``."""
+        # Imported here: it takes all that needs no model, and is not wanted where several particles are written.
+        from structgen.decode.speculative.drafters.auto import Auto
+
+        return Auto().start(context, task)
+
+
+DICTATED: Final = "dictated text"
+"""The source of such tokens."""
+
+_PRIOR: Final = 0.98
+_STRENGTH: Final = 10.0
+"""So many tokens are assumed of which that share was spelled as the tokenizer would."""
 
 
 @final
-class ExploredTrees:
-    """All of them.  Sequences that split stay in the same tree, each at its own place."""
+class DictatedText:
+    """Adds such text to the guesses of a run, as likely as it has proved to be spelled so.
 
-    def __init__(self) -> None:
-        self._all: list[_ExploredTree] = []
-        self._places: dict[Context, TreePosition] = {}
+    Args:
+        constraint: what outputs are members of.
+    """
 
-    def look(self, context: Context, tree: DraftTree) -> None:
-        """A pass looked at ``tree`` behind a sequence."""
-        self._all.append(_ExploredTree(tree))
-        self._places[context] = TreePosition(self._all[-1], ROOT)
+    def __init__(self, constraint: Constraint) -> None:
+        self._stops = frozenset(constraint.vocabulary.eos)
+        self._has_reach = constraint.native.has_reach  # else to ask for it may cost as much as a mask
+        self._spelled, self._respelled = _STRENGTH * _PRIOR, _STRENGTH * (1 - _PRIOR)
 
-    def leave(self, context: Context) -> None:
-        """A sequence goes on outside of its tree, or no more."""
-        self._places.pop(context, None)
+    @property
+    def confidence(self) -> float:
+        """Estimated probability that a token of it is taken."""
+        return self._spelled / (self._spelled + self._respelled)
 
-    def height(self, context: Context) -> int:
-        """How far the tree goes on that a sequence stands in."""
-        place = self._places.get(context)
-        return 0 if place is None else place.height
-
-    def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
-        """A sequence goes on with each of ``tokens``; return where it stood.
+    def extend(self, tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int) -> None:
+        """Add what is dictated to a tree: at its root, and behind the ends of its paths.
 
         Args:
-            context: that of the sequence, which one of ``children`` may be.
-            tokens: none twice.
-            children: the contexts that go on with them.
+            tree: tokens that the grammar allows.
+            matcher: where the output stands; it is moved, and moved back.
+            remaining: tokens that the output may still have.
+            budget: the most nodes of the tree.
         """
-        place = self._places.pop(context, None)
-        if place is not None:
-            for token, child in zip(tokens, children, strict=True):
-                node = place.tree.child(place.node, token)
-                if node is not None:
-                    place.looked.taken.add(node)
-                    self._places[child] = TreePosition(place.looked, node)
-        return place
+        reach = tree.reach()
+        ends = [ROOT, *sorted(tree.leaves(), key=lambda node: -reach[node])]
+        confidence = self.confidence
+        before = matcher.history_length
+        for end in ends:
+            room = budget - len(tree)
+            if room <= 0:
+                break
+            path = tree.prefix(end)
+            try:
+                if all(matcher.accept(token) for token in path):
+                    run = self._run(matcher, remaining - len(path), room)
+                    tree.extend(end, run, confidence, source=DICTATED)
+            except LimitExceeded:
+                break  # the limits are for outputs, not for guesses
+            finally:
+                matcher.rollback(matcher.history_length - before)
 
-    def sources(self) -> dict[str, SourceStats]:
-        """What each drafter brought; tokens that several sequences took count once."""
-        drafted = Counter(source for each in self._all for source in each.tree.sources)
-        taken = Counter(each.tree.sources[node] for each in self._all for node in each.taken)
-        return {name: SourceStats(count, taken[name]) for name, count in sorted(drafted.items())}
+    def learn(self, tree: DraftTree, node: int, ways: Sequence[tuple[int, float]]) -> None:
+        """Count how much of what came behind a node is spelled as guessed.
 
-    def lengths(self) -> dict[int, int]:
-        """How many trees were followed how far."""
-        return dict(sorted(Counter(each.depth_taken() for each in self._all).items()))
+        Args:
+            tree: what was looked at.
+            node: of it, or ``ROOT``.
+            ways: tokens that came, none twice, each with its log-probability.
+        """
+        dictated = [tree.tokens[child] for child in tree.children(node) if tree.sources[child] == DICTATED]
+        if not dictated or not ways:
+            return
+        most = max(log_p for _, log_p in ways)
+        weights = [math.exp(log_p - most) for _, log_p in ways]
+        spelled = sum(weight for (token, _), weight in zip(ways, weights, strict=True) if token in dictated)
+        self._spelled += spelled / sum(weights)
+        self._respelled += 1 - spelled / sum(weights)
+
+    def _run(self, matcher: Matcher, remaining: int, room: int) -> list[int]:
+        """The tokens that are dictated where a matcher stands; it is moved."""
+        run: list[int] = []
+        while True:
+            tokens = matcher.forced_tokens()
+            if not tokens:
+                allowed = matcher.allowed_tokens(2)
+                tokens = allowed if len(allowed) == 1 and allowed[0] not in self._stops else []
+            if not tokens:
+                return run
+            for token in tokens:
+                left = remaining - len(run)
+                is_tight = left <= 0 or (self._has_reach and matcher.needs_budget_mask(left))
+                if len(run) == room or is_tight or not matcher.accept(token):
+                    return run
+                run.append(token)
 
 
 _DRAFT_STREAM: Final = 1

@@ -14,12 +14,39 @@ from structgen.decode.potentials import Hypothesis, Potential
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
+    from structgen.decode.sampling.branch import Branch
     from structgen.decode.sampling.branch_set import Branches
     from structgen.decode.step.result import DraftStats, Result
     from structgen.engine import Constraint
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["Problem", "Round", "Sample", "Samples", "SequenceSampler"]
+__all__ = [
+    "PrefixExpectation",
+    "Problem",
+    "Round",
+    "Sample",
+    "Samples",
+    "SequenceSampler",
+    "Twist",
+    "check_score",
+]
+
+
+class PrefixExpectation(Protocol):
+    """An estimate of what the outputs with a prefix weigh, by which a sampler is twisted."""
+
+    def log_h(self, branch: Branch, /) -> float:
+        """Return the logarithm of the estimate for the prefix of ``branch``."""
+
+    def tilts(self, branch: Branch, ids: NDArray[np.intp], log_p: NDArray[np.float64], /) -> NDArray[np.float64]:
+        """Return ``log_h`` after each of the tokens ``ids``, relative to that of ``branch``."""
+
+
+class Twist(Protocol):
+    """What makes estimates for one problem."""
+
+    def start(self) -> PrefixExpectation:
+        """Return estimates that have seen nothing yet."""
 
 
 @final
@@ -212,3 +239,18 @@ class SequenceSampler(Protocol):
         Raises:
             GenerationError: the model, the matcher or a potential is not usable.
         """
+
+
+def check_score(branches: Branches, branch: Branch, bound: float) -> None:
+    """Check that the potentials give a finished output at most what they were said to.
+
+    Raises:
+        GenerationError: they give it more.
+    """
+    if branch.score > bound:
+        raise GenerationError(
+            "potentials",
+            f"an output has a score above score_bound={bound:g}",
+            evidence=f"{branch.score:g} for {branch.hypothesis!r}",
+            remedy="let scores be at most 0, or set score_bound to the most that an output can have",
+        )

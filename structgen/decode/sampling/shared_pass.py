@@ -1,21 +1,27 @@
-"""Forward passes and contexts that the branches of one run share."""
+"""What the branches of one run share: forward passes, contexts, explored draft trees, and how deep to look ahead."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.step.result import SourceStats
 from structgen.errors import GenerationError
 from structgen.models.protocol import PackedModel
 
 if TYPE_CHECKING:
+    from structgen.decode.speculative.cost import CostModel
     from structgen.decode.step.context import Context
     from structgen.models.protocol import LanguageModel, Logits
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["ContextPool", "Passes"]
+__all__ = ["ContextPool", "ExploredTrees", "Outlook", "Passes", "TreePosition", "joint_depth", "outlook"]
 
 
 @final
@@ -149,3 +155,154 @@ def _packs(
         pack.append((context, tree))
     if pack:
         yield pack
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _ExploredTree:
+    """A tree that was looked at.
+
+    Attributes:
+        tree: what was run.
+        taken: the nodes that some sequence took.
+        heights: of each node how many more tokens the tree has behind it, at the most.
+    """
+
+    tree: DraftTree
+    taken: set[int] = field(default_factory=set)
+    heights: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heights = [0] * len(self.tree)
+        for node in range(len(self.tree) - 1, -1, -1):
+            parent = self.tree.parents[node]
+            if parent != ROOT:
+                self.heights[parent] = max(self.heights[parent], self.heights[node] + 1)
+
+    def depth_taken(self) -> int:
+        """How many tokens of it some sequence took, one behind the other."""
+        return max((len(self.tree.path(node)) for node in self.taken), default=0)
+
+
+class TreePosition(NamedTuple):
+    """Where a sequence stands in the tree that was looked at last behind it or its beginning."""
+
+    looked: _ExploredTree
+    node: int
+
+    @property
+    def tree(self) -> DraftTree:
+        """The tree."""
+        return self.looked.tree
+
+    @property
+    def height(self) -> int:
+        """How many tokens the longest path has that goes on from here."""
+        heights = self.looked.heights
+        return 1 + max(heights, default=-1) if self.node == ROOT else heights[self.node]
+
+
+@final
+class ExploredTrees:
+    """All of them.  Sequences that split stay in the same tree, each at its own place."""
+
+    def __init__(self) -> None:
+        self._all: list[_ExploredTree] = []
+        self._places: dict[Context, TreePosition] = {}
+
+    def look(self, context: Context, tree: DraftTree) -> None:
+        """A pass looked at ``tree`` behind a sequence."""
+        self._all.append(_ExploredTree(tree))
+        self._places[context] = TreePosition(self._all[-1], ROOT)
+
+    def leave(self, context: Context) -> None:
+        """A sequence goes on outside of its tree, or no more."""
+        self._places.pop(context, None)
+
+    def height(self, context: Context) -> int:
+        """How far the tree goes on that a sequence stands in."""
+        place = self._places.get(context)
+        return 0 if place is None else place.height
+
+    def split(self, context: Context, tokens: Sequence[int], children: Sequence[Context]) -> TreePosition | None:
+        """A sequence goes on with each of ``tokens``; return where it stood.
+
+        Args:
+            context: that of the sequence, which one of ``children`` may be.
+            tokens: none twice.
+            children: the contexts that go on with them.
+        """
+        place = self._places.pop(context, None)
+        if place is not None:
+            for token, child in zip(tokens, children, strict=True):
+                node = place.tree.child(place.node, token)
+                if node is not None:
+                    place.looked.taken.add(node)
+                    self._places[child] = TreePosition(place.looked, node)
+        return place
+
+    def sources(self) -> dict[str, SourceStats]:
+        """What each drafter brought; tokens that several sequences took count once."""
+        drafted = Counter(source for each in self._all for source in each.tree.sources)
+        taken = Counter(each.tree.sources[node] for each in self._all for node in each.taken)
+        return {name: SourceStats(count, taken[name]) for name, count in sorted(drafted.items())}
+
+    def lengths(self) -> dict[int, int]:
+        """How many trees were followed how far."""
+        return dict(sorted(Counter(each.depth_taken() for each in self._all).items()))
+
+
+class Outlook(NamedTuple):
+    """What may be known of one sequence after further tokens: the ``d``-th entries are about ``d + 1`` more of them.
+
+    Attributes:
+        shares: estimated probability that the law behind so many tokens is known.
+        nodes: rows that it takes.
+        particles: how many the sequence stands for, each of which takes tokens of its own.
+    """
+
+    shares: list[float]
+    nodes: list[int]
+    particles: int = 1
+
+
+def outlook(tree: DraftTree, particles: int = 1) -> Outlook:
+    """What a pass tells that runs ``tree`` behind a sequence of so many particles."""
+    depths = tree.token_tree().depths()
+    deepest = 1 + max(depths, default=-1)
+    shares, nodes = [0.0] * deepest, [0] * deepest
+    for depth, reach in zip(depths, tree.reach(), strict=True):
+        shares[depth] += reach
+        nodes[depth] += 1
+    return Outlook([min(share, 1.0) for share in shares], nodes, particles)
+
+
+def joint_depth(outlooks: Sequence[Outlook], cost: CostModel, *, pending: int, budget: int) -> int:
+    """Return to which depth it pays to look ahead: the one that is expected to save the most time, or 0.
+
+    A round that needs no pass saves one over one row.  A row that is taken would have been run later, at the price of a
+    row, by a pass that had to come or by the one that is spared.
+
+    Args:
+        outlooks: of all sequences that grow together; of those that this pass need not run, without nodes.
+        cost: of passes.
+        pending: rows that the pass has in any case.
+        budget: the most nodes, of all sequences together.
+
+    Complexity: O(sequences * depth).
+    """
+    best, found = 0.0, 0
+    gain, rows = 0.0, 0
+    before = cost.relative(pending)
+    for depth in range(max((len(each.shares) for each in outlooks), default=0)):
+        level = [each for each in outlooks if depth < len(each.shares)]
+        rows += sum(each.nodes[depth] for each in level)
+        if len(level) < len(outlooks) or rows > budget:
+            break
+        price = cost.relative(pending + rows) - before
+        taken = sum(each.shares[depth] for each in level if each.nodes[depth])
+        spared = math.prod(each.shares[depth] ** each.particles for each in level)
+        gain += spared + (max(taken - 1.0, 0.0) * price / rows if rows else 0.0)
+        if gain - price > best:
+            best, found = gain - price, depth + 1
+    return found

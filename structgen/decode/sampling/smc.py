@@ -24,7 +24,7 @@ from structgen.decode.step.result import Step
 if TYPE_CHECKING:
     from structgen.decode.sampling.branch import Branch
     from structgen.decode.sampling.branch_set import Branches
-    from structgen.decode.sampling.ngram_lookahead import Lookahead
+    from structgen.decode.sampling.protocol import Twist
     from structgen.decode.step.sampler import Multinomial
 
 __all__ = ["SMC"]
@@ -56,7 +56,7 @@ class SMC:
     ess_threshold: float = 0.5
     resampling: Resampling = "stratified"
     proposal: Proposal | Multinomial = field(default_factory=AWRS)
-    lookahead: Lookahead | None = None
+    lookahead: Twist | None = None
 
     lossless: ClassVar[bool] = True
     looks_ahead: ClassVar[bool] = True

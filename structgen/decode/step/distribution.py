@@ -1,12 +1,11 @@
-"""Next-token distribution over the tokens that a mask allows.
+"""Next-token distribution over the tokens that a mask allows, and the words of such masks.
 
-Locally constrained decoding samples from the projection ((G)I-DLE in the literature): tokens outside the mask get
-probability zero and the rest is renormalised.  ``log_z`` is the log of the probability mass that the mask kept.
+A mask is a row of 32-bit words with one bit a token. ``project`` renormalizes logits over the bits that are set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Self, final
@@ -23,12 +22,47 @@ __all__ = [
     "Projection",
     "allowed_ids",
     "descending",
+    "has_bit",
     "log_mass",
+    "mask_words",
     "nothing_possible",
+    "only_token",
     "project",
     "runners_up",
     "unusable_logits",
+    "words_without",
 ]
+
+
+def mask_words(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return a token mask, int32 ``[ceil(V / 32)]``, of bool ``[V]``."""
+    bits = np.zeros((len(allowed) + 31) // 32 * 32, dtype=np.uint8)
+    bits[: len(allowed)] = allowed
+    packed: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
+    return packed
+
+
+def words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:
+    """Words for ``size`` tokens with every bit set but those of ``ids``."""
+    bits = np.ones((size + 31) // 32 * 32, dtype=np.uint8)
+    bits[list(ids)] = 0
+    words: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
+    return words
+
+
+def has_bit(words: NDArray[np.int32], token: int) -> bool:
+    """Whether the bit of a token is set."""
+    return bool(words[token >> 5] >> (token & 31) & 1)
+
+
+def only_token(words: NDArray[np.int32]) -> int | None:
+    """The id of the one bit that is set in words that are not all zero; None if there are more."""
+    filled = np.flatnonzero(words)
+    word = int(words[filled[0]]) & 0xFFFFFFFF
+    if len(filled) > 1 or word & (word - 1):
+        return None
+    return int(filled[0]) * 32 + word.bit_length() - 1
+
 
 _REMEDY: Final = "check the model's weights and number format"
 

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
-from structgen.decode.parse.captures import captures_of_tokens
-from structgen.decode.parse.value import value_of
+from structgen.decode.parse.captures import captures_of_tokens, value_of
 
 if TYPE_CHECKING:
-    from structgen.decode.diffusion.unmasking import Filling
+    from structgen.decode.diffusion.commit_policy import Filling
     from structgen.engine import Vocabulary
     from structgen.grammar.nodes import Grammar
 
@@ -218,7 +217,7 @@ class Result:
 
     @cached_property
     def value(self) -> Any:
-        """The output as a Python value: see ``structgen.decode.parse.value.value_of``."""
+        """The output as a Python value: see ``structgen.decode.parse.captures.value_of``."""
         return value_of(self.grammar, self.data)
 
     @cached_property

@@ -1,11 +1,12 @@
 """Automata and networks as lists of edges, from which derivations are counted and sampled.
 
-Terms that a grammar has in several places become rules first, where that makes the automaton small.
+Also: whether the next symbol alone decides how a network reads.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence as Items
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias, final
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.engine.analysis.determinism import is_deterministic
 from structgen.engine.constraint import compile
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar.algebra import with_children
@@ -33,10 +33,108 @@ __all__ = [
     "Edge",
     "Transitions",
     "deterministic_transitions",
+    "is_deterministic",
     "network_transitions",
     "transitions_of",
     "with_shared_rules",
 ]
+
+_Reads: TypeAlias = "Items[Items[tuple[int, tuple[int, ...], int]]]"
+_Calls: TypeAlias = "Items[Items[tuple[int, int]]]"
+
+
+def is_deterministic(reads: _Reads, calls: _Calls, final: Items[bool]) -> bool:
+    """Whether the next symbol decides between the edges of a state, its calls, and the return.
+
+    Then a text has one run at most.  A call reads something.
+
+    Complexity: O((e + c) * s) for e edges, c calls and sets of s symbols, and rounds of them along recursion.
+
+    Source: P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15), for grammars that one symbol of
+    look-ahead decides.
+    """
+    as_set = _Sets()
+    read = [[as_set(symbols) for _, symbols, _ in edges] for edges in reads]
+    starts = _first(read, calls)
+    follows = _following(reads, calls, final, starts)
+    return all(
+        _are_disjoint(
+            [*read[state], *(starts[start] for start, _ in calls[state]), *([follows[state]] if final[state] else [])]
+        )
+        for state in range(len(final))
+    )
+
+
+class _Sets:
+    """Sets of symbols as bits of a number."""
+
+    def __init__(self) -> None:
+        self._bit: dict[int, int] = {}
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def __call__(self, symbols: tuple[int, ...]) -> int:
+        if symbols not in self._known:
+            self._known[symbols] = _union(1 << self._bit.setdefault(symbol, len(self._bit)) for symbol in symbols)
+        return self._known[symbols]
+
+
+def _first(read: Items[Items[int]], calls: _Calls) -> list[int]:
+    """What may come first from each state."""
+    starts = [_union(sets) for sets in read]
+    callers: dict[int, list[int]] = defaultdict(list)
+    for state, edges in enumerate(calls):
+        for start, _ in edges:
+            callers[start].append(state)
+    agenda = list(callers)
+    while agenda:
+        start = agenda.pop()
+        for state in callers[start]:
+            if starts[start] & ~starts[state]:
+                starts[state] |= starts[start]
+                if state in callers:
+                    agenda.append(state)
+    return starts
+
+
+def _following(reads: _Reads, calls: _Calls, final: Items[bool], starts: Items[int]) -> list[int]:
+    """What may come after the return from the rule that each state is of."""
+    follows = [0] * len(final)
+    agenda: list[int] = []
+
+    def add(state: int, symbols: int) -> None:
+        if symbols & ~follows[state]:
+            follows[state] |= symbols
+            agenda.append(state)
+
+    for edges in calls:
+        for start, after in edges:
+            add(start, starts[after])
+    while agenda:
+        state = agenda.pop()
+        for target, _, _ in reads[state]:
+            add(target, follows[state])
+        for start, after in calls[state]:
+            add(after, follows[state])
+            if final[after]:
+                add(start, follows[state])
+    return follows
+
+
+def _union(sets: Iterable[int]) -> int:
+    union = 0
+    for one in sets:
+        union |= one
+    return union
+
+
+def _are_disjoint(sets: Iterable[int]) -> bool:
+    union = 0
+    for one in sets:
+        if union & one:
+            return False
+        union |= one
+    return True
+
 
 _TRANSPARENT: Final = (Sequence, Choice, Repeat, Rules)
 """Terms whose children may be called, as those of operators on regular languages may not."""

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from structgen.engine.lint.ambiguity import ambiguous_texts, colliding_terminals, nullable_terminals
 from structgen.engine.lint.collision import collisions
-from structgen.engine.lint.ineffective import empty_parts, unreachable_rules, useless_captures, weak_keywords
+from structgen.engine.lint.part import (
+    empty_parts,
+    unbounded_parts,
+    unbounded_white_space,
+    unreachable_rules,
+    useless_captures,
+    weak_keywords,
+)
 from structgen.engine.lint.subject import Finding, Severity, Subject, subject_of
-from structgen.engine.lint.unbounded import unbounded_parts, unbounded_white_space
 from structgen.errors import LimitExceeded
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import postorder

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from structgen.engine.tokenizers.model_file import SPACE_MARK, TokenizerJsonEncoder
 from structgen.engine.tokenizers.piece_bytes import byte_or_text, from_byte_level
-from structgen.engine.tokenizers.sentencepiece_model import SPACE_MARK
 from structgen.engine.tokenizers.table import Encoder, TokenTable, token_slots
-from structgen.engine.tokenizers.tokenizer_json import TokenizerJsonEncoder
 from structgen.errors import VocabularyError
 
 __all__ = ["MAGIC", "read_gguf", "read_gguf_header"]

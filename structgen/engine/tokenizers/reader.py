@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from structgen.engine.tokenizers.gguf import MAGIC, read_gguf
-from structgen.engine.tokenizers.sentencepiece_model import (
+from structgen.engine.tokenizers.model_file import (
     SPACE_MARK,
     looks_like_model,
     read_processor,
     read_sentencepiece,
+    read_tokenizer_json,
 )
 from structgen.engine.tokenizers.table import MAX_TOKENS, TokenTable, eos_ids, find_id, token_slots
 from structgen.engine.tokenizers.tiktoken_ranks import looks_like_ranks, read_encoding, read_ranks, read_tekken
-from structgen.engine.tokenizers.tokenizer_json import read_tokenizer_json
 from structgen.errors import VocabularyError
 
 __all__ = ["SideFiles", "read_fast", "read_side_files", "read_slow", "read_source", "with_special"]

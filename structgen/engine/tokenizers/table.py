@@ -18,7 +18,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from structgen.disk_cache import fetch, keep
+from structgen.cache import fetch, keep
 from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:

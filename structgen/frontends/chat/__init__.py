@@ -4,9 +4,7 @@ What differs between families is data: one file each in ``families/``, with the 
 order of the parts.  Reading order: ``family``, ``layout``, ``thinking``, ``calling``, ``replies``.
 """
 
-from structgen.frontends.chat.calling import tool_calls
 from structgen.frontends.chat.family import Family, families, load_family
-from structgen.frontends.chat.reply import Reply, ToolCall, read_reply
-from structgen.frontends.chat.thinking import answer, think
+from structgen.frontends.chat.reply import Reply, ToolCall, answer, read_reply, think, tool_calls
 
 __all__ = ["Family", "Reply", "ToolCall", "answer", "families", "load_family", "read_reply", "think", "tool_calls"]

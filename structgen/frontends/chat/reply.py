@@ -1,21 +1,286 @@
-"""Replies read back: what was thought, said and called."""
+"""Replies of models: thoughts, answers and calls of tools as grammars, and replies read back.
+
+The family of the model says how each part is written.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
 from structgen.errors import GrammarError
-from structgen.frontends.chat.family import Family, FreeText, Layout, Placeholder, load_family
+from structgen.frontends.chat.family import (
+    Family,
+    FreeText,
+    Layout,
+    Placeholder,
+    free_text,
+    load_family,
+    spelled,
+    stop_string_of,
+)
+from structgen.frontends.json_schema import JsonPolicy, json_schema
+from structgen.frontends.regex import regex
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    Budget,
+    Complement,
+    Grammar,
+    Intersection,
+    Repeat,
+    choice,
+    literal,
+    sequence,
+)
+from structgen.grammar.nodes.description import Described, Description, ReportEntry, Status
 
-__all__ = ["Reply", "ToolCall", "read_reply"]
+__all__ = ["Reply", "ToolCall", "answer", "read_reply", "think", "tool_calls"]
+
+
+def think(
+    budget: int | None = None,
+    *,
+    family: str | Path | Family | None = None,
+    start: str = "<think>",
+    end: str = "</think>",
+    is_open: bool = False,
+) -> Grammar:
+    r"""A thought: ``start``, any text, ``end``.
+
+    The tags are special tokens where the vocabulary has such, and text elsewhere.  The text of the thought is the
+    capture ``thought``; ``end`` does not occur in it.
+
+    Args:
+        budget: the most tokens of the text between the tags; None leaves only the budget of the whole output.
+        family: take the layout of a family of models instead of ``start`` and ``end``.
+        start: the tag before the thought.
+        end: the tag after it.
+        is_open: leave out what stands before the thought, for the prompt ends with it already.
+
+    Raises:
+        GrammarError: the family is not known, or its models do not write thoughts.
+        ValueError: the budget is no positive number, or ``end`` is empty.
+
+    >>> print(think(start="[", end="]"))
+    token?("[") @thought(~(.* "]" .*)) token?("]")
+    """
+    if budget is not None and budget <= 0:
+        raise ValueError(f"think: the budget is a number of tokens from 1 on; found {budget}")
+    if not end:
+        raise ValueError("think: without a text at its end, nothing tells where a thought ends")
+    tokens: tuple[str, ...] = tuple(tag for tag in (start, end) if tag)
+    layout, stop = Layout.of(f"{start}$thought{end}"), end
+    if family is not None:
+        chosen = family if isinstance(family, Family) else load_family(family)
+        if chosen.thought is None:
+            raise GrammarError(
+                f"family {chosen.name!r}",
+                "its models write no thoughts",
+                remedy="leave the family out, or think() away",
+            )
+        layout, tokens = chosen.thought.layout, chosen.tokens
+        stop = stop_string_of(layout.end, tokens)
+    if is_open:
+        layout = Layout(layout.parts[1:] if layout.beginning else layout.parts)
+    text: Grammar = free_text(stop)
+    if budget is not None:
+        text = Budget(text, tokens=budget)
+    return layout.filled({"thought": text.named("thought")}, tokens)
+
+
+def answer(what: Any, **options: Any) -> Grammar:
+    r"""An answer, which is the capture ``answer``: a grammar, or what ``json_schema`` takes, with its options.
+
+    >>> print(answer({"const": 1}))
+    @answer("1")
+    """
+    grammar = what if isinstance(what, Grammar) else json_schema(what, **options)
+    return grammar.named("answer")
+
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
+_CHOICES: Final = ("none", "auto", "required")
+
+
+class _Tool(NamedTuple):
+    name: str
+    parameters: Any
+
+
+def tool_calls(
+    tools: Iterable[Any],
+    *,
+    family: str | Path | Family = "hermes",
+    choice: str | Mapping[str, Any] = "auto",
+    parallel: bool | int = True,
+    policy: JsonPolicy | None = None,
+    limits: Limits | None = None,
+) -> Grammar:
+    """What a model may reply that has these tools, as its family writes it.
+
+    Captures: ``text``, ``name`` and ``arguments`` (as JSON); ``read_reply`` reads a reply into values.
+
+    Args:
+        tools: each as servers take them (``{"type": "function", "function": {"name": ..., "parameters": schema}}``, or
+            the inner object alone), or a ``structgen.tool``.
+        family: one of ``families()``, the path of a file, or a ``Family``.
+        choice: ``"none"``: text and no calls.  ``"auto"``: text, or calls, before which the family may allow text.
+            ``"required"``: at least one call and no text.  The name of a tool, or ``{"type": "function", "function":
+            {"name": ...}}``: calls of that tool.
+        parallel: whether a reply may hold several calls, or how many at most.
+        policy: how the JSON of arguments is written; white space is that of the family unless it is given.
+        limits: bounds on the schemas.
+
+    Raises:
+        GrammarError: a tool is malformed, a name stands twice, ``choice`` names no tool, there are no tools and one
+            is required, the schema of a tool cannot be enforced, or the family is not known.
+        ValueError: ``parallel`` is a number below 1.
+    """
+    chosen = family if isinstance(family, Family) else load_family(family)
+    known = _tools(tools)
+    wanted = _requested_tool(choice, known)
+    if isinstance(parallel, int) and not isinstance(parallel, bool) and parallel < 1:
+        raise ValueError(f"tool_calls: parallel is a number of calls from 1 on; found {parallel}")
+    options: list[Grammar] = []
+    if wanted in ("none", "auto"):
+        options.append(_plain_text(chosen))
+    if wanted != "none" and known:
+        called = known if wanted in _CHOICES else [tool for tool in known if tool.name == wanted]
+        calls = _calls_term(
+            chosen, called, parallel, policy or JsonPolicy(whitespace=chosen.whitespace), limits or Limits()
+        )
+        options.append(calls)
+        if wanted == "auto" and chosen.text_before is not None:
+            options.append(sequence(_free(chosen.text_before, chosen), calls))
+    return Described(_either(options), _description(chosen, known, wanted, parallel))
+
+
+def _either(options: list[Grammar]) -> Grammar:
+    return choice(*options)
+
+
+def _plain_text(family: Family) -> Grammar:
+    text = free_text(family.text.stop)
+    if family.never_begins:
+        anything = Repeat(ANY_CHAR, 0, None)
+        text = Intersection([text, Complement(sequence(literal(family.never_begins), anything))])
+    return family.text.layout.filled({"text": text.named("text")}, family.tokens)
+
+
+def _free(written: FreeText, family: Family) -> Grammar:
+    # Without the empty text: a reply that begins with calls is another alternative.
+    text = Intersection([free_text(written.stop), Repeat(ANY_CHAR, 1, None)])
+    return written.layout.filled({"text": text.named("text")}, family.tokens)
+
+
+def _calls_term(
+    family: Family, tools: list[_Tool], parallel: bool | int, policy: JsonPolicy, limits: Limits
+) -> Grammar:
+    layouts = family.calls
+    identifier = regex(layouts.id).named("id") if layouts.id else literal("")
+    each: list[Grammar] = []
+    for tool in tools:
+        try:
+            arguments = json_schema(tool.parameters, policy=policy, limits=limits)
+        except GrammarError as error:
+            raise GrammarError(
+                f"tool {tool.name}", "its parameters cannot be enforced", evidence=str(error), remedy=error.remedy
+            ) from error
+        places = {
+            "name": literal(tool.name).named("name"),
+            "arguments": arguments.named("arguments"),
+            "id": identifier,
+        }
+        each.extend(layout.filled(places, family.tokens) for layout in layouts.layouts)
+    call = _either(each)
+    most = parallel if isinstance(parallel, int) and not isinstance(parallel, bool) else None
+    if not layouts.is_parallel or parallel is False:
+        most = 1
+    between = spelled(layouts.between, family.tokens) if layouts.between else None
+    return sequence(
+        spelled(layouts.before, family.tokens),
+        call.many(1, most, sep=between),
+        spelled(layouts.after, family.tokens),
+    )
+
+
+def _tools(tools: Iterable[Any]) -> list[_Tool]:
+    found: list[_Tool] = []
+    for at, given in enumerate(tools):
+        tool = _tool(at, given)
+        if any(tool.name == other.name for other in found):
+            raise GrammarError(f"tools[{at}]", f"there are two tools called {tool.name!r}", remedy="rename one of them")
+        found.append(tool)
+    return found
+
+
+def _tool(at: int, given: Any) -> _Tool:
+    subject = f"tools[{at}]"
+    if isinstance(given, Mapping):
+        described = given.get("function", given)
+        if not isinstance(described, Mapping):
+            raise GrammarError(subject, "'function' is no object", evidence=f"found {described!r:.60}")
+        name, parameters = described.get("name"), described.get("parameters", {"type": "object"})
+    else:
+        name, parameters = getattr(given, "name", None), getattr(given, "arguments", None)
+        if parameters is None:
+            raise GrammarError(
+                subject,
+                f"a {type(given).__name__} is no tool",
+                remedy="give {'name': ..., 'parameters': schema}, or structgen.tool(function)",
+            )
+    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+        raise GrammarError(
+            subject,
+            "its name is none that a model can write",
+            evidence=f"found {name!r:.60}",
+            remedy="use ASCII letters, digits and _ . : / -",
+        )
+    return _Tool(name, parameters)
+
+
+def _requested_tool(choice: str | Mapping[str, Any], tools: list[_Tool]) -> str:
+    """``"none"``, ``"auto"``, ``"required"``, or the name of the tool that is to be called."""
+    name: Any = choice
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    elif choice in _CHOICES:
+        if choice == "required" and not tools:
+            raise GrammarError("tool_calls", "a call is required, and there are no tools", remedy="give a tool")
+        return choice
+    if not any(tool.name == name for tool in tools):
+        raise GrammarError(
+            "tool_calls",
+            f"choice {name!r:.60} is no tool",
+            evidence=f"there are {', '.join(tool.name for tool in tools[:8]) or 'none'}",
+            remedy="say 'none', 'auto', 'required' or the name of a tool",
+        )
+    return str(name)
+
+
+def _description(family: Family, tools: list[_Tool], wanted: str, parallel: bool | int) -> Description:
+    entries = [
+        ReportEntry(
+            f"tool {tool.name}",
+            f"tools[{at}]",
+            Status.ENFORCED if wanted in ("auto", "required", tool.name) else Status.ANNOTATION,
+            "" if wanted in ("auto", "required", tool.name) else "not called, for the choice excludes it",
+        )
+        for at, tool in enumerate(tools)
+    ]
+    several = str(parallel) if family.calls.is_parallel else "one, as the family has it"
+    policies = (("family", family.name), ("tool choice", wanted), ("parallel calls", several))
+    return Description(source="tool calls", entries=tuple(entries), policies=policies)
+
 
 _DECODER: Final = json.JSONDecoder()
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+?")
+_WRITTEN_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]+?")
 
 
 @final
@@ -79,7 +344,7 @@ def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bo
         if found is not None:
             thought, at = found.values["thought"], found.end
     for said, begin in _text_prefixes(text, at, chosen):
-        calls = _calls(text, begin, chosen)
+        calls = _read_calls(text, begin, chosen)
         if calls is not None:
             return Reply(said, calls, thought)
     found = _free_text(text, at, chosen.text, chosen.text.layout, to_the_end=True)
@@ -120,7 +385,7 @@ def _free_text(text: str, at: int, written: FreeText, layout: Layout, *, to_the_
     return _Match({place: text[begin:end]}, end + len(layout.end))
 
 
-def _calls(text: str, at: int, family: Family) -> tuple[ToolCall, ...] | None:
+def _read_calls(text: str, at: int, family: Family) -> tuple[ToolCall, ...] | None:
     layouts = family.calls
     if not text.startswith(layouts.before, at):
         return None
@@ -161,6 +426,6 @@ def _read_placeholder(text: str, at: int, place: Placeholder, behind: str, ident
             return _DECODER.raw_decode(text, at)
         except ValueError:
             return None
-    pattern = _NAME.pattern if place.name == "name" else identifier
+    pattern = _WRITTEN_NAME.pattern if place.name == "name" else identifier
     match = re.compile(f"(?:{pattern})(?={re.escape(behind)})").match(text, at)
     return None if match is None else (match[0], match.end())

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias, get_args
 
-from structgen.frontends.convert.bnf import BnfSpelling, is_ebnf_token, is_gbnf_token
 from structgen.frontends.convert.json_schema import json_schema_of
-from structgen.frontends.convert.lark import LarkSpelling, is_llguidance_token, with_prefix_free_terminals
-from structgen.frontends.convert.layout import written_rules
-from structgen.frontends.convert.loss import Loss, LossLog, Treatment, Written
+from structgen.frontends.convert.layout import Loss, LossLog, Treatment, Written, written_rules
 from structgen.frontends.convert.lowering import Abilities, lowered
+from structgen.frontends.convert.rule_spelling import (
+    BnfSpelling,
+    LarkSpelling,
+    is_ebnf_token,
+    is_gbnf_token,
+    is_llguidance_token,
+    with_prefix_free_terminals,
+)
 from structgen.grammar.nodes import Grammar
 
 __all__ = ["DIALECTS", "Dialect", "Loss", "Treatment", "Written", "write"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from structgen.frontends.convert.loss import LossLog, Treatment
+from structgen.frontends.convert.layout import LossLog, Treatment
 from structgen.frontends.convert.lowering import Abilities, lowered
 from structgen.frontends.json_schema.report import LazyDescription
 from structgen.grammar import nodes as ir

@@ -11,6 +11,7 @@ from structgen.errors import GrammarError
 from structgen.frontends.indentation.marks import DEDENT, INDENT, NEWLINE, Indentation, nested
 from structgen.frontends.indentation.product import product
 from structgen.grammar.algebra import joined
+from structgen.grammar.flattening import is_empty
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ANY_CHAR,
@@ -23,7 +24,6 @@ from structgen.grammar.nodes import (
     Rules,
     literal,
 )
-from structgen.grammar.recognition import is_empty
 from structgen.grammar.scopes import resolve
 
 __all__ = ["NEWLINE", "Indentation", "block", "indented", "line_end"]

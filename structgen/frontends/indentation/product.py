@@ -24,14 +24,17 @@ from structgen.frontends.indentation.facts import (
     MIDDLE,
     SPACED,
     Facts,
+    any_number,
+    begins_freely,
     facts_of,
     guard_of,
     guards_of,
     is_spaced,
+    nonempty,
+    optional_text,
+    without_start,
 )
 from structgen.frontends.indentation.marks import GAP, NEWLINE, Block, Enclosed, Indentation, NotBefore
-from structgen.frontends.indentation.word_start import any_number, begins_freely, nonempty, optional_text, without_start
-from structgen.frontends.trampoline import Call, run
 from structgen.grammar.algebra import either, joined
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
@@ -48,6 +51,7 @@ from structgen.grammar.nodes import (
     literal,
 )
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.trampoline import Call, trampoline
 
 __all__ = ["product"]
 
@@ -132,11 +136,11 @@ class _Product:
 
     def run(self) -> Rules:
         start, context = (MIDDLE, _OUTSIDE) if self.indentation is None else (LINE, 0)
-        body = self.either([run(self.ended(context, start, state)) for state in self.states])
+        body = self.either([trampoline(self.ended(context, start, state)) for state in self.states])
         made: list[tuple[str, Grammar]] = []
         while self.waiting:
             name, (rule, context, state, goal) = self.waiting.popleft()
-            made.append((name, run(self.make(self.rules[rule], context, state, goal))))
+            made.append((name, trampoline(self.make(self.rules[rule], context, state, goal))))
         return Rules(made, body)
 
     def ended(self, context: int, start: int, state: int) -> Call[Grammar]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from structgen_kernels import _native
 
+from structgen.cache import ContentCache
 from structgen.frontends.json_schema.policy import JsonPolicy, Order, Whitespace
 from structgen.frontends.json_schema.report import LazyDescription
 from structgen.frontends.json_schema.translation import (
@@ -28,7 +29,6 @@ from structgen.frontends.json_schema.translation import (
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described
-from structgen.memory_cache import ContentCache
 
 __all__ = ["JsonPolicy", "forget_known", "json_schema"]
 
@@ -88,9 +88,7 @@ def json_schema(  # noqa: PLR0913  what a schema leaves open, by name
     python_type = None
     named = formats
     if not isinstance(schema, _SCHEMAS):
-        from structgen.frontends.python_types.conversion import (
-            schema_of_type,  # pydantic is imported only for Python types
-        )
+        from structgen.frontends.python_types import schema_of_type
 
         python_type = schema
         schema, own_names = schema_of_type(schema)
@@ -180,15 +178,15 @@ def _simple_grammar(
 
 def _disk_cached_grammar(content: str | SchemaDump, setting: Setting, draft: str | None) -> Grammar:
     """The grammar of any content, from the disk if it is there; else it is planned, and kept if that took long."""
-    from structgen.frontends.json_schema import disk_cache as kept  # few ask for it
+    from structgen.frontends.json_schema import translation as kept  # few ask for it
 
-    key = kept.key_of(content, setting, draft)
-    found = kept.fetch(key)
+    key = kept.program_key(content, setting, draft)
+    found = kept.fetch_program(key)
     if found is not None:
         return Described.deferred(found[0], DeferredGrammar(content, setting, draft, found[1], None))
     start = time.perf_counter()
     grammar = planned_grammar(content, setting, draft, None, None)
     description = grammar.description
     if time.perf_counter() - start > kept.WORTH_KEEPING_S and isinstance(description, LazyDescription):
-        kept.keep(key, grammar.item, description.dialect, setting.limits.grammar_nodes)
+        kept.keep_program(key, grammar.item, description.dialect, setting.limits.grammar_nodes)
     return grammar

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from structgen.frontends.json_schema.formats.standard import ASSERTED
+from structgen.frontends.json_schema.formats import ASSERTED
 from structgen.frontends.json_schema.normal.schema_reader import CONSTRAINTS
 from structgen.frontends.json_schema.source.dialect import DRAFTS, dialect_named
 from structgen.frontends.json_schema.source.document import HOLDERS, inner_schemas

@@ -12,7 +12,6 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from structgen.errors import GrammarError
-from structgen.frontends.trampoline import run
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -35,6 +34,7 @@ from structgen.grammar.nodes import (
     sequence,
     sequence_of,
 )
+from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.source.location import Location
@@ -146,7 +146,7 @@ def belongs(text: str, language: Grammar) -> bool:
     True
     """
     data = text.encode("utf-8", "surrogatepass")
-    return bool(run(_ends(language, 1, _Text(data))) >> len(data) & 1)
+    return bool(trampoline(_ends(language, 1, _Text(data))) >> len(data) & 1)
 
 
 def matching_strings(texts: frozenset[str], language: Grammar) -> frozenset[str]:

@@ -1,17 +1,24 @@
-"""From a schema in any form to its grammar, by the planner in Python; and the settings that documents share.
+"""From a schema in any form to its grammar, by the planner in Python; and the grammars kept on disk.
 
-A :class:`Setting` holds what all documents of one policy and one set of limits have in common.
+The settings that documents share are here, and the programs of schemas that took long to plan, which are kept on disk
+for the next process.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import marshal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from structgen_kernels import _native
+
+from structgen.cache import fetch as fetch_entry, keep as keep_entry
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
 from structgen.frontends.json_schema.emit.plan import LeafCache
 from structgen.frontends.json_schema.emit.planner import AlternativesOverlap, Planner
@@ -20,22 +27,33 @@ from structgen.frontends.json_schema.native import SimpleSchemas, supports_polic
 from structgen.frontends.json_schema.normal.normal_form import NormalForm
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.report import LazyDescription, describe, with_copies
-from structgen.frontends.json_schema.source.dialect import dialect_named
+from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
 from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
+from structgen.grammar.flattening import flatten
 from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.formats.user_format import StringFormat
     from structgen.frontends.json_schema.policy import JsonPolicy
-    from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
 
-__all__ = ["DeferredGrammar", "SchemaDump", "Setting", "planned_grammar", "schema_text", "setting_of"]
+__all__ = [
+    "WORTH_KEEPING_S",
+    "DeferredGrammar",
+    "SchemaDump",
+    "Setting",
+    "fetch_program",
+    "keep_program",
+    "planned_grammar",
+    "program_key",
+    "schema_text",
+    "setting_of",
+]
 
 
 class Setting:
@@ -255,3 +273,47 @@ def schema_text(source: str | bytes | bytearray, limits: Limits) -> str:
             span=(start, start + 1),
             remedy="give JSON text in UTF-8",
         ) from None
+
+
+WORTH_KEEPING_S: Final = 0.01
+"""Seconds of planning from which a file saves time: reading one takes less than a tenth of that."""
+_PROGRAM_KIND: Final = "grammar"
+
+
+def program_key(content: str | bytes, setting: Setting, draft: str | None) -> str:
+    """The name of a schema's file: a hash of all that its grammar depends on, the code that makes it included."""
+    inner = hashlib.blake2b(_code_stamp(), digest_size=20)
+    inner.update(repr((type(content).__name__, draft, setting.policy, setting.limits)).encode())
+    inner.update(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    return inner.hexdigest()
+
+
+def fetch_program(key: str) -> tuple[_native.FlatGrammar, Dialect] | None:
+    """The program and the dialect that were kept under a key."""
+    kept = fetch_entry(_PROGRAM_KIND, key)
+    if kept is None:
+        return None
+    head, _, program = kept.partition(b"\n")
+    try:
+        draft, declared, vocabularies = json.loads(head)
+        dialect = Dialect(draft, declared, None if vocabularies is None else frozenset(vocabularies))
+        return _native.FlatGrammar.from_bytes(program), dialect
+    except (TypeError, ValueError):  # not what this code wrote: plan it again
+        return None
+
+
+def keep_program(key: str, term: Grammar, dialect: Dialect, max_nodes: int) -> bool:
+    """Keep the program of a term; false where it could not be kept."""
+    vocabularies = None if dialect.vocabularies is None else sorted(dialect.vocabularies)
+    head = json.dumps((dialect.draft, dialect.declared, vocabularies)).encode()
+    return keep_entry(_PROGRAM_KIND, key, head + b"\n" + flatten(term, {}, None, max_nodes).to_bytes())
+
+
+@cache
+def _code_stamp() -> bytes:
+    """What tells one state of the code from another: sizes and times of change of its files."""
+    package = Path(__file__).parents[2]
+    files = sorted([*(package / "frontends").rglob("*.py"), *(package / "grammar").rglob("*.py")])
+    stats = [(file.name, file.stat()) for file in (*files, Path(_native.__file__))]
+    text = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    return hashlib.blake2b(text.encode(), digest_size=20).digest()

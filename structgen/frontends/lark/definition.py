@@ -13,8 +13,7 @@ from lark import Tree
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.grammar_source import GrammarSource
-from structgen.frontends.lark.attribute import Attributes, read_attributes
-from structgen.frontends.lark.embedded import json_of
+from structgen.frontends.lark.llguidance import Attributes, json_of, read_attributes
 from structgen.frontends.lark.syntax import Node, Token, parse
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes.description import ReportEntry, Status

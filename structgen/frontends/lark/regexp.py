@@ -19,8 +19,8 @@ from lark.load_grammar import eval_escaping
 from structgen.errors import GrammarSyntaxError, UnsupportedFeature
 from structgen.frontends.disjointness import are_disjoint
 from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.indentation.facts import nonempty, word_characters
 from structgen.frontends.indentation.marks import NotBefore
-from structgen.frontends.indentation.word_start import nonempty, word_characters
 from structgen.frontends.lark.lazy import Pattern, split_at_lazy
 from structgen.frontends.lark.syntax import Token
 from structgen.frontends.regex.code_point import complement

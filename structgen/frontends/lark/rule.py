@@ -9,10 +9,17 @@ from typing import Final, cast
 
 from structgen.errors import LimitExceeded
 from structgen.frontends.indentation.marks import GAP, Indentation, NotBefore
-from structgen.frontends.lark.attribute import Attributes, before_stop, shortest, with_suffix
 from structgen.frontends.lark.definition import Definition, Module, NodeBudget, bounds_of, module_of, span_of
-from structgen.frontends.lark.embedded import part_of_text, schema_of, special_of
 from structgen.frontends.lark.library import Library, used_rules
+from structgen.frontends.lark.llguidance import (
+    Attributes,
+    before_stop,
+    part_of_text,
+    schema_of,
+    shortest,
+    special_of,
+    with_suffix,
+)
 from structgen.frontends.lark.parameter import RuleArgument, RuleInstance, condition_of, expression_of
 from structgen.frontends.lark.syntax import Node, Token, fold, tokens_of
 from structgen.frontends.lark.terminal import Terminals, bracket_marks, is_regular, line_marks

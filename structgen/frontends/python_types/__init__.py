@@ -1,1 +1,204 @@
-"""Python types as JSON Schemas, by way of pydantic, and grammars as annotations of types."""
+"""Python types as JSON Schemas, by way of pydantic.
+
+pydantic is imported when a type is given, and nowhere else in the front ends but in the modules that this one needs
+for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from structgen.errors import GrammarError
+from structgen.grammar.pydantic_string import collecting
+
+if TYPE_CHECKING:
+    from structgen.grammar.nodes import Grammar
+
+__all__ = ["schema_of_type", "value_of_type"]
+
+_FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType)
+_REMEDY: Final = (
+    "annotate it with a type that pydantic can describe: a model, a dataclass, str, int, list[...] ...; "
+    "or say how it is written, with Annotated[..., pydantic.WithJsonSchema(...)] and a validator"
+)
+
+
+def schema_of_type(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar]]:
+    """Return the JSON Schema of what pydantic accepts for a Python type, and the formats that it speaks of.
+
+    Args:
+        kind: a pydantic model, dataclass, ``TypedDict``, ``NamedTuple``, ``Enum``, ``Literal``, union, ``list[int]``,
+            ``Annotated`` with constraints ... or a ``TypeAdapter``.
+
+    Raises:
+        GrammarError: it is no type, or one that has no JSON form; the part at fault is named with its place.
+    """
+    if isinstance(kind, _FUNCTIONS):
+        raise GrammarError(
+            f"json schema of {_name(kind)}",
+            "it is neither a schema nor a type with a JSON form",
+            evidence="found a function; its arguments have no single schema",
+            remedy="give a schema as a dict or JSON text, or a type that pydantic can describe",
+        )
+    try:
+        described, formats, has_any = _described(kind)
+    except _failures() as error:
+        raise _no_form(kind, error) from error
+    if has_any:
+        for path, annotation in _locations(kind):
+            if isinstance(annotation, TypeVar) and annotation.__bound__ is None and not annotation.__constraints__:
+                raise _misplaced(kind, path, annotation, "it stands for no type yet", "give it one: Name[int]")
+    return described, formats
+
+
+def _described(kind: Any) -> tuple[dict[str, Any], dict[str, Grammar], bool]:
+    """The schema, its formats, and whether some part of it is open."""
+    from pydantic import TypeAdapter
+
+    from structgen.frontends.python_types.pydantic_schema import Generator
+
+    formats: dict[str, Grammar] = {}
+    generator = Generator(formats)
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter[Any](kind)
+    with collecting(formats):
+        # the adapter makes a generator of a class, and completes a type that was defined before its parts
+        described = adapter.json_schema(schema_generator=lambda **_: generator)  # type: ignore[arg-type]
+    return described, formats, generator.has_any
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What pydantic raises for a type that it cannot describe, and what markers do."""
+    from pydantic.errors import PydanticUserError
+    from pydantic_core import SchemaError
+
+    return PydanticUserError, SchemaError, TypeError, NameError, RecursionError, GrammarError
+
+
+def _no_form(kind: Any, error: Exception) -> GrammarError:
+    """The error for a type that cannot be described, with the innermost part of it for which that is so."""
+    path, annotation = "", getattr(kind, "_type", kind)
+    seen: set[int] = set()
+    while id(annotation) not in seen:
+        seen.add(id(annotation))
+        found = _culprit(annotation, error)
+        if found is not None:
+            path, annotation = path + found[0], found[1]
+            if isinstance(found[2], GrammarError) or not isinstance(error, GrammarError):
+                error = found[2]
+    if isinstance(error, GrammarError):
+        problem = f"{error.subject}: {error.problem}"
+        where = f"at {path.lstrip('.')}: " if path else ""
+        return GrammarError(
+            f"json schema of {_name(kind)}", where + problem, evidence=error.evidence, remedy=error.remedy
+        )
+    text = str(error) or type(error).__name__
+    reason = text.splitlines()[-1] if type(error).__name__ == "SchemaError" else text.splitlines()[0].partition(". ")[0]
+    return _misplaced(kind, path, annotation, reason, _REMEDY)
+
+
+def _culprit(annotation: Any, error: Exception) -> tuple[str, Any, Exception] | None:
+    """The first part of an annotation that cannot be described alone, for a reason of the same kind if there is one.
+
+    Alone a part lacks the configuration of its model, so that other parts may fail as well.
+    """
+    failed = []
+    for step, part in _parts(annotation):
+        try:
+            _described(part)
+        except _failures() as inner:
+            failed.append((step, part, inner))
+    alike = (one for one in failed if _is_of_pattern(one[2]) == _is_of_pattern(error))
+    return next(alike, failed[0] if failed else None)
+
+
+def _is_of_pattern(error: Exception) -> bool:
+    """Whether an error is about what stands in a pattern or grammar."""
+    from pydantic_core import SchemaError
+
+    return isinstance(error, (GrammarError, SchemaError))
+
+
+def _misplaced(kind: Any, path: str, annotation: Any, reason: str, remedy: str) -> GrammarError:
+    place = f"{path.lstrip('.')} is annotated {_name(annotation)}, which" if path else "it"
+    return GrammarError(f"json schema of {_name(kind)}", f"{place} has no JSON form", evidence=reason, remedy=remedy)
+
+
+def _locations(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Every annotation within a type, with its place; one that occurs twice once."""
+    seen: set[int] = set()
+    stack: list[tuple[str, Any]] = [("", getattr(kind, "_type", kind))]
+    held = []
+    while stack:
+        path, annotation = stack.pop()
+        if id(annotation) not in seen:
+            seen.add(id(annotation))
+            held.append(annotation)  # so that its identity stays its own
+            yield path, annotation
+            stack += [(path + step, part) for step, part in _parts(annotation)]
+
+
+def _parts(annotation: Any) -> list[tuple[str, Any]]:
+    """The annotations directly within one, each with the step that leads there: ``.name``, ``[]`` or nothing."""
+    origin = get_origin(annotation)
+    if origin is Literal or origin is Callable:
+        return []
+    if origin is Annotated:
+        return [("", annotation.__origin__)]
+    fields = getattr(annotation, "model_fields", None)
+    if isinstance(annotation, type) and isinstance(fields, dict):
+        return [(f".{name}", _field(field)) for name, field in fields.items()]
+    if origin is not None:
+        step = "[]" if isinstance(origin, type) and issubclass(origin, _CONTAINERS) else ""
+        return [(step, part) for part in get_args(annotation) if part is not Ellipsis]
+    for attribute in ("__supertype__", "__value__"):  # of NewType and of type aliases
+        if hasattr(annotation, attribute):
+            return [("", getattr(annotation, attribute))]
+    is_record = (
+        dataclasses.is_dataclass(annotation) or hasattr(annotation, "__total__") or hasattr(annotation, "_fields")
+    )
+    if not isinstance(annotation, type) or not is_record:
+        return []
+    try:
+        hints = get_type_hints(annotation, include_extras=True)
+    except (NameError, TypeError):  # an annotation that names nothing: the type itself is at fault
+        return []
+    return [(f".{name}", part) for name, part in hints.items() if get_origin(part) is not ClassVar]
+
+
+_CONTAINERS: Final = (list, tuple, set, frozenset, dict, Iterator)
+
+
+def _field(field: Any) -> Any:
+    """The annotation of a model's field with what constrains it."""
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+
+
+def value_of_type(kind: Any, text: str | bytes) -> Any:
+    """Parse JSON text into a value of a Python type.
+
+    Raises:
+        pydantic.ValidationError: the text is not JSON, or a validator of the type's own refuses the value.
+    """
+    from pydantic import TypeAdapter
+
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter[Any](kind)
+    return adapter.validate_json(text)
+
+
+def _name(kind: Any) -> str:
+    name = repr(kind) if get_origin(kind) is not None else getattr(kind, "__qualname__", None) or repr(kind)
+    return name if len(name) <= 60 else name[:57] + "..."

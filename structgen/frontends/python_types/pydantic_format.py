@@ -12,8 +12,8 @@ from datetime import date
 from functools import cache
 from typing import Final
 
-from structgen.frontends.json_schema.formats.standard import date as any_date
-from structgen.frontends.json_schema.formats.uri import IPV4, IPV6
+from structgen.frontends.json_schema.formats import date as any_date
+from structgen.frontends.json_schema.formats.identifier import IPV4, IPV6
 from structgen.frontends.json_schema.term import HEX, characters
 from structgen.frontends.regex import regex
 from structgen.grammar.algebra import undescribed

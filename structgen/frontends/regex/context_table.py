@@ -25,7 +25,6 @@ from typing import Final
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex.code_point import Ranges, contains, intersection
 from structgen.frontends.regex.context import ANY, CHARACTERS, EDGE, LAST_NEWLINE, Cell, ContextAlphabet
-from structgen.frontends.trampoline import Call, run
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EPSILON,
@@ -39,6 +38,7 @@ from structgen.grammar.nodes import (
     Repeat,
     Sequence,
 )
+from structgen.grammar.trampoline import Call, trampoline
 
 __all__ = ["ANYWHERE", "ANY_TEXT", "EMPTY_TABLE", "Composer", "Table", "TermAnalysis", "both", "either", "then"]
 
@@ -158,11 +158,11 @@ class TermAnalysis:
 
     def first_in(self, term: Grammar, mask: int) -> Grammar | None:
         """The non-empty texts of ``term`` that begin with a character of ``mask``; ``None`` if there are none."""
-        return run(self._restriction(term, mask, from_left=True))
+        return trampoline(self._restriction(term, mask, from_left=True))
 
     def last_in(self, term: Grammar, mask: int) -> Grammar | None:
         """The non-empty texts of ``term`` that end with a character of ``mask``; ``None`` if there are none."""
-        return run(self._restriction(term, mask, from_left=False))
+        return trampoline(self._restriction(term, mask, from_left=False))
 
     def _is_newline(self, term: Grammar, known: Callable[[Grammar], bool]) -> bool:
         match term:

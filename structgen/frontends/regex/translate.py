@@ -29,7 +29,6 @@ from structgen.frontends.regex.context_table import (
 from structgen.frontends.regex.dialect import refused
 from structgen.frontends.regex.repetition import TooManyTurns, repeated, tempered_language, tempered_shape
 from structgen.frontends.regex.syntax import Alternatives, Boundary, Concatenation, Lookahead, Loop, Named, Node, Span
-from structgen.frontends.trampoline import Call, run
 from structgen.grammar.nodes import (
     EMPTY,
     EPSILON,
@@ -39,6 +38,7 @@ from structgen.grammar.nodes import (
     Intersection,
     Literal,
 )
+from structgen.grammar.trampoline import Call, trampoline
 
 __all__ = ["full_language", "search_language_of"]
 
@@ -58,7 +58,7 @@ def full_language(node: Node, text: str, alphabet: ContextAlphabet, max_nodes: i
     """
     if isinstance(node, Grammar):
         return node
-    suffix = run(_Translator(text, alphabet, max_nodes).suffix(node, _AT_END))
+    suffix = trampoline(_Translator(text, alphabet, max_nodes).suffix(node, _AT_END))
     return _bounded([term for required, term in suffix.items() if required & EDGE], max_nodes)
 
 
@@ -76,7 +76,7 @@ def search_language_of(node: Node, text: str, alphabet: ContextAlphabet, max_nod
     if isinstance(node, Grammar):
         suffix = translator.prefixed(node, _ANY_REST)
     else:
-        suffix = run(translator.suffix(node, _ANY_REST))
+        suffix = trampoline(translator.suffix(node, _ANY_REST))
     found: list[Grammar] = []
     for required, term in suffix.items():
         if required == ANY:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from structgen.grammar.nodes import base, operators
+from structgen.grammar.nodes import base, regular as operators
 from structgen.grammar.nodes.base import Grammar, postorder
-from structgen.grammar.nodes.operators import choice, literal, repeat, sequence
 from structgen.grammar.nodes.recursive import Budget, Capture, Reference, Rules, Shared, Tempered
 from structgen.grammar.nodes.regular import (
     ANY_CHAR,
@@ -23,7 +22,11 @@ from structgen.grammar.nodes.regular import (
     Permutation,
     Repeat,
     Sequence,
+    choice,
     choice_of,
+    literal,
+    repeat,
+    sequence,
     sequence_of,
 )
 from structgen.grammar.nodes.special import MAX_TOKEN_ID, Distinct, JsonString, Label, LabelKind, SpecialToken, TokenSet

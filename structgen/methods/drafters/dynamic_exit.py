@@ -10,12 +10,12 @@ import numpy as np
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.model_growth import RowsDrafting
 from structgen.decode.speculative.fixed_tree import Chain
 from structgen.decode.step.distribution import allowed_ids, project
 from structgen.decode.step.sampler import Multinomial
 from structgen.errors import ModelError
-from structgen.methods.drafters.layer_rows import LayerRows, layered_session
+from structgen.methods.drafters.layer_skip import LayerRows, layered_session
+from structgen.methods.drafters.model_growth import RowsDrafting
 from structgen.methods.drafters.vocabulary_trim import TrimmedHeads, VocabularyTrim
 
 if TYPE_CHECKING:

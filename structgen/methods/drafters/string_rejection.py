@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.speculative.drafters.draft_session import DraftSession
-from structgen.decode.speculative.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
-from structgen.decode.speculative.drafters.vocabulary_bridge import Bridge, BridgeTask, vocabulary_of
 from structgen.decode.step.distribution import allowed_ids, project
 from structgen.errors import LimitExceeded
+from structgen.methods.drafters.draft_session import Bridge, BridgeTask, DraftSession, vocabulary_of
+from structgen.methods.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
 from structgen.methods.drafters.token_bridge import GrammarTwin, TokenBridge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from structgen.decode.speculative.drafters.model_growth import DraftPosition, ShapedDrafting
     from structgen.engine import Matcher, Vocabulary
+    from structgen.methods.drafters.model_growth import DraftPosition, ShapedDrafting
 
 __all__ = [
     "NextDistributions",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.fill import fill_canvas
 from structgen.decode.diffusion.forward_pass import denoise
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.methods.infilling.frame import FilledHole
 from structgen.methods.infilling.open_canvas import OPEN

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from structgen.decode.parse.captures import captures_of_tokens
-from structgen.decode.parse.value import value_of
+from structgen.decode.parse.captures import captures_of_tokens, value_of
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class InfillResult:
 
     @cached_property
     def value(self) -> Any:
-        """The whole text as a Python value: see ``structgen.decode.parse.value.value_of``."""
+        """The whole text as a Python value: see ``structgen.decode.parse.captures.value_of``."""
         return value_of(self.grammar, self.data)
 
     @cached_property

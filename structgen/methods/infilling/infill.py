@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from structgen.decode.diffusion.language import regular_language
+from structgen.decode.diffusion.canvas import regular_language
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo
 from structgen.decode.diffusion.token_automaton import check_finite_checks
-from structgen.decode.step.budget import check_vocabulary, constraint_of
+from structgen.decode.step.context import check_vocabulary, constraint_of
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
 from structgen.methods.infilling.autoregressive import Interruption, fill_autoregressive, find_markers

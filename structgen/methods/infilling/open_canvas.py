@@ -1,18 +1,16 @@
 """Canvases some of whose slots may stay empty: the test on which infilling rests, and its answer for regular languages.
 
-A hole of at most ``k`` tokens is a run of ``k`` open slots.  An open slot holds one token or nothing, so the run holds
-every filling of at most ``k`` tokens and no other: unlike a gap that stands for any text of any length, it never lets
-through a prefix that does not fit into the tokens that are left.
+The answer for recursive grammars is in ``open_network``; the tables and positions that it reads with are here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.step.mask import mask_words
+from structgen.decode.step.distribution import mask_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +21,76 @@ if TYPE_CHECKING:
     from structgen.decode.diffusion.regular import RegularLanguage
     from structgen.engine.vocabulary import Vocabulary
 
-__all__ = ["OPEN", "OpenLanguage", "RegularOpen"]
+__all__ = ["MAX_STATES", "OPEN", "OpenLanguage", "RegularOpen"]
+
+MAX_STATES: Final = 100_000
+"""States of a network."""
+
+FEW_TOKENS: Final = 64
+"""Tokens up to which it is not worth while to find out which of them do the same."""
+
+MAX_CACHED: Final = 500_000
+"""Answers that are kept."""
+
+Ends: TypeAlias = "frozenset[str]"
+"""Ends of tokens that are left to be read: one character a byte, or one for a special token.  Each has a number."""
+
+SuffixPosition: TypeAlias = int
+"""The number of the suffix of the canvas that comes after a slot, and below ``_SHIFT`` bits that of the ends which are
+left of the slot; ``_NOTHING`` at its boundary."""
+
+Stack: TypeAlias = "tuple[int, ...]"
+"""States, the one that reads first."""
+
+NetworkTables: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]"
+
+EMPTY: Final = 0  # the number of the empty suffix
+NO_ENDS: Final = 0  # the number of no ends
+SHIFT: Final = 24
+ENDS_MASK: Final = (1 << SHIFT) - 1
+
+
+class WithinSlot(NamedTuple):
+    """What a state can make of a set of ends of tokens, within one slot.
+
+    Attributes:
+        left: the number of the ends that are left where its rule returns, having read something.
+        stacks: the states in which all is read: of its own rule last, of rules that it called before it.
+    """
+
+    left: int
+    stacks: tuple[Stack, ...]
+
+
+@final
+class OpenCall:
+    """Calls of one rule at one place; compared by identity.
+
+    Attributes:
+        waiting: the state after each call's return, and the call that it is made in.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[int, OpenCall], None] = {}
+
+
+CallPosition: TypeAlias = "tuple[int, OpenCall]"
+"""A state at a boundary of slots, and the call that it reads in."""
+
+
+def nullable_states(final: list[bool], calls: list[list[tuple[int, int]]]) -> list[bool]:
+    """From which states a rule can end with nothing read, calls of rules that can do so counted."""
+    found = list(final)
+    grown = True
+    while grown:
+        grown = False
+        for state, made in enumerate(calls):
+            if not found[state] and any(found[start] and found[after] for start, after in made):
+                found[state] = grown = True
+    return found
+
 
 OPEN: Final = -2
 """What an open slot holds: a token that is not known yet, or nothing."""

@@ -12,16 +12,17 @@ from structgen_kernels import _native
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.parse.grammar_graph import SPECIAL_BASE
-from structgen.decode.step.mask import mask_words
+from structgen.decode.step.distribution import mask_words
 from structgen.engine.network import Network, network_of
 from structgen.errors import LimitExceeded
-from structgen.methods.infilling.call_network import (
+from structgen.methods.infilling.open_canvas import (
     EMPTY,
     ENDS_MASK,
     FEW_TOKENS,
     MAX_CACHED,
     MAX_STATES,
     NO_ENDS,
+    OPEN,
     SHIFT,
     CallPosition,
     Ends,
@@ -32,7 +33,6 @@ from structgen.methods.infilling.call_network import (
     WithinSlot,
     nullable_states,
 )
-from structgen.methods.infilling.open_canvas import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

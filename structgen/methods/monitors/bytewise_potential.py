@@ -1,18 +1,25 @@
-"""Potentials that read the bytes of an output from left to right, each byte once."""
+"""What monitors are built on: potentials that read each byte once, and an index from byte strings to tokens."""
 
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
+from bisect import bisect_left
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from structgen.decode.potentials.potential import Potential
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Hypothesis
+    from structgen.engine import Vocabulary
 
-__all__ = ["BytewisePotential"]
+__all__ = ["BytewisePotential", "Options", "TokenIndex", "successor", "token_index"]
 
 StateT = TypeVar("StateT")
 
@@ -78,3 +85,160 @@ class BytewisePotential(Potential, Generic[StateT]):
             if data[:end] in self._states:
                 return end
         return None
+
+
+@final
+class Options:
+    """Byte strings in order.
+
+    Args:
+        members: in any order, repeated or not.
+    """
+
+    __slots__ = ("_members", "members")
+
+    def __init__(self, members: Iterable[bytes]) -> None:
+        self._members = frozenset(members)
+        self.members = tuple(sorted(self._members))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __contains__(self, option: object) -> bool:
+        return option in self._members
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Options) and self._members == other._members
+
+    def __hash__(self) -> int:
+        return hash(self._members)  # a frozenset keeps its hash
+
+    def begins(self, beginning: bytes) -> bool:
+        """Whether some option begins so; O(log n)."""
+        index = bisect_left(self.members, beginning)
+        return index < len(self.members) and self.members[index].startswith(beginning)
+
+    def after(self, beginning: bytes) -> Iterator[bytes]:
+        """What is left of each option that begins so."""
+        for index in range(bisect_left(self.members, beginning), len(self.members)):
+            if not self.members[index].startswith(beginning):
+                return
+            yield self.members[index][len(beginning) :]
+
+
+def successor(beginning: bytes) -> bytes | None:
+    """The least byte string that is greater than all that begin so; None where there is none."""
+    stripped = beginning.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+_FEW: Final = 64
+
+
+@final
+class TokenIndex:
+    """Tokens by their bytes.
+
+    Rows are int32 words as those of a matcher; special tokens without bytes are always in them, EOS ids are where
+    that is said.
+
+    Args:
+        vocabulary: whose tokens.
+        fold: whether ASCII letters are taken for small ones.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, fold: bool = False) -> None:
+        tokens = [token.lower() for token in vocabulary.tokens] if fold else list(vocabulary.tokens)
+        order = sorted(range(len(tokens)), key=tokens.__getitem__)
+        self._size = len(tokens)
+        self._eos = list(vocabulary.eos)
+        self._ids = np.array(order, dtype=np.intp)
+        self._keys = [tokens[token] for token in order]
+        self._longest = max(map(len, self._keys), default=0)
+        self._silent = bisect_left(self._keys, b"\0")
+
+    def choices(
+        self,
+        rests: Iterable[bytes],
+        boundary: Callable[[bytes], NDArray[np.bool_]],
+        *,
+        ends: bool,
+        escape: bytes = b"",
+    ) -> NDArray[np.int32]:
+        """The row of the tokens that go on with one of ``rests``, or finish it and go on with a byte of its boundary.
+
+        Args:
+            rests: what may still be written.
+            boundary: the bytes that may follow each of them, ``[256]``.
+            ends: whether the output may end here.
+            escape: a byte that may stand in place of any other; what follows it is not looked at.
+
+        Complexity: O(bytes of the rests that tokens are long enough for, times log V).
+        """
+        bits = np.zeros(self._size, dtype=np.bool_)
+        seen: set[bytes] = set()
+        for rest in rests:
+            for length in range(min(len(rest), self._longest) + 1):
+                beginning = rest[:length]
+                if beginning in seen:
+                    continue
+                seen.add(beginning)
+                low, high = self._range(beginning)
+                if low == high:
+                    break  # no token begins so, nor with more of it
+                if length:
+                    bits[self._ids[low : self._end_of(beginning, low)]] = True
+                if escape and length < len(rest):
+                    bits[self._ids[slice(*self._range(beginning + escape))]] = True
+            if len(rest) < self._longest:
+                bits[self._followed(rest, boundary(rest))] = True
+        return self._row(bits, ends=ends)
+
+    def without(self, beginnings: Iterable[bytes]) -> NDArray[np.int32]:
+        """The row of the tokens that begin with none of these; EOS ids are in it."""
+        bits = np.ones(self._size, dtype=np.bool_)
+        for beginning in beginnings:
+            bits[self._ids[slice(*self._range(beginning))]] = False
+        return self._row(bits, ends=True)
+
+    def _followed(self, rest: bytes, boundary: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """The tokens that begin with ``rest`` and a byte of ``boundary``."""
+        low, high = self._range(rest)
+        if high - low <= _FEW:
+            place = len(rest)
+            found = [at for at in range(low, high) if len(self._keys[at]) > place and boundary[self._keys[at][place]]]
+            return self._ids[found]
+        parts = [self._range(rest + bytes([byte])) for byte in np.flatnonzero(boundary)]
+        return self._ids[np.concatenate([np.arange(*part) for part in parts])] if parts else self._ids[:0]
+
+    def _end_of(self, token: bytes, low: int) -> int:
+        """Where the ids of one token end: it comes first of those that begin so, and several ids may have it."""
+        end = low
+        while end < len(self._keys) and self._keys[end] == token:
+            end += 1
+        return end
+
+    def _range(self, beginning: bytes) -> tuple[int, int]:
+        after = successor(beginning)
+        low = bisect_left(self._keys, beginning)
+        return low, len(self._keys) if after is None else bisect_left(self._keys, after, low)
+
+    def _row(self, bits: NDArray[np.bool_], *, ends: bool) -> NDArray[np.int32]:
+        bits[self._ids[: self._silent]] = True
+        bits[self._eos] = ends
+        words = (self._size + 31) // 32
+        packed = np.zeros(words * 4, dtype=np.uint8)
+        found = np.packbits(bits, bitorder="little")
+        packed[: len(found)] = found
+        return packed.view(np.int32)
+
+
+_INDEXES: Final[weakref.WeakKeyDictionary[Vocabulary, dict[bool, TokenIndex]]] = weakref.WeakKeyDictionary()
+
+
+def token_index(vocabulary: Vocabulary, *, fold: bool = False) -> TokenIndex:
+    """Return the index of a vocabulary's tokens; made once."""
+    indexes = _INDEXES.setdefault(vocabulary, {})
+    if fold not in indexes:
+        indexes[fold] = TokenIndex(vocabulary, fold=fold)
+    return indexes[fold]

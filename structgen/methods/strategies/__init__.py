@@ -20,9 +20,8 @@ from structgen.methods.strategies.guided_search import AStar, QualityBeam, Trans
 from structgen.methods.strategies.label import Decide, LabelLaw, label_law
 from structgen.methods.strategies.repetition import LookBack, Momentum
 from structgen.methods.strategies.superposed import Superposed
-from structgen.methods.strategies.switching import Switching, SwitchingReport
 from structgen.methods.strategies.thinking import FirstFinish, Thinking
-from structgen.methods.strategies.token_chooser import FreeText
+from structgen.methods.strategies.token_chooser import FreeText, Switching, SwitchingReport
 from structgen.methods.strategies.uncertainty import AdaDec, Cautious, Trace, learn_threshold, trace
 
 __all__ = [

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
-from structgen.methods.strategies.branch_ops import Boundary, at_least, outcome
-from structgen.methods.strategies.rollout import Rollout, roll, total
+from structgen.methods.strategies.branch_ops import Boundary, Rollout, at_least, outcome, roll, total
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branch import Branch

@@ -18,12 +18,22 @@ from typing import TYPE_CHECKING, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.sampling.best_first import BestFirst
 from structgen.decode.step.distribution import log_mass
 from structgen.decode.step.sampler import Greedy, Sampler
 from structgen.errors import GenerationError
-from structgen.methods.strategies.branch_ops import Judge, at_least, best, judged, look, outcome, take
-from structgen.methods.strategies.rollout import Rollout, next_token, roll
+from structgen.methods.samplers.best_first import BestFirst
+from structgen.methods.strategies.branch_ops import (
+    Judge,
+    Rollout,
+    at_least,
+    best,
+    judged,
+    look,
+    next_token,
+    outcome,
+    roll,
+    take,
+)
 
 if TYPE_CHECKING:
     from structgen.decode.potentials import Hypothesis

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, final
 import numpy as np
 
 from structgen.decode.potentials import as_potential
-from structgen.decode.sampling.best_first import check_score
 from structgen.decode.sampling.branch import Branch
 from structgen.decode.sampling.branch_set import Branches
-from structgen.decode.sampling.protocol import Problem
-from structgen.decode.step.budget import check_start, constraint_of
+from structgen.decode.sampling.protocol import Problem, check_score
+from structgen.decode.step.context import check_start, constraint_of
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.methods.strategies.branch_ops import at_least, outcome
 from structgen.methods.strategies.decision_rule import MostProbable, Rule
 
 if TYPE_CHECKING:
     from structgen.decode.potentials import Potential
-    from structgen.decode.potentials.lifted import Score
+    from structgen.decode.potentials.potential import Score
     from structgen.decode.sampling.protocol import Samples
     from structgen.engine import Constraint
     from structgen.grammar.limits import Limits

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, ClassVar, Final, final
 
 import numpy as np
 
-from structgen.decode.sampling.ngram_lookahead import END
 from structgen.decode.sampling.protocol import Sample, Samples
 from structgen.decode.step.distribution import BARE_END
 from structgen.errors import GenerationError
+from structgen.methods.samplers.ngram_lookahead import END
 from structgen.methods.strategies.branch_ops import at_least, best
 from structgen.models.protocol import Extension, PackedModel, SuperposableSession
 
 if TYPE_CHECKING:
     from structgen.decode.sampling.branch import Branch
     from structgen.decode.sampling.branch_set import Branches
-    from structgen.decode.sampling.ngram_lookahead import NGram
     from structgen.decode.step.distribution import Distribution
     from structgen.decode.step.result import Stats, Step
+    from structgen.methods.samplers.ngram_lookahead import NGram
     from structgen.models.protocol import Logits, Mixture, Session
 
 __all__ = ["Superposed"]

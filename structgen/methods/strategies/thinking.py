@@ -14,8 +14,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, final
 
 from structgen.decode.step.sampler import Multinomial, Sampler
-from structgen.methods.strategies.branch_ops import Boundary, at_least, judged, look, outcome, take
-from structgen.methods.strategies.rollout import Rollout, next_token, roll, total
+from structgen.methods.strategies.branch_ops import (
+    Boundary,
+    Rollout,
+    at_least,
+    judged,
+    look,
+    next_token,
+    outcome,
+    roll,
+    take,
+    total,
+)
 
 if TYPE_CHECKING:
     import numpy as np

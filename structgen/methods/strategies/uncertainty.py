@@ -20,10 +20,21 @@ from numpy.typing import NDArray
 from structgen.decode.sampling.branch import Branch
 from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.protocol import Problem
-from structgen.decode.step.budget import check_start, constraint_of
+from structgen.decode.step.context import check_start, constraint_of
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler
-from structgen.methods.strategies.branch_ops import Boundary, at_least, best, look, outcome, take
-from structgen.methods.strategies.rollout import Rollout, chosen, next_token, roll, total
+from structgen.methods.strategies.branch_ops import (
+    Boundary,
+    Rollout,
+    at_least,
+    best,
+    chosen,
+    look,
+    next_token,
+    outcome,
+    roll,
+    take,
+    total,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

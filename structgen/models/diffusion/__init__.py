@@ -15,7 +15,7 @@ from structgen.models.protocol.diffusion import (
     ResidentDenoiser,
     SlotLogits,
 )
-from structgen.models.toy.hash_diffusion import HashDiffusion
+from structgen.models.toy.hash import HashDiffusion
 from structgen.models.toy.markov_diffusion import HiddenMarkovDiffusion
 from structgen.models.toy.ngram_diffusion import NGramDiffusion
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from structgen.errors import ModelError
-from structgen.models.hub import find_local
-from structgen.models.placement import require
+from structgen.models.location import find_local, require
 from structgen.models.protocol import silent
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _embedded(device: str, resident: bool | None) -> DiffusionModel:
 
 def _named(source: str | Path, *, progress: Progress, **options: Any) -> DiffusionModel:
     """Find out what ``source`` names before anything heavy is imported."""
-    from structgen.models import hub
+    from structgen.models import location as hub
 
     local = find_local(source)
     if local is not None and local.is_file():

@@ -25,7 +25,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from structgen.errors import ModelError, StructgenError
 from structgen.models.diffusion.transformers_model import TransformersDiffusion
-from structgen.models.placement import place
+from structgen.models.location import place
 from structgen.models.transformers.loader import first_line, quiet
 
 if TYPE_CHECKING:

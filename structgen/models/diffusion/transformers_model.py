@@ -18,11 +18,10 @@ import torch
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError, VocabularyError
-from structgen.models.canvas import CanvasLimits
-from structgen.models.chat import chat_prompt
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence, LiveLogits, picked, slot_logits
+from structgen.models.model_input import CanvasLimits, chat_prompt
 from structgen.models.torch_logits import is_resident_on
-from structgen.models.transformers.trees import written
+from structgen.models.transformers.model import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

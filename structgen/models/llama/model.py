@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from structgen.engine.vocabulary import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.models.chat import messages_of_prompt, render_chat
 from structgen.models.llama.attention import Part
 from structgen.models.llama.cache import KeyValues
 from structgen.models.llama.layers import LlamaLayers
 from structgen.models.llama.network import LlamaNetwork
+from structgen.models.model_input import messages_of_prompt, render_chat
 from structgen.models.protocol import Extension
 from structgen.models.session import check_extension, check_kept, check_mixtures, check_truncation
 from structgen.models.torch_logits import Residence, TorchLogits, is_resident_on

@@ -5,15 +5,6 @@ The decode layer knows only these protocols and numpy; no tensor of any framewor
 
 from __future__ import annotations
 
-from structgen.models.protocol.device_logits import (
-    LogitsQuery,
-    ResidentLogits,
-    ResidentSession,
-    SampleAnswer,
-    SampleQuery,
-    SamplingParams,
-    ScoreQuery,
-)
 from structgen.models.protocol.language import (
     LanguageModel,
     LayeredSession,
@@ -28,7 +19,18 @@ from structgen.models.protocol.language import (
     TrimmedHead,
     silent,
 )
-from structgen.models.protocol.tree import Extension, PackedModel, TreeSession
+from structgen.models.protocol.tree import (
+    Extension,
+    LogitsQuery,
+    PackedModel,
+    ResidentLogits,
+    ResidentSession,
+    SampleAnswer,
+    SampleQuery,
+    SamplingParams,
+    ScoreQuery,
+    TreeSession,
+)
 
 __all__ = [
     "Extension",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from structgen.errors import GenerationError
-from structgen.models.canvas import CanvasLimits, find_mask
-from structgen.models.chat import plain_prompt
+from structgen.models.model_input import CanvasLimits, find_mask, plain_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

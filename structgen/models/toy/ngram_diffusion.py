@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
-from structgen.models.canvas import find_mask
+from structgen.models.model_input import find_mask
 from structgen.models.toy.markov_diffusion import ChainDiffusion
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from structgen.engine.tokenizers.gguf import read_gguf_header
 from structgen.errors import ModelError, StructgenError
-from structgen.models.placement import place, require
+from structgen.models.location import place, require
 from structgen.models.transformers.model import TransformersModel
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["first_line", "load_transformers", "quiet"]
 
 # Byte-level tokenizers that cut every digit off before GPT-2's expressions split the rest (llama.cpp, BPE
-# pre-tokenizers).  transformers 5.23 builds them without that; ``structgen.models.llama.gguf_conversion`` shows the
+# pre-tokenizers).  transformers 5.23 builds them without that; ``structgen.models.llama.embedded`` shows the
 # effect.
 _DIGITS_FIRST = frozenset({b"smollm", b"starcoder", b"refact", b"command-r", b"codeshell", b"exaone", b"minerva-7b"})
 

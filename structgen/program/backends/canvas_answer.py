@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from structgen.decode import AnyCanvasSampler, Result
-    from structgen.decode.diffusion.unmasking import Unmasking
+    from structgen.decode.diffusion.commit_policy import Unmasking
     from structgen.grammar.limits import Limits
     from structgen.models.protocol import Prompt
     from structgen.models.protocol.diffusion import Denoiser, DiffusionModel

@@ -182,8 +182,8 @@ def canvas_marginals(
     Complexity: a forward pass for each field, and a language for each of its values.
     """
     # Imported here, so that programs on other models do not pay for canvases.
+    from structgen.decode.diffusion.canvas import canvas_language
     from structgen.decode.diffusion.forward_pass import denoise
-    from structgen.decode.diffusion.language import canvas_language
     from structgen.decode.diffusion.mean_field import FREE, MeanField
 
     canvas = np.array(result.tokens if result.canvas is None else result.canvas.tokens, dtype=np.int32)

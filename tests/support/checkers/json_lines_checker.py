@@ -7,8 +7,7 @@ import random
 from collections.abc import Iterator
 
 from checked_language import Language, everything, problem_of
-from json_checker import parse as parse_json
-from json_checker import value
+from json_checker import parse as parse_json, value
 
 
 def parse(text: str) -> None:

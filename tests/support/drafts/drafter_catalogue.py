@@ -11,26 +11,21 @@ from word_vocabulary import draft_vocabulary
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.drafter import Drafter
 from structgen.decode.speculative.drafters.auto import Auto, Combined
-from structgen.decode.speculative.drafters.copying.prompt_lookup import CopySpec, PromptLookup
-from structgen.decode.speculative.drafters.copying.retrieval import Retrieval
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens
-from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
-from structgen.decode.speculative.drafters.short_context import ShortContext
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics
+from structgen.decode.speculative.drafters.prompt_lookup import CopySpec, PromptLookup
+from structgen.decode.speculative.drafters.retrieval import Retrieval
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
+from structgen.methods.drafters.draft_model import DraftModel, ShortContext
 from structgen.methods.drafters.dynamic_exit import DynamicExit
-from structgen.methods.drafters.extended import Extended
 from structgen.methods.drafters.jacobi import Jacobi
 from structgen.methods.drafters.layer_skip import Clasp, LayerSkip
-from structgen.methods.drafters.lookahead import Lookahead
-from structgen.methods.drafters.stand import Stand
-from structgen.methods.drafters.string_match import ExactStringMatch
+from structgen.methods.drafters.lookahead import Extended, Lookahead
+from structgen.methods.drafters.ngram_tables import Stand, TrigramDrafts
 from structgen.methods.drafters.string_rejection import StringRejection
-from structgen.methods.drafters.token_bridge import TokenIntersection
-from structgen.methods.drafters.trigrams import TrigramDrafts
+from structgen.methods.drafters.token_bridge import ExactStringMatch, TokenIntersection
 from structgen.methods.drafters.vocabulary_trim import VocabularyTrim
-from structgen.methods.tree_policies.independent_sampling import IndependentDraws
+from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
 from structgen.models.protocol import LanguageModel
 from structgen.models.toy.hash import HashModel
 from structgen.shapes import EXP3, Bandit, Chain, DySpec, Fixed, Goodput, OptTree, Pearl, Sequoia

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 import structgen as sg
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.canvas_run import CanvasRun
 from structgen.decode.diffusion.commit_policy import CommitPolicy, Committer, Static
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, CanvasSampler, Dingo
 from structgen.engine import Vocabulary, compile

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from toy_outputs import STOP, Output, Toy
 
-from structgen.decode.sampling import prefix_trie as trie_walk
-from structgen.decode.sampling.prefix_trie import PrefixTrie, TrieNode, TrieWalks
+from structgen.methods.samplers import prefix_trie as trie_walk
+from structgen.methods.samplers.prefix_trie import PrefixTrie, TrieNode, TrieWalks
 
 Outcome = list[Output | None]
 

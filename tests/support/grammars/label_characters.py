@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from structgen.frontends.json_schema.formats import idna
+from structgen.frontends.json_schema.formats import identifier as idna
 
 PATH: Final = Path(__file__).parents[3] / "kernels" / "native" / "label_characters.h"
 BIDI: Final = ("L", "R", "AL", "AN", "EN", "ES", "CS", "ET", "ON", "BN", "NSM")

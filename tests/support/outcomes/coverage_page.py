@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from structgen.frontends.json_schema.formats.standard import ASSERTED
+from structgen.frontends.json_schema.formats import ASSERTED
 from structgen.frontends.json_schema.report import KEYWORDS
 
 __all__ = ["PAGE", "page_with"]

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from structgen.cli import run as run_module
-from structgen.cli import run_canvas as canvas_module
-from structgen.cli import run_option as drafting_module
-from structgen.cli import run_program as program_file
+from structgen import drafters
+from structgen.cli import (
+    run as run_module,
+    run_canvas as canvas_module,
+    run_option as drafting_module,
+    run_program as program_file,
+)
 from structgen.cli.main import main
 from structgen.cli.run_option import DRAFTER_NAMES, DRAFTERS, drafter_of
 from structgen.cli.terminal import ProgressLine
 from structgen.decode import Speculation
-from structgen.decode.speculative import drafters
 from structgen.engine import Vocabulary
 from structgen.models.protocol import LanguageModel
 from structgen.models.toy.hash import HashModel

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from structgen.cli.departure import expectation_of, quoted_bytes
 from structgen.cli.grammar_source import byte_vocabulary

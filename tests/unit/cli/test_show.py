@@ -20,7 +20,7 @@ from structgen.engine import compile
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar, SpecialToken, choice
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing import ReferenceMatcher
 
 GRAMMARS = {

@@ -7,7 +7,7 @@ import pytest
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 VOCABULARY = Vocabulary(
     [b"", *(bytes([value]) for value in range(256)), b"aa", b"aaaa", b"ab", b"n+", b"+n", b"n+n", b"bb"], eos=[0]

@@ -14,9 +14,9 @@ from budget_reference import Symbol, members
 from structgen.decode.diffusion.token_automaton import check_finite_checks
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, VocabularyError
+from structgen.frontends.free_text import any_text
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
-from structgen.frontends.stop_string import any_text
 from structgen.grammar.lengths import longest
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (

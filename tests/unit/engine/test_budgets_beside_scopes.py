@@ -13,8 +13,8 @@ from budget_reference import Readings
 
 from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
+from structgen.frontends.free_text import any_text
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.stop_string import any_text
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     EPSILON,

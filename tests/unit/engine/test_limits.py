@@ -8,8 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from structgen.engine import Matcher, Vocabulary, compile
-from structgen.engine import lowering as shared_engine
+from structgen.engine import Matcher, Vocabulary, compile, lowering as shared_engine
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex, search_language
 from structgen.grammar.limits import Limits

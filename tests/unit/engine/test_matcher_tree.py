@@ -9,8 +9,7 @@ import time
 import numpy as np
 import pytest
 from grammar_strategies import json_terms, regular_terms, rule_terms, vocabularies
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from machine_load import slowness
 from random_token_trees import masks_along, random_tree
 

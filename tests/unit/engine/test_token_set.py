@@ -27,7 +27,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 TOKENS = [b"a", b"b", b"ab", b"ba", b"", b"", b"", b"aab"]
 EOS, SPECIAL, UNUSED = 4, 5, 6

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from structgen.engine.typical_length import typical_length
+from structgen.engine.report import typical_length
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
 from structgen.grammar import nodes as ir
 from structgen.grammar.nodes import Grammar, Permutation, Reference, Rules, choice, literal, sequence
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 
 def _derive(term: Grammar, rules: dict[str, Grammar], chance: random.Random) -> int:

@@ -7,11 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from structgen.engine import Vocabulary, compile
-from structgen.frontends.quotation import occurrences, substring_of, substrings
+from structgen.frontends.free_text import occurrences, substring_of, substrings
 from structgen.grammar.nodes import EMPTY, Grammar, JsonString
 from structgen.testing.small_scope import language
 

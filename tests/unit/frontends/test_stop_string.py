@@ -8,8 +8,8 @@ import re
 import pytest
 
 from structgen.errors import GrammarError
+from structgen.frontends.free_text import any_text
 from structgen.frontends.regex import regex
-from structgen.frontends.stop_string import any_text
 from structgen.grammar.nodes import Reference, Rules, SpecialToken, literal
 from structgen.testing.small_scope import language
 

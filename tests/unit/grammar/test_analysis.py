@@ -38,7 +38,7 @@ from structgen.grammar.nodes import (
     postorder,
     sequence,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 # Scopes

@@ -25,7 +25,7 @@ from structgen.grammar.nodes import (
     SpecialToken,
     literal,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.reference import ReferenceMatcher
 from structgen.testing.small_scope import language
 

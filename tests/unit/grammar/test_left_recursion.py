@@ -31,7 +31,7 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.grammar.nodes.description import Described, Description
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 NAMES = ("a", "b", "c")

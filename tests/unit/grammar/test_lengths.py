@@ -21,7 +21,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import BOOLEAN, ITSELF, REGULAR, language, recursive, small_terms
 
 UNIVERSE = 6

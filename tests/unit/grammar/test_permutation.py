@@ -24,7 +24,7 @@ from structgen.grammar.nodes import (
     repeat,
     sequence,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 A, B, C, D = (literal(text) for text in ("a", "b", "c", ","))

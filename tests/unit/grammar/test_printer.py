@@ -7,11 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from machine_load import at_most
 
-from structgen.grammar import algebra, left_recursion, scopes
+from structgen.grammar import algebra, left_recursion, printer, reader, scopes
 from structgen.grammar.nodes import (
     ANY_CHAR,
     EMPTY,
@@ -36,9 +35,8 @@ from structgen.grammar.nodes import (
     literal,
 )
 from structgen.grammar.nodes.description import Described, Description
-from structgen.grammar.notation import printer, reader
-from structgen.grammar.notation.printer import to_text
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.printer import to_text
+from structgen.grammar.reader import parse
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 A, B = Literal(b"a"), Literal(b"b")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from structgen.errors import GrammarSyntaxError
 from structgen.grammar.nodes import (
@@ -16,7 +15,7 @@ from structgen.grammar.nodes import (
     Rules,
     Sequence,
 )
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 A, B = Literal(b"a"), Literal(b"b")
 

@@ -110,8 +110,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any, t
 @pytest.fixture(params=["all shared", "all padded", "all apart", "in float32", "as it is"])
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The same sums in other ways: which one is quickest must not matter."""
-    from structgen.models.llama import attention as llama_attention
-    from structgen.models.llama import cache as llama_cache
+    from structgen.models.llama import attention as llama_attention, cache as llama_cache
 
     way: str = request.param
     if way != "as it is":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.chat import messages_of_prompt, render_chat
+from structgen.models.model_input import messages_of_prompt, render_chat
 
 
 def test_a_text_is_one_message_of_the_user() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models import hub
+from structgen.models import location as hub
 from structgen.models.protocol import silent
 from structgen.models.store import SourceUnavailable
 

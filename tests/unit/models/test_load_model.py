@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models import hub, load_model
-from structgen.models.placement import place
+from structgen.models import load_model, location as hub
+from structgen.models.location import place
 
 
 def test_importing_the_package_imports_no_model_library() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.hub import find_local
+from structgen.models.location import find_local
 
 
 @pytest.fixture

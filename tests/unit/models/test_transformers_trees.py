@@ -12,7 +12,7 @@ from structgen.errors import GenerationError
 from structgen.models import from_transformers
 from structgen.models.protocol import TreeSession
 from structgen.models.protocol.tree import TokenTree
-from structgen.models.transformers import trees as transformers_trees
+from structgen.models.transformers import model as transformers_trees
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

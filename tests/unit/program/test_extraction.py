@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 import structgen

@@ -13,7 +13,7 @@ from scripted_drafters import Guesser
 
 from structgen.decode import AnyDrafter, Context, Multinomial
 from structgen.decode.speculative.drafter import Drafting, DraftTask
-from structgen.decode.speculative.drafters import DraftModel
+from structgen.drafters import DraftModel
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.frontends.regex import regex

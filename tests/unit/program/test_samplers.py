@@ -11,12 +11,13 @@ from pydantic import AfterValidator, BaseModel, Field
 
 import structgen
 from structgen.decode import Greedy, Multinomial
-from structgen.decode.sampling import AWRS, SMC, Beam, BestOf, ExactBest
+from structgen.decode.sampling import AWRS, SMC, Beam, BestOf
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ProgramError, ValidationFailed
 from structgen.frontends.regex import regex
 from structgen.models.toy.hash import HashModel
 from structgen.program import ask, program, quoted
+from structgen.samplers import ExactBest
 
 
 class Span(BaseModel):

@@ -14,8 +14,15 @@ import numpy as np
 import pytest
 
 from structgen.grammar.nodes import Grammar, Reference, Rules, SpecialToken, choice, literal, repeat, sequence
-from structgen.testing import LAWS, Effort, LawViolation, ReferenceMatcher, byte_vocabulary, check_laws
-from structgen.testing import matcher_laws as all_laws
+from structgen.testing import (
+    LAWS,
+    Effort,
+    LawViolation,
+    ReferenceMatcher,
+    byte_vocabulary,
+    check_laws,
+    matcher_laws as all_laws,
+)
 from structgen.testing.matcher_laws import MatcherLaw, batch_equals_map
 from structgen.testing.state_walk import AnyMatcher, Bitmask
 

@@ -9,8 +9,7 @@ from itertools import product
 
 import pytest
 from grammar_strategies import json_terms, regular_terms, rule_terms, text_terms
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from structgen.decode.diffusion.class_posterior import ClassPosterior, sampled_index
-from structgen.decode.diffusion.context_free.chart import NativeChart, reduced, shortest_output
-from structgen.decode.diffusion.context_free.chart_walk import NO_LABEL, walk_chart
+from structgen.decode.diffusion.context_free.chart import NO_LABEL, NativeChart, reduced, shortest_output, walk_chart
 from structgen.decode.diffusion.context_free.plan import ALWAYS, plan_of
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MAX_EFFECTS, lift
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import check_finite_checks
-from structgen.decode.step.mask import mask_words
+from structgen.decode.step.distribution import mask_words
 from structgen.engine.network import MAX_STATES, network_of
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models.protocol.diffusion import TokenClasses

@@ -1,4 +1,4 @@
-"""The drafters of the core: what ``auto`` combines, and draft models.
+"""The drafters of the core: what ``auto`` combines.
 
 Names are imported when they are first used. ``structgen.drafters`` lists the catalogue too.
 """

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final, final
 from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
-from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.copying.retrieval import Retrieval
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens
-from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics
+from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
+from structgen.decode.speculative.drafters.retrieval import Retrieval
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.engine import Vocabulary
 

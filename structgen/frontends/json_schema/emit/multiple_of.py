@@ -11,10 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from structgen.cache import ContentCache
 from structgen.frontends.json_schema.emit.decimal_interval import DecimalPlaces, digit_run
 from structgen.frontends.json_schema.term import DIGIT, NONZERO_DIGIT, alternatives, chain, digits
 from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersection, Literal
-from structgen.memory_cache import ContentCache
 
 __all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from structgen.cache import ContentCache
 from structgen.frontends.json_schema.emit.decimal_interval import (
     Bound,
     DecimalPlaces,
@@ -30,7 +31,6 @@ from structgen.frontends.json_schema.source.json_value import FRACTION, NUMBER
 from structgen.frontends.json_schema.source.location import refused
 from structgen.frontends.json_schema.term import alternatives, chain
 from structgen.grammar.nodes import EMPTY, Choice, Complement, Grammar, Intersection, Literal
-from structgen.memory_cache import ContentCache
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.syntax import Syntax

@@ -23,13 +23,18 @@ from structgen.frontends.json_schema.emit.plan import Plan, PlanBuilder, array_i
 from structgen.frontends.json_schema.emit.syntax import BOOLEAN_TERM, NULL_TERM, values_term
 from structgen.frontends.json_schema.emit.unique_items import UniqueItems
 from structgen.frontends.json_schema.normal import exclusion
-from structgen.frontends.json_schema.normal.closed_objects import closed_assertions, forbids, is_nameless
 from structgen.frontends.json_schema.normal.container_assertion import ArrayLayout
 from structgen.frontends.json_schema.normal.disjunct import Disjunct, meet
 from structgen.frontends.json_schema.normal.normal_form import BranchPairs, NormalForm
 from structgen.frontends.json_schema.normal.object_layout import NameLanguage, ObjectLayout
 from structgen.frontends.json_schema.normal.scalar_assertion import NumberAssertion, string_term
-from structgen.frontends.json_schema.normal.validity import Validity, is_unbounded
+from structgen.frontends.json_schema.normal.validity import (
+    Validity,
+    closed_assertions,
+    forbids,
+    is_nameless,
+    is_unbounded,
+)
 from structgen.frontends.json_schema.source.json_value import (
     ANY,
     ARRAY,
@@ -43,8 +48,8 @@ from structgen.frontends.json_schema.source.json_value import (
 )
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.term import alternatives, distinct
-from structgen.frontends.trampoline import run
 from structgen.grammar.nodes import EMPTY, Distinct, Grammar, Rules
+from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.emit.plan import EmptinessProof, LeafCache, LeafKey
@@ -593,7 +598,7 @@ class Planner:
         self._forms.spend(_SHAPE_COST, one.place)
         noted = len(self._reasons)
         self._fill(plan, [meet(one.first, one.second)])
-        is_empty = run(self._prove(plan))
+        is_empty = trampoline(self._prove(plan))
         del self._reasons[noted:]
         return not is_empty
 

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Final
 
-from structgen.frontends.json_schema.formats.idna import (
+from structgen.frontends.json_schema.formats.identifier import (
     GREEK,
     HEBREW,
+    IPV4,
+    IPV6,
     JAPANESE,
     JOINS_LEFT,
     JOINS_RIGHT,
     valid_characters,
 )
-from structgen.frontends.json_schema.formats.uri import IPV4, IPV6
 from structgen.frontends.json_schema.term import ALPHA, ALPHANUMERIC, characters, escapable, escaped, optional
 from structgen.grammar.nodes import (
     ANY_CHAR,

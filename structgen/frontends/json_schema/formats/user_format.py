@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from structgen.errors import GrammarError
 from structgen.grammar.algebra import with_children
 from structgen.grammar.analysis import is_regular
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import (
     ANY_CHAR,
     ByteClass,
@@ -34,7 +35,6 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.recognition import recognizes
 from structgen.grammar.scopes import resolve
 
 __all__ = ["StringFormat", "UserFormat", "plain_text", "spelled_content", "user_formats"]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
-from structgen.frontends.json_schema.formats.standard import ASSERTED, PLAIN_HOSTNAME, STANDARD
+from structgen.frontends.json_schema.formats import ASSERTED, PLAIN_HOSTNAME, STANDARD
 from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ObjectAssertion
 from structgen.frontends.json_schema.normal.scalar_assertion import (
     MAX_BOUND_DIGITS,

@@ -44,7 +44,7 @@ from structgen.frontends.json_schema.source.json_value import OBJECT, type_of, v
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.source.reference import enter
 from structgen.frontends.json_schema.term import united
-from structgen.frontends.trampoline import run
+from structgen.grammar.trampoline import trampoline
 
 if TYPE_CHECKING:
     from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
@@ -243,7 +243,7 @@ class NormalForm:
         if known is not None:
             return known
         self.require_content(place)
-        return run(self._expanded(place))
+        return trampoline(self._expanded(place))
 
     def _expanded(self, place: Location, *, apart: bool = False) -> _Disjuncts:
         """The shapes of a schema; with ``apart`` no value belongs to two that evaluate different members or items."""

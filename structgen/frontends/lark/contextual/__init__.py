@@ -15,8 +15,7 @@ from typing import Final
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.lark.contextual.admission import check_admissible
 from structgen.frontends.lark.contextual.context import Contexts
-from structgen.frontends.lark.contextual.guard import Guards
-from structgen.frontends.lark.contextual.lexeme import Lexemes
+from structgen.frontends.lark.contextual.lexeme import Guards, Lexemes
 from structgen.frontends.lark.contextual.lexer_automaton import LexerAutomaton
 from structgen.frontends.lark.contextual.pattern import LetterAlphabet, PatternRefusal, classes_of, term_of
 from structgen.frontends.lark.contextual.table import Tables, make_outlines, make_tables

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from structgen.frontends.lark.contextual.graph import paths
-from structgen.frontends.lark.contextual.guard import FREE
-from structgen.frontends.lark.contextual.lexeme import Behaviour, Lexemes
+from structgen.frontends.lark.contextual.lexeme import FREE, Behaviour, Lexemes
 from structgen.frontends.lark.contextual.lexer_automaton import DEAD
 from structgen.frontends.lark.contextual.table import Tables
 from structgen.grammar.nodes import Grammar

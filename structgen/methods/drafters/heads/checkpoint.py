@@ -15,7 +15,7 @@ from structgen.methods.drafters.heads.last_state import HydraHeads, MedusaHeads
 if TYPE_CHECKING:
     import torch
 
-    from structgen.methods.drafters.heads.loading import DraftHeads
+    from structgen.methods.drafters.heads.trained_heads import DraftHeads
     from structgen.models.llama.model import LlamaModel
 
 __all__ = ["heads_in"]

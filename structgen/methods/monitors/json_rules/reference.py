@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from structgen.methods.monitors.bytewise_potential import Options, successor, token_index
 from structgen.methods.monitors.json_rules.reader import (
     JsonPotential,
     JsonState,
@@ -30,7 +31,6 @@ from structgen.methods.monitors.json_rules.value import (
     string_of,
     units,
 )
-from structgen.methods.monitors.token_index import Options, successor, token_index
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Hypothesis

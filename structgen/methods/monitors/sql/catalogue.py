@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.errors import GenerationError
-from structgen.methods.monitors.bytewise_potential import BytewisePotential
+from structgen.methods.monitors.bytewise_potential import BytewisePotential, Options, token_index
 from structgen.methods.monitors.sql.schema import AllowedNames, Schema
 from structgen.methods.monitors.sql.statement import StatementScope
-from structgen.methods.monitors.token_index import Options, token_index
 
 if TYPE_CHECKING:
     from structgen.decode.potentials import Hypothesis

@@ -29,11 +29,11 @@ from structgen.decode.diffusion import (
     Snapshot,
     Static,
     Threshold,
+    canvas as canvas_length,
     canvas_language,
     fill_canvas,
     shown_canvas,
 )
-from structgen.decode.diffusion import canvas as canvas_length
 from structgen.engine import Vocabulary, compile
 from structgen.errors import BudgetError, GenerationError, GrammarError, ModelError, VocabularyError
 from structgen.grammar.nodes import SpecialToken, sequence

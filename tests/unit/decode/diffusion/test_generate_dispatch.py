@@ -9,8 +9,7 @@ import pytest
 
 import structgen as sg
 from structgen.decode.diffusion.canvas_run import Snapshot
-from structgen.decode.diffusion.canvas_smc import fill_smc
-from structgen.decode.diffusion.entry import slots_within
+from structgen.decode.diffusion.entry import fill_smc, slots_within
 from structgen.decode.diffusion.fill import fill_canvas
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine import Vocabulary

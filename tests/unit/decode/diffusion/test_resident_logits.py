@@ -11,11 +11,11 @@ from stepwise_unmasking import LETTERS
 from toy_canvases import VOCABULARY
 
 import structgen as sg
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.class_posterior import ClassScores
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.fill import fill_canvas
 from structgen.decode.diffusion.forward_pass import DelayedReuse, DualReuse, PrefixReuse
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE, HostLogits, MeanField
 from structgen.decode.diffusion.posterior import Dingo, Posterior
 from structgen.decode.diffusion.regular import RegularLanguage

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from structgen.decode.diffusion.forward_pass import DelayedReuse, DualReuse, PrefixReuse, Reuse
 from structgen.decode.diffusion.mean_field import FREE

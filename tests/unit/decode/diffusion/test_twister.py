@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from toy_canvases import MASK, VOCABULARY, ToyCanvases
 
 import structgen as sg
-from structgen.decode.diffusion.canvas_smc import fill_smc
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.context_free.language import ContextFreeLanguage
-from structgen.decode.diffusion.language import canvas_language
+from structgen.decode.diffusion.entry import fill_smc
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, Completion
 from structgen.decode.diffusion.trajectory import FixedOrder, LeftToRight, RandomOrder, RevealOrder, Twister, TwisterRun

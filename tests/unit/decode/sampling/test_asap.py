@@ -13,9 +13,9 @@ from exact_target import total_variation
 from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, toys, wants_c
 from trie_walk_outcomes import next_law, nodes, success, walks_of
 
-from structgen.decode.sampling.prefix_trie import PrefixTrie
-from structgen.decode.sampling.trie_sampler import ASAp
 from structgen.errors import GenerationError
+from structgen.methods.samplers.prefix_trie import PrefixTrie
+from structgen.methods.samplers.trie_sampler import ASAp
 
 TOYS = toys()
 # All of these have outputs, and locally constrained decoding is far from the target.

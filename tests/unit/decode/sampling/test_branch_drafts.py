@@ -16,9 +16,9 @@ from scripted_drafters import Guesser, Knowing, Noisy
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.potentials import potential
-from structgen.decode.sampling import AWRS, SMC, BestOf, Lookahead, Samples, sample
+from structgen.decode.sampling import AWRS, SMC, BestOf, Samples, sample
 from structgen.decode.sampling.beam import Beam
-from structgen.decode.sampling.joint_source import DICTATED, DictatedText
+from structgen.decode.sampling.joint_draft import DICTATED, DictatedText
 from structgen.decode.sampling.proposal import RESAMPLING
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting, DraftState, DraftTask
@@ -32,6 +32,7 @@ from structgen.grammar.algebra import select
 from structgen.grammar.nodes import Grammar
 from structgen.models import HashModel
 from structgen.models.toy.hash import HashSession
+from structgen.samplers import Lookahead
 
 TOKENS = [b"", b"a", b"b", b"ab", b"c", b"ca"]
 TOY = Vocabulary(TOKENS, eos=[0])

@@ -13,11 +13,11 @@ from toy_outputs import STOP, Output, Toy
 from structgen.decode import Context
 from structgen.decode.sampling import Branch, SequenceSampler
 from structgen.decode.sampling.beam import Beam
-from structgen.decode.sampling.best_first import ExactBest
 from structgen.decode.sampling.best_of import BestOf
 from structgen.decode.sampling.branch_set import run_sampler
 from structgen.decode.sampling.shared_pass import ContextPool
-from structgen.decode.sampling.trie_sampler import ASAp, RejectionTrie
+from structgen.methods.samplers.best_first import ExactBest
+from structgen.methods.samplers.trie_sampler import ASAp, RejectionTrie
 
 
 def test_each_context_holds_its_path() -> None:

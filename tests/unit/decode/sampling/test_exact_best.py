@@ -13,10 +13,10 @@ import pytest
 from toy_outputs import Toy, few_b, toys
 
 from structgen.decode.sampling import Branch
-from structgen.decode.sampling import best_first as best_first_module
-from structgen.decode.sampling.best_first import BestFirst, ExactBest
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, LimitExceeded
+from structgen.methods.samplers import best_first
+from structgen.methods.samplers.best_first import BestFirst, ExactBest
 from structgen.models import HashModel
 
 TOYS = toys()
@@ -62,7 +62,7 @@ def test_all_of_them_come_up_in_order(name: str) -> None:
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_choices_that_were_not_kept_are_asked_for_again(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_first_module, "_KEPT", kept)
+    monkeypatch.setattr(best_first, "_MAX_CHOICES", kept)
     toy = TOYS["one eos, [abc]{1,4}, 4 tokens"]
     assert [each.result.tokens for each in toy.samples(ExactBest(n=10_000)).samples] == toy.ranking
 

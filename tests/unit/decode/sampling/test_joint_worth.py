@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from structgen.decode.sampling.joint_source import Outlook, joint_depth, outlook
-from structgen.decode.speculative.cost import CostModel
+from structgen.decode.sampling.shared_pass import Outlook, joint_depth, outlook
+from structgen.decode.speculative.cost import CostModel, pruned_tree
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.tree_pruning import pruned_tree
 
 FLAT = CostModel(0.1)
 

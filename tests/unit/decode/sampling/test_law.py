@@ -11,11 +11,12 @@ import pytest
 from toy_outputs import NO_EOS, ONE_EOS, STOP, TWO_EOS, Toy
 
 from structgen.decode.potentials import Hypothesis, Potential
-from structgen.decode.sampling import Branches, Lookahead, NGram, Problem
+from structgen.decode.sampling import Branches, Problem
 from structgen.decode.step.distribution import BARE_END, Distribution, descending
 from structgen.engine import Vocabulary, compile
 from structgen.frontends.regex import regex
 from structgen.models import HashModel
+from structgen.samplers import Lookahead, NGram
 
 HIGH_EOS = Vocabulary([b"a", b"b", b"", b"c", b""], eos=[2, 4])
 

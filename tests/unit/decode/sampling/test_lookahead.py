@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from exact_target import exact_target, log_total
 
-from structgen.decode.sampling import SMC, Branch, Branches, Lookahead, NGram, Problem, sample
-from structgen.decode.sampling.ngram_lookahead import END
+from structgen.decode.sampling import SMC, Branch, Branches, Problem, sample
 from structgen.decode.step.context import Context
 from structgen.decode.step.result import Step
 from structgen.engine import Vocabulary, compile
 from structgen.frontends.regex import regex
+from structgen.methods.samplers.ngram_lookahead import END
 from structgen.models import HashModel
+from structgen.samplers import Lookahead, NGram
 
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"c", b"ab"], eos=[0])
 TEXTS = ["abab", "abc", "b", "cab", "abab"]

@@ -19,9 +19,9 @@ from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, toys, w
 from trie_walk_outcomes import nodes, success, walks_of
 
 from structgen.decode.sampling import Samples
-from structgen.decode.sampling.prefix_trie import PrefixTrie
-from structgen.decode.sampling.trie_sampler import ASAp, RejectionTrie
 from structgen.errors import GenerationError
+from structgen.methods.samplers.prefix_trie import PrefixTrie
+from structgen.methods.samplers.trie_sampler import ASAp, RejectionTrie
 from structgen.models import HashModel
 
 TOYS = toys()

@@ -16,12 +16,13 @@ from exact_target import exact_target, log_total, normalised, total_variation, z
 
 from structgen.decode import Multinomial, generate
 from structgen.decode.potentials import Hypothesis, Potential, potential
-from structgen.decode.sampling import AWRS, SMC, Lookahead, NGram, Resampling, Samples, resample, sample
+from structgen.decode.sampling import AWRS, SMC, Resampling, Samples, resample, sample
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar
 from structgen.models import HashModel
+from structgen.samplers import Lookahead, NGram
 
 TOKENS = [b"", b"a", b"b", b"ab", b"c", b"ca"]
 VOCABULARY = Vocabulary(TOKENS, eos=[0])

@@ -20,14 +20,14 @@ from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.drafters.auto import Combined
-from structgen.decode.speculative.drafters.draft_model import DraftModel
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.step.context import Context
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning
 from structgen.frontends.json_schema import json_schema
-from structgen.methods.drafters.string_match import ExactStringMatch
+from structgen.methods.drafters.draft_model import DraftModel
+from structgen.methods.drafters.token_bridge import ExactStringMatch
 from structgen.models.toy.hash import HashModel
 from structgen.shapes import Bandit
 

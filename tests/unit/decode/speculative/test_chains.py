@@ -14,7 +14,7 @@ import pytest
 from verifier_outcomes import EveryChance, Law, exact_law, law_of, masked, random_law, random_mask
 
 from structgen.decode.speculative.verifier import ChainVerifier, VerificationResult
-from structgen.methods.verifiers.chain_verification import BlockVerification, ChainSampling
+from structgen.methods.verifiers.tree_verification import BlockVerification, ChainSampling
 
 Tokens: TypeAlias = tuple[int, ...]
 Laws: TypeAlias = Callable[[Tokens], Law]

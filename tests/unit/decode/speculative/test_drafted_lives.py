@@ -14,8 +14,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import pytest
 from drafter_tasks import PlainModel
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from structgen.decode import Greedy, Multinomial, Sampler, Step, start_generation
@@ -23,7 +22,6 @@ from structgen.decode.autoregressive.loop import Chunk, Generation
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
 from structgen.decode.speculative.drafters.auto import Auto, Combined
-from structgen.decode.speculative.drafters.draft_model import DraftModel
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import allowed_ids
@@ -32,8 +30,9 @@ from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark
 from structgen.frontends.regex import regex
+from structgen.methods.drafters.draft_model import DraftModel
 from structgen.methods.drafters.jacobi import Jacobi
-from structgen.methods.verifiers.chain_verification import BlockVerification
+from structgen.methods.verifiers.tree_verification import BlockVerification
 from structgen.models import Batch, HashModel
 from structgen.shapes import Chain, Fixed
 

@@ -26,9 +26,7 @@ from structgen.decode.potentials.potential import Hypothesis
 from structgen.decode.speculative.cost import CostModel
 from structgen.decode.speculative.drafter import Drafter
 from structgen.decode.speculative.drafters.auto import Combined
-from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.short_context import ShortContext
+from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.decode.speculative.verifier import (
@@ -41,15 +39,16 @@ from structgen.decode.speculative.verifier import (
 )
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.frontends.regex import regex
+from structgen.methods.drafters.draft_model import DraftModel, ShortContext
 from structgen.methods.drafters.dynamic_exit import DynamicExit
-from structgen.methods.drafters.extended import Extended
 from structgen.methods.drafters.layer_skip import Clasp, LayerSkip
-from structgen.methods.drafters.stand import Stand
+from structgen.methods.drafters.lookahead import Extended
+from structgen.methods.drafters.ngram_tables import Stand
 from structgen.methods.drafters.string_rejection import StringRejection
 from structgen.methods.drafters.token_bridge import TokenIntersection
-from structgen.methods.tree_policies.independent_sampling import IndependentDraws
-from structgen.methods.verifiers.chain_verification import BlockVerification, ChainSampling
-from structgen.methods.verifiers.k_sequential import KSequential
+from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
+from structgen.methods.verifiers.acceptance_rules import KSequential
+from structgen.methods.verifiers.tree_verification import BlockVerification, ChainSampling
 from structgen.models.toy.hash import HashModel
 from structgen.shapes import Bandit, Chain, DySpec, Fixed, Goodput, Pearl, Sequoia
 

@@ -212,8 +212,7 @@ def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind
     from draft_head_training import config, new_weights
     from safetensors.torch import save_file
 
-    from structgen.methods.drafters.heads.loading import load_heads
-    from structgen.methods.drafters.heads.trained_heads import TrainedHeads
+    from structgen.methods.drafters.heads.trained_heads import TrainedHeads, load_heads
 
     (tmp_path / "config.json").write_text(json.dumps(config(kind, 3)))
     save_file(new_weights(kind, llama, heads=3), tmp_path / "model.safetensors")

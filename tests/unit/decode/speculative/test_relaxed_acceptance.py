@@ -12,7 +12,7 @@ import pytest
 from verifier_outcomes import Law, as_law, drawn_from, exact_law, law_of, masked, random_law, random_mask
 
 from structgen.decode.speculative.verifier import RecursiveRejection, Verifier
-from structgen.methods.verifiers.relaxed_acceptance import Judge, TypicalAcceptance
+from structgen.methods.verifiers.acceptance_rules import Judge, TypicalAcceptance
 
 NEVER, ALWAYS = Judge(lambda p, q, draft: 0.0), Judge(lambda p, q, draft: 1.0)
 

@@ -15,14 +15,14 @@ from structgen.decode import Context, Generation, Greedy, Multinomial, Result, S
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import SMC, Beam
 from structgen.decode.speculative.drafters.auto import forget
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens
 from structgen.decode.speculative.drafters.token_recycling import TokenRecycling
 from structgen.decode.step.sampler import GumbelMax
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import CharClass, Grammar, Tempered, sequence
+from structgen.methods.drafters.draft_model import DraftModel
 from structgen.models.toy.hash import HashModel
 from structgen.program import program
 
@@ -136,7 +136,7 @@ def test_chains_on_sessions_that_know_no_trees(
 
 def test_drawn_guesses_are_verified_on_the_host(json_vocabulary: Vocabulary) -> None:
     """They need laws, not tokens; the output is that of the host, draw for draw."""
-    from structgen.methods.tree_policies.independent_sampling import IndependentDraws
+    from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
 
     models = pair(json_vocabulary, "free")
     draft = HashModel(json_vocabulary, seed=4, writes=WRITES.get("free"), name="draft")

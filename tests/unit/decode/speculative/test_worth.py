@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.cost import CostModel
+from structgen.decode.speculative.cost import CostModel, expected_saving, pruned_tree
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
-from structgen.decode.speculative.tree_pruning import expected_saving, pruned_tree
 
 COSTS = (
     CostModel(0.03),

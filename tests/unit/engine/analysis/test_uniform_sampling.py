@@ -20,6 +20,7 @@ from structgen.errors import GrammarError, UnsatisfiableGrammar
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark, load
 from structgen.frontends.regex import regex
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import (
     ByteClass,
@@ -35,7 +36,6 @@ from structgen.grammar.nodes import (
     literal,
     sequence,
 )
-from structgen.grammar.recognition import recognizes
 from structgen.testing import language, recursive, small_terms
 from structgen.testing.small_scope import ITSELF
 

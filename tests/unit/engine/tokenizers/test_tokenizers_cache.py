@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from structgen import disk_cache
-from structgen.engine.tokenizers import tokenizer_json
+from structgen import cache as disk_cache
+from structgen.engine.tokenizers import model_file as tokenizer_json
 from structgen.engine.tokenizers.table import TokenTable, read_cached
 from structgen.engine.vocabulary import Vocabulary
 

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from structgen.engine.tokenizers.piece_bytes import from_byte_level
 from structgen.engine.vocabulary import Vocabulary

@@ -8,8 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from structgen.engine.tokenizers.tiktoken_ranks import read_tekken
 from structgen.engine.vocabulary import Vocabulary

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from structgen.errors import GrammarSyntaxError, LimitExceeded, UnsupportedFeature
-from structgen.frontends.bnf.ebnf import ebnf
+from structgen.frontends.bnf import ebnf
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Status
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 

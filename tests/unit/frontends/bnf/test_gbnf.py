@@ -6,11 +6,11 @@ import pytest
 from machine_load import at_most
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
-from structgen.frontends.bnf.gbnf import gbnf
+from structgen.frontends.bnf import gbnf
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Status
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 

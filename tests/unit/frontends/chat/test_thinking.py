@@ -6,8 +6,8 @@ import pytest
 
 from structgen import GrammarError, Vocabulary, compile
 from structgen.frontends.chat import answer, families, load_family, read_reply, think, tool_calls
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import literal
-from structgen.grammar.recognition import recognizes
 
 
 def test_think_then_answer() -> None:

@@ -11,8 +11,8 @@ from chat_replies import ADD, CASES, FIND, SUM, TOOLS, Case
 from structgen import GrammarError, Vocabulary, compile, tool
 from structgen.engine import Matcher
 from structgen.frontends.chat import ToolCall, families, load_family, read_reply, tool_calls
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import Grammar
-from structgen.grammar.recognition import recognizes
 
 
 def vocabulary(special: tuple[str, ...] = ()) -> Vocabulary:

@@ -14,8 +14,7 @@ import pytest
 from machine_load import at_most
 
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature
-from structgen.frontends.bnf.ebnf import ebnf
-from structgen.frontends.bnf.gbnf import gbnf
+from structgen.frontends.bnf import ebnf, gbnf
 from structgen.frontends.convert import DIALECTS, Dialect, Treatment, write
 from structgen.frontends.convert.automaton import NotRegular, right_linear
 from structgen.frontends.json_schema import json_schema
@@ -303,7 +302,7 @@ def test_gbnf_has_no_left_recursion_and_no_large_counts() -> None:
     text = write(repeat(literal("a"), 1_500, 5_300), "gbnf").text
     assert max(map(int, re.findall(r"\d+(?=[,}])", text))) <= 1_000
     lengths = {1_499: False, 1_500: True, 5_300: True, 5_301: False}
-    from structgen.grammar.recognition import recognizes
+    from structgen.grammar.flattening import recognizes
 
     assert {length: recognizes(gbnf(text), "a" * length) for length in lengths} == lengths
 

@@ -13,8 +13,7 @@ from byte_membership import BYTES, is_member
 from structgen.engine import compile
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
-from structgen.frontends.json_schema.disk_cache import key_of
-from structgen.frontends.json_schema.translation import setting_of
+from structgen.frontends.json_schema.translation import program_key, setting_of
 from structgen.grammar.limits import Limits
 
 FORBIDDEN = JsonPolicy(additional="forbidden", whitespace="single", order="any")
@@ -170,7 +169,7 @@ def test_forms_of_schemas() -> None:
 def test_grammars_on_disk_are_kept_apart() -> None:
     """What is kept under one policy has another name than under the other."""
     settings = [setting_of(JsonPolicy(additional=one), Limits()) for one in ("allowed", "forbidden")]
-    keys = {key_of("{}", setting, None) for setting in settings}
+    keys = {program_key("{}", setting, None) for setting in settings}
     assert len(keys) == 2
 
 

@@ -14,9 +14,9 @@ from mask_walks import walk
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import UnsupportedFeature
 from structgen.frontends.json_schema import json_schema
+from structgen.frontends.json_schema.formats import ASSERTED, format_admits
 from structgen.frontends.json_schema.formats.hostname import _WINDOWS
-from structgen.frontends.json_schema.formats.idna import is_valid_name
-from structgen.frontends.json_schema.formats.standard import ASSERTED, format_admits
+from structgen.frontends.json_schema.formats.identifier import is_valid_name
 
 Numbers = npt.NDArray[np.int64]
 VOCABULARY = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])

@@ -13,8 +13,7 @@ import uuid
 from typing import Annotated, Any, Literal, NamedTuple, Required
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from machine_load import at_most
 from pydantic import BaseModel, Field, TypeAdapter
 from structgen_kernels import _native

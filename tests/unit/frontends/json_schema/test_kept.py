@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from structgen_kernels import _native
 
-from structgen.disk_cache import keep
+from structgen.cache import keep
 from structgen.engine import Vocabulary, compile
 from structgen.errors import StructgenError
-from structgen.frontends.json_schema import disk_cache as kept
-from structgen.frontends.json_schema import forget_known, json_schema
+from structgen.frontends.json_schema import forget_known, json_schema, translation as kept
 from structgen.grammar.flattening import flatten
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Intersection, SpecialToken, literal

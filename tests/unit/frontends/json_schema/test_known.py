@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from structgen.cache import ContentCache
 from structgen.errors import GrammarError
 from structgen.frontends.json_schema import forget_known, json_schema
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes.description import Described, Status
-from structgen.memory_cache import ContentCache
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"type": "integer"}}}
 

@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, UnsatisfiableGrammar, UnsupportedFeature

@@ -8,8 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature

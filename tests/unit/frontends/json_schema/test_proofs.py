@@ -16,10 +16,10 @@ from structgen.frontends.json_schema.policy import JsonPolicy
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.reference import References
 from structgen.frontends.json_schema.translation import setting_of
-from structgen.frontends.trampoline import run
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import EMPTY
 from structgen.grammar.nodes.description import Described, Status
+from structgen.grammar.trampoline import trampoline
 from structgen.testing.reference import ReferenceMatcher
 
 NAMES = ("a", "b", "c")
@@ -91,7 +91,7 @@ def test_proofs_agree_with_terms(seed: int) -> None:
         try:
             root = planner._request((references.start(),))
             planner._explore()
-            is_empty = run(planner._prove(root))
+            is_empty = trampoline(planner._prove(root))
             is_nothing = planner._builder.build(root) is EMPTY
         except (GrammarError, LimitExceeded):  # some ask for names that would have to be counted
             continue

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsatisfiableGrammar, UnsupportedFeature
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.json_schema.formats.standard import ASSERTED, format_admits, format_language
+from structgen.frontends.json_schema.formats import ASSERTED, format_admits, format_language
 from structgen.frontends.json_schema.term import belongs, matching_strings
 from structgen.grammar.nodes import (
     ANY_CHAR,

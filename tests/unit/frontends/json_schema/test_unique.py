@@ -9,8 +9,7 @@ from typing import Any
 import jsonschema
 import jsonschema_rs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import UnsatisfiableGrammar, UnsupportedFeature

@@ -17,6 +17,7 @@ from structgen.engine import Matcher, Vocabulary, compile
 from structgen.errors import GrammarError, UnsupportedFeature
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.frontends.json_schema.formats.user_format import spelled_content
+from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import (
     ByteClass,
     Distinct,
@@ -28,7 +29,6 @@ from structgen.grammar.nodes import (
     sequence,
 )
 from structgen.grammar.nodes.description import Described
-from structgen.grammar.recognition import recognizes
 
 BYTES = Vocabulary([bytes([byte]) for byte in range(256)])
 CODE = sg.regex("[A-Z]{3}")

@@ -11,7 +11,7 @@ from structgen.frontends.lark import lark
 from structgen.frontends.lark.contextual.graph import equivalence_classes
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes.description import Described, Status
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 
 BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [b"<eos>"], eos=[256])
 

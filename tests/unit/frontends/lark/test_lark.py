@@ -14,7 +14,7 @@ from structgen.frontends.lark import lark, load
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import Grammar
 from structgen.grammar.nodes.description import Described, Status
-from structgen.grammar.notation.reader import parse
+from structgen.grammar.reader import parse
 from structgen.testing.small_scope import language
 
 

@@ -13,7 +13,7 @@ from type_cases import CASES, Case
 
 from structgen.engine import Matcher, compile
 from structgen.frontends.json_schema import json_schema
-from structgen.frontends.python_types.conversion import value_of_type
+from structgen.frontends.python_types import value_of_type
 
 WALKS = 12
 LONGEST_WALK = 60

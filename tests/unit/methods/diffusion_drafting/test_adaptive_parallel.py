@@ -14,8 +14,8 @@ from stepwise_unmasking import LETTERS, a_run, fill, pattern
 from toy_canvases import MASK, VOCABULARY, ScriptedDiffusion, ToyCanvases, log_softmax
 
 import structgen as sg
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.commit_policy import CommitPolicy
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import CanvasSampler, Dingo, Posterior
 from structgen.engine import Vocabulary, compile

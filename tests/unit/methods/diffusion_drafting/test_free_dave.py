@@ -9,9 +9,9 @@ import pytest
 from stepwise_unmasking import LETTERS, a_run, check_lossless, fill
 
 import structgen as sg
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.commit_policy import CommitPolicy, Static
 from structgen.decode.diffusion.fill import fill_canvas
-from structgen.decode.diffusion.language import canvas_language
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.diffusion.posterior import Canvas, CanvasLanguage, Posterior
 from structgen.engine import compile

@@ -8,8 +8,8 @@ import pytest
 from stepwise_unmasking import LETTERS, a_run, check_lossless, fill
 
 import structgen as sg
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.commit_policy import CommitPolicy, Static
-from structgen.decode.diffusion.language import canvas_language
 from structgen.engine import compile
 from structgen.methods.diffusion_drafting.canvas_draft import DraftCommitter, FreeDave, SelfSpeculative
 from structgen.models.diffusion import HashDiffusion

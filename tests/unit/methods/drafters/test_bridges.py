@@ -13,16 +13,15 @@ from exact_target import total_variation
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_model import DraftModel
-from structgen.decode.speculative.drafters.vocabulary_bridge import Bridge, SharedTokens
 from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError, VocabularyError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
-from structgen.methods.drafters.string_match import ExactStringMatch, retokenized
+from structgen.methods.drafters.draft_model import DraftModel
+from structgen.methods.drafters.draft_session import Bridge, SharedTokens
 from structgen.methods.drafters.string_rejection import StringRejection
-from structgen.methods.drafters.token_bridge import TokenIntersection
+from structgen.methods.drafters.token_bridge import ExactStringMatch, TokenIntersection, retokenized
 from structgen.models import HashModel
 
 RECORD = json_schema(

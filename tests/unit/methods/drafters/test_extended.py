@@ -11,7 +11,7 @@ from handmade_passes import LETTERS, compiled, ran, state_of, task_of, tree_of_t
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.methods.drafters.extended import Extended, phrases_of_pass
+from structgen.methods.drafters.lookahead import Extended, phrases_of_pass
 from structgen.models.toy.hash import HashModel
 
 A, B, C, D = 1, 2, 3, 4

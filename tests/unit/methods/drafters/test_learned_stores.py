@@ -9,7 +9,7 @@ from structgen.decode.speculative.drafters.likely_tokens import NGramTable
 from structgen.decode.speculative.drafters.token_recycling import Successors
 from structgen.engine import Vocabulary
 from structgen.methods.drafters.lookahead import PhrasePool
-from structgen.methods.drafters.trigrams import Trials
+from structgen.methods.drafters.ngram_tables import Trials
 
 
 def test_stores_do_not_keep_a_vocabulary_alive() -> None:

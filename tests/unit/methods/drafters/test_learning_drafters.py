@@ -15,11 +15,9 @@ from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
-from structgen.methods.drafters.extended import Extended
 from structgen.methods.drafters.jacobi import Jacobi
-from structgen.methods.drafters.lookahead import Lookahead
-from structgen.methods.drafters.stand import Stand
-from structgen.methods.drafters.trigrams import TrigramDrafts
+from structgen.methods.drafters.lookahead import Extended, Lookahead
+from structgen.methods.drafters.ngram_tables import Stand, TrigramDrafts
 from structgen.models.toy.hash import HashModel, HashSession
 
 BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [b'": ', b', "', b"abc", b"bca", b"12", b""], eos=[261])

@@ -17,7 +17,7 @@ from structgen.decode.speculative.fixed_tree import RankTree
 from structgen.decode.speculative.speculation import Speculation
 from structgen.engine import Vocabulary
 from structgen.frontends.regex import regex
-from structgen.methods.drafters.stand import Stand
+from structgen.methods.drafters.ngram_tables import Stand
 from structgen.models.toy.hash import HashModel
 
 A, B, C, D, E = range(1, 6)

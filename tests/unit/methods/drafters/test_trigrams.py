@@ -10,7 +10,7 @@ from handmade_passes import LETTERS, compiled, state_of, task_of
 
 from structgen.decode import Context
 from structgen.decode.speculative.draft_tree import DraftTree
-from structgen.methods.drafters.trigrams import Trials, TrigramDrafts
+from structgen.methods.drafters.ngram_tables import Trials, TrigramDrafts
 from structgen.models.toy.hash import HashModel
 
 A, B, C, D = 1, 2, 3, 4

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import AWRS, SMC, sample

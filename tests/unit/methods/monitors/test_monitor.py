@@ -17,8 +17,7 @@ import pytest
 import structgen
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.decode.sampling import AWRS, SMC, sample
-from structgen.engine import Vocabulary
-from structgen.engine import compile as compile_grammar
+from structgen.engine import Vocabulary, compile as compile_grammar
 from structgen.errors import GenerationError, GrammarError
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import literal

@@ -391,7 +391,7 @@ def test_learned_reads_marginals_and_commits_what_is_settled() -> None:
 def test_learned_takes_the_filter_of_the_embedded_model() -> None:
     """A network of the shape that training writes, with weights that ask for a confidence of one half."""
     pytest.importorskip("torch")
-    from structgen.methods.policies.slot_filter import FEATURES, SlotFilter
+    from structgen.methods.policies.stateful import FEATURES, SlotFilter
 
     width = len(FEATURES)
     hidden = np.zeros((2, width + 1))

@@ -18,11 +18,11 @@ from toy_language import STOP, Prefix, ToyLanguage
 from structgen.decode import Greedy, generate
 from structgen.decode.potentials import potential
 from structgen.decode.sampling import Samples, sample
-from structgen.decode.sampling.ngram_lookahead import END, NGram
 from structgen.engine import Vocabulary, compile
 from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
+from structgen.methods.samplers.ngram_lookahead import END, NGram
 from structgen.methods.strategies import Superposed
 from structgen.models import HashModel
 from structgen.models.protocol import SuperposableSession

@@ -20,7 +20,7 @@ from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import GenerationError, VocabularyError
 from structgen.frontends.json_schema import JsonPolicy, json_schema
 from structgen.grammar.nodes import ByteClass, Grammar, Repeat, choice, literal, sequence
-from structgen.methods.strategies.switching import Switching, SwitchingReport
+from structgen.methods.strategies.token_chooser import Switching, SwitchingReport
 from structgen.models import HashModel
 from structgen.models.protocol import LanguageModel
 

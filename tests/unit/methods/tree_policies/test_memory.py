@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from structgen.methods.tree_policies.draft_memory import DraftMemory
+from structgen.methods.tree_policies.sequoia import DraftMemory
 
 
 def test_the_most_nodes_fit_and_one_more_does_not() -> None:

@@ -18,10 +18,8 @@ from structgen.decode.speculative.verifier import (
     RecursiveRejection,
     Verifier,
 )
-from structgen.methods.verifiers.chain_verification import BlockVerification, ChainSampling
-from structgen.methods.verifiers.k_sequential import KSequential, min_rho
-from structgen.methods.verifiers.relaxed_acceptance import Judge, TypicalAcceptance
-from structgen.methods.verifiers.tree_verification import restricted, verify_tree
+from structgen.methods.verifiers.acceptance_rules import Judge, KSequential, TypicalAcceptance, min_rho
+from structgen.methods.verifiers.tree_verification import BlockVerification, ChainSampling, restricted, verify_tree
 
 Law = NDArray[np.float64]
 

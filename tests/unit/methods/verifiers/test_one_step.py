@@ -27,7 +27,7 @@ from verifier_outcomes import (
 )
 
 from structgen.decode.speculative.verifier import IndependentRejection, RecursiveRejection
-from structgen.methods.verifiers.k_sequential import KSequential, min_rho, select_k_sequentially
+from structgen.methods.verifiers.acceptance_rules import KSequential, min_rho, select_k_sequentially
 from structgen.methods.verifiers.tree_verification import restricted
 
 Choose = Callable[[Law, Law, Sequence[int], EveryChance], int]

@@ -11,13 +11,12 @@ from typing import Any, get_args
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from structgen.errors import ModelError
-from structgen.methods.policies.slot_filter import FEATURES, SlotFilter, SlotView, load_slot_filter, slot_features
+from structgen.methods.policies.stateful import FEATURES, SlotFilter, SlotView, load_slot_filter, slot_features
 from structgen.models.diffusion import embedded
-from structgen.models.diffusion.embedded.tokenizer import EOS, MASK, SPECIAL, Tokenizer
+from structgen.models.diffusion.embedded.model import EOS, MASK, SPECIAL, Tokenizer
 from training.embedded_diffusion.examples import Example, Split, examples
 from training.embedded_diffusion.tasks import TASKS
 from training.embedded_diffusion.values import POOLS, is_held_out

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models import embedded_folder, hub, load_model
-from structgen.models.llama import embedded, package_index
+from structgen.models import embedded_folder, load_model, location as hub, store as package_index
+from structgen.models.llama import embedded
 from structgen.models.store import SourceUnavailable, find_fault
 
 pytest.importorskip("torch")

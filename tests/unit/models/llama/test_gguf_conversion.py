@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.llama.gguf_conversion import convert_gguf
+from structgen.models.llama.embedded import convert_gguf
 from structgen.models.protocol import silent
 
 gguf = pytest.importorskip("gguf")

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from structgen.models.llama import attention as llama_attention
-from structgen.models.llama import cache as llama_cache
+from structgen.models.llama import attention as llama_attention, cache as llama_cache
 from structgen.models.llama.cache import Segment
 from structgen.models.llama.model import LlamaModel, LlamaSession
 from structgen.models.protocol import Extension

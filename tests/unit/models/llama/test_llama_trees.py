@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from tree_session_machine import KINDS, STEPS, Lives, path, prefix, random_tree, sequential
 
 from structgen.errors import GenerationError
-from structgen.models.llama import attention as llama_attention
-from structgen.models.llama import cache as llama_cache
+from structgen.models.llama import attention as llama_attention, cache as llama_cache
 from structgen.models.llama.model import LlamaModel, LlamaSession
 from structgen.models.protocol import Extension
 from structgen.models.protocol.tree import TokenTree

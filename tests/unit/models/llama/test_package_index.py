@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from structgen.errors import ModelError
-from structgen.models.llama import package_index
+from structgen.models import store as package_index
 from structgen.models.store import SourceUnavailable
 
 PAYLOAD = bytes(range(256)) * 8192  # 2 MiB: more than one chunk

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from structgen.errors import GenerationError, ModelError
-from structgen.models import LanguageModel, Session, from_transformers, hub, load_model
+from structgen.models import LanguageModel, Session, from_transformers, load_model, location as hub
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
 from context_free_enumeration import GRAMMARS, Canvases, Text, an_instance
+from tests.support.reference_chart import ReferenceChart
 
 from structgen import JsonPolicy, compile, json_schema, lark, regex
+from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
-from structgen.decode.diffusion.context_free.chart import NativeChart, ReferenceChart
-from structgen.decode.diffusion.language import canvas_language
+from structgen.decode.diffusion.context_free.chart import NativeChart
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import byte_automaton, lift

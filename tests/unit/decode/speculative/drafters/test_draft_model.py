@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_model import DraftModel
 from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.decode.speculative.speculation import Speculation
 from structgen.decode.speculative.tree_policy import Growth, Shape
@@ -24,8 +23,9 @@ from structgen.decode.speculative.verifier import RecursiveRejection
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning, GenerationError, ModelError, VocabularyError
 from structgen.frontends.regex import regex
-from structgen.methods.tree_policies.independent_sampling import IndependentDraws
-from structgen.methods.verifiers.k_sequential import KSequential
+from structgen.methods.drafters.draft_model import DraftModel
+from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
+from structgen.methods.verifiers.acceptance_rules import KSequential
 from structgen.models import HashModel
 
 WORDS = regex("([ab]{1,4}(c|dd)){1,9}")

@@ -9,8 +9,8 @@ import pytest
 from drafter_tasks import PlainModel, row_after
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafters.draft_session import DraftSession, common_length
 from structgen.engine import Vocabulary
+from structgen.methods.drafters.draft_session import DraftSession, common_length
 from structgen.models import HashModel
 
 

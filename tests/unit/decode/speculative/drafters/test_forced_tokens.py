@@ -7,7 +7,7 @@ import pytest
 from drafter_replay import draft_for, replay
 from word_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens, few_allowed
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, few_allowed
 from structgen.engine import compile
 from structgen.grammar.nodes import choice, literal, sequence
 

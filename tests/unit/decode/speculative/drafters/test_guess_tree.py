@@ -8,9 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.acceptance import Calibration
+from structgen.decode.speculative.acceptance import Calibration, CandidateTree, DraftCandidate
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
-from structgen.decode.speculative.drafters.best_first import CandidateTree, DraftCandidate
 
 
 def random_guesses(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[DraftCandidate]:

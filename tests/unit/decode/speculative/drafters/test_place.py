@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from structgen.decode.speculative.drafter import DraftState
-from structgen.decode.speculative.drafters.model_growth import DraftPosition
 from structgen.engine import Constraint, Matcher, Vocabulary, compile
 from structgen.errors import LimitExceeded
 from structgen.frontends.regex import regex
+from structgen.methods.drafters.model_growth import DraftPosition
 
 PATTERNS = ["(ab|ba){1,4}", "a{3}(b|c)d{2}", "[ab]{2,5}", "(abc|abd)e?", "a+b"]
 

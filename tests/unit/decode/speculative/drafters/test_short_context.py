@@ -12,11 +12,11 @@ from drafter_tasks import position, row_after, task_of
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT
-from structgen.decode.speculative.drafters.short_context import ShortContext, relevance, shortened
 from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import VocabularyError
 from structgen.frontends.regex import regex
+from structgen.methods.drafters.draft_model import ShortContext, relevance, shortened
 from structgen.models import HashModel
 
 SHORT = ShortContext(tokens=64, head=8, tail=16, chunk=10, refresh=4)

@@ -10,12 +10,12 @@ from drafter_tasks import position, task_of
 from structgen.decode import Context, Greedy, Multinomial, generate
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
-from structgen.decode.speculative.drafters.draft_model import DraftModel
 from structgen.decode.speculative.fixed_tree import Chain, Fixed
 from structgen.decode.speculative.tree_policy import Shape
 from structgen.engine import Constraint, Vocabulary, compile
 from structgen.errors import DraftWarning
 from structgen.frontends.regex import regex
+from structgen.methods.drafters.draft_model import DraftModel
 from structgen.models import HashModel
 
 

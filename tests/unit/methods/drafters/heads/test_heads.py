@@ -11,7 +11,7 @@ import pytest
 
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError, ModelError
-from structgen.methods.drafters.heads.loading import DraftHeads, HeadSession, load_heads
+from structgen.methods.drafters.heads.trained_heads import DraftHeads, HeadSession, load_heads
 from structgen.models.llama.model import LlamaModel
 from structgen.models.toy.hash import HashModel
 

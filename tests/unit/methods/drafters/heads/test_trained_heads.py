@@ -18,8 +18,7 @@ from structgen.errors import ModelError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.nodes import Grammar
-from structgen.methods.drafters.heads.loading import load_heads
-from structgen.methods.drafters.heads.trained_heads import TrainedHeads
+from structgen.methods.drafters.heads.trained_heads import TrainedHeads, load_heads
 from structgen.methods.drafters.vocabulary_trim import VocabularyTrim
 from structgen.models.llama.model import LlamaModel
 

@@ -7,7 +7,7 @@ import pytest
 from drafter_replay import draft_for
 from word_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.copying.prompt_lookup import CopySpec
+from structgen.decode.speculative.drafters.prompt_lookup import CopySpec
 from structgen.engine import compile
 from structgen.grammar.nodes import ByteClass, Repeat
 

@@ -9,10 +9,9 @@ from word_vocabulary import draft_vocabulary
 
 from structgen.decode import Greedy, Multinomial, Sampler, generate
 from structgen.decode.speculative.drafter import Drafter
-from structgen.decode.speculative.drafters.copying.prompt_lookup import CopySpec, PromptLookup
-from structgen.decode.speculative.drafters.copying.retrieval import Retrieval
-from structgen.decode.speculative.drafters.forced_tokens import ForcedTokens
-from structgen.decode.speculative.drafters.grammar_statistics import GrammarStatistics
+from structgen.decode.speculative.drafters.grammar_statistics import ForcedTokens, GrammarStatistics
+from structgen.decode.speculative.drafters.prompt_lookup import CopySpec, PromptLookup
+from structgen.decode.speculative.drafters.retrieval import Retrieval
 from structgen.engine import compile
 from structgen.frontends.json_schema import json_schema
 from structgen.models import HashModel

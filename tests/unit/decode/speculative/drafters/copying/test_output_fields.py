@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.drafters.copying.output_fields import OutputField, OutputFields
+from structgen.decode.speculative.drafters.output_fields import OutputField, OutputFields
 
 TEXTS = ["", "Ada", 'a "b" c', "back\\slash", "é\u20ac", "line\nbreak", "{[,:]}", "a: b"]
 

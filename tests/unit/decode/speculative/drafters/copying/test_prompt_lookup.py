@@ -10,8 +10,8 @@ from drafter_replay import draft_for, replay
 from word_vocabulary import draft_vocabulary
 
 from structgen.decode import Greedy, generate
-from structgen.decode.speculative.drafters.copying.output_fields import OutputFields, structure_after
-from structgen.decode.speculative.drafters.copying.prompt_lookup import PromptLookup
+from structgen.decode.speculative.drafters.output_fields import OutputFields, structure_after
+from structgen.decode.speculative.drafters.prompt_lookup import PromptLookup
 from structgen.engine import Constraint, compile
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.policy import Whitespace

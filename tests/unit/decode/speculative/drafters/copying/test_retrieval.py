@@ -14,9 +14,9 @@ from word_vocabulary import draft_vocabulary
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Verified
-from structgen.decode.speculative.drafters.copying import retrieval as draft_store
-from structgen.decode.speculative.drafters.copying.retrieval import DraftStore, Retrieval
-from structgen.decode.speculative.drafters.copying.suffix_index import Continuation, candidates_of
+from structgen.decode.speculative.drafters import retrieval as draft_store
+from structgen.decode.speculative.drafters.retrieval import DraftStore, Retrieval
+from structgen.decode.speculative.drafters.suffix_index import Continuation, candidates_of
 from structgen.engine import compile
 from structgen.grammar.nodes import ByteClass, Repeat
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.drafters.copying.source_text import SourceText, boundary_kind, words_of_label
+from structgen.decode.speculative.drafters.source_text import SourceText, boundary_kind, words_of_label
 
 WORDS = [b"ada", b"Ada", b"ad", b"Lovelace", b"love", b"3", b"36", b"x@y.z", b"is", b"Email:", b"email", b"\xc3\xa9a"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from word_vocabulary import draft_vocabulary
 
-from structgen.decode.speculative.drafters.copying.value_copying import Spelling
+from structgen.decode.speculative.drafters.value_copying import Spelling
 
 VOCABULARY = draft_vocabulary()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgen.decode.speculative.drafters.copying.suffix_index import BARRIER, SuffixIndex, SuffixMatch
+from structgen.decode.speculative.drafters.suffix_index import BARRIER, SuffixIndex, SuffixMatch
 
 
 def brute_force(tokens: list[int], first: int, suffix: list[int]) -> list[SuffixMatch]:

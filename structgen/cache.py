@@ -1,0 +1,184 @@
+"""Caches by content: in memory within a bound in bytes, and on disk for the next process.
+
+In memory, what was made from equal input before is handed out again.
+
+On disk, a cache may fail, never the program: a missing, damaged or unwritable entry is a miss.  Entries are raw bytes
+with a checksum (no pickle: reading one runs nothing), written to a temporary file and renamed, so that a reader sees
+a whole entry or none.  The folder is capped in bytes; the entries used longest ago go first.  It is
+``$STRUCTGEN_CACHE``, or ``structgen`` in the user's cache folder; ``STRUCTGEN_CACHE=`` (empty) turns it off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+__all__ = ["CacheInfo", "ContentCache", "fetch", "folder", "keep"]
+
+MAX_FOLDER_BYTES = 512 << 20
+MAX_ENTRY_BYTES = 128 << 20
+
+_MAGIC = b"structgen cache 1\n"
+_CHECKSUM_BYTES = 32
+_HEAD_BYTES = len(_MAGIC) + _CHECKSUM_BYTES
+_ABANDONED_AFTER_S = 3600
+
+
+def folder() -> Path | None:
+    """The folder of the cache, which need not exist; None where it is turned off or there is no home."""
+    chosen = os.environ.get("STRUCTGEN_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    try:
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "structgen"
+        if sys.platform == "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "structgen" / "Cache"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgen"
+    except RuntimeError:  # no home folder
+        return None
+
+
+def fetch(kind: str, key: str) -> bytes | None:
+    """Return the payload kept under ``kind`` and ``key``, or None where there is none that is whole."""
+    where = folder()
+    if where is None:
+        return None
+    path = where / f"{kind}-{key}.bin"
+    try:
+        if path.stat().st_size > MAX_ENTRY_BYTES + _HEAD_BYTES:
+            return None
+        with path.open("rb") as file:
+            head, payload = file.read(_HEAD_BYTES), file.read()
+        if head != _MAGIC + _checksum(payload):
+            path.unlink()
+            return None
+        os.utime(path)  # used now: the last to be removed
+    except OSError:
+        return None
+    return payload
+
+
+def keep(kind: str, key: str, payload: bytes) -> bool:
+    """Keep ``payload`` under ``kind`` and ``key``; False where it could not be kept."""
+    where = folder()
+    if where is None or len(payload) > MAX_ENTRY_BYTES:
+        return False
+    import tempfile  # slow to import, and most processes only read
+
+    temporary = None
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=where)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_MAGIC + _checksum(payload))
+            file.write(payload)
+        path = where / f"{kind}-{key}.bin"
+        os.replace(temporary, path)
+        _prune(where, spare=path)
+    except OSError:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _checksum(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def _prune(where: Path, *, spare: Path) -> None:
+    """Remove the entries used longest ago until the folder is within its cap; files of dead writers too."""
+    entries, total = [], 0
+    now = time.time()
+    for path in where.iterdir():
+        try:
+            status = path.stat()
+            if path.name.startswith(".writing-"):
+                if now - status.st_mtime > _ABANDONED_AFTER_S:
+                    path.unlink()
+            elif path.suffix == ".bin":
+                entries.append((status.st_mtime_ns, path.name, status.st_size))
+                total += status.st_size
+        except OSError:  # another process was faster
+            continue
+    for _, name, size in sorted(entries):
+        if total <= MAX_FOLDER_BYTES:
+            return
+        if name != spare.name:
+            (where / name).unlink(missing_ok=True)
+            total -= size
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What a cache has done and holds: calls of ``get`` that found something or not, entries, estimated bytes."""
+
+    hits: int
+    misses: int
+    entries: int
+    bytes: int
+
+
+class ContentCache(Generic[Value]):
+    """The values used last, as many as fit.  Values must be immutable; threads may share the cache.
+
+    >>> cache: ContentCache[str] = ContentCache(max_bytes=100)
+    >>> cache.put("a", "one", size=60)
+    >>> cache.put("b", "two", size=60)
+    >>> cache.get("a"), cache.get("b")
+    (None, 'two')
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._held: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()  # the one used last at the end
+        self._bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    def get(self, key: Hashable) -> Value | None:
+        """The value kept for ``key``, if it is still there."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._held.move_to_end(key)
+            return held[0]
+
+    def put(self, key: Hashable, value: Value, size: int) -> None:
+        """Keep a value that takes about ``size`` bytes with its key; more than fits at all is not kept."""
+        if size > self._max_bytes:
+            return
+        with self._lock:
+            before = self._held.pop(key, None)
+            self._bytes += size - (before[1] if before else 0)
+            self._held[key] = value, size
+            while self._bytes > self._max_bytes:
+                _, (_, dropped) = self._held.popitem(last=False)
+                self._bytes -= dropped
+
+    def clear(self) -> None:
+        """Drop all values; the counts go on."""
+        with self._lock:
+            self._held.clear()
+            self._bytes = 0
+
+    def info(self) -> CacheInfo:
+        """Counts and sizes at this moment."""
+        with self._lock:
+            return CacheInfo(self._hits, self._misses, len(self._held), self._bytes)

@@ -1,0 +1,143 @@
+"""How a sampler of whole outputs is run: with which speculation, and from where an output stands.
+
+``OutputWriter`` completes an output that was begun token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+
+from structgen.decode.potentials import Potential
+from structgen.decode.sampling.branch_set import run_sampler
+from structgen.decode.sampling.joint_draft import AutoParticles
+from structgen.decode.sampling.protocol import SequenceSampler
+from structgen.decode.sampling.smc import SMC
+from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as_speculation
+from structgen.decode.step.result import DraftStats
+from structgen.decode.step.sampler import check_tempering
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.proposal import Proposal
+    from structgen.decode.step.context import Context
+    from structgen.decode.step.result import Result
+    from structgen.engine import Constraint
+
+__all__ = ["OutputWriter", "output_writer", "whole_speculation"]
+
+_MAX_DRAFT_TOKENS: Final = 64
+
+
+def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) -> Speculation | None:
+    """Return what ``drafter`` stands for where outputs are drawn as a whole; ``"auto"`` is ``AutoParticles``.
+
+    Samplers whose sequences grow side by side say that they look ahead (``looks_ahead``), and so does a proposal, which
+    is sampled by one of them; for others ``"auto"`` is nothing.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: a drafter is given, and the sampler does not look ahead.
+    """
+    looks_ahead = getattr(sampler, "looks_ahead", not isinstance(sampler, SequenceSampler))
+    if drafter == "auto":
+        return Speculation(AutoParticles(), budget=_MAX_DRAFT_TOKENS, cost="assumed") if looks_ahead else None
+    speculation = as_speculation(drafter)
+    if speculation is not None and not looks_ahead:
+        raise ValueError(
+            f"drafter={drafter!r:.60} is not for sampler {type(sampler).__name__}, which goes back and forth between "
+            "beginnings; leave it out"
+        )
+    return speculation
+
+
+@final
+class OutputWriter:
+    """Writes all that is missing of an output.
+
+    Args:
+        sampler: how.
+        context: the prompt and what is written.
+        constraint: what the output is a member of.
+        max_tokens: of the whole output.
+        speculation: how to guess tokens; None not to.
+    """
+
+    def __init__(
+        self,
+        sampler: SequenceSampler,
+        context: Context,
+        constraint: Constraint,
+        max_tokens: int,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._context = context
+        self._constraint = constraint
+        self._max_tokens = max_tokens
+        self._speculation = speculation
+        self._complete: tuple[int, ...] | None = None
+        self._drafts: list[DraftStats] = []
+
+    @property
+    def drafts(self) -> DraftStats | None:
+        """What drafts brought to all that was written; None where there are none."""
+        return DraftStats.total(self._drafts) if self._drafts else None
+
+    def is_complete(self, tokens: tuple[int, ...]) -> bool:
+        """Whether ``tokens`` were written as an output that ends without a stop."""
+        return self._complete == tokens
+
+    def write(self, tokens: tuple[int, ...], potentials: Sequence[Potential], generator: np.random.Generator) -> Result:
+        """Write an output that begins with ``tokens``, which the context holds; only the steps after them are in it.
+
+        Raises:
+            GenerationError: all weights are zero, or a potential is not usable.
+        """
+        samples = run_sampler(
+            self._sampler,
+            self._context,
+            self._constraint,
+            potentials=potentials,
+            max_tokens=self._max_tokens,
+            generator=generator,
+            begun=tokens,
+            speculation=self._speculation,
+        )
+        if samples.drafts is not None:
+            self._drafts.append(samples.drafts)
+        result = samples.best() if self._sampler.takes_best else samples.draw(generator)
+        has_stop = bool(result.steps) and result.steps[-1].token is None
+        self._complete = None if has_stop else result.tokens
+        return result
+
+
+def output_writer(
+    sampler: SequenceSampler | Proposal,
+    context: Context,
+    constraint: Constraint,
+    max_tokens: int,
+    drafter: AnyDrafter,
+    *,
+    has_drafts: bool,
+) -> OutputWriter:
+    """Return the writer for a sampler of whole outputs; a proposal alone is importance sampling with one particle.
+
+    Args:
+        sampler: see ``OutputWriter``.
+        context: see ``OutputWriter``.
+        constraint: see ``OutputWriter``.
+        max_tokens: see ``OutputWriter``.
+        drafter: see ``generate``.
+        has_drafts: whether it is used.
+
+    Raises:
+        TypeError: ``drafter`` is no drafter.
+        ValueError: the grammar has temperatures, or the sampler does not take this drafter.
+    """
+    whole = sampler if isinstance(sampler, SequenceSampler) else SMC(1, ess_threshold=0, proposal=sampler)
+    speculation = whole_speculation(drafter, whole)
+    if constraint.has_temperatures:
+        check_tempering(whole)
+    return OutputWriter(whole, context, constraint, max_tokens, speculation if has_drafts else None)

@@ -1,0 +1,216 @@
+"""Text without a notation of its own: any text up to a stop, and what can be quoted from a document.
+
+The first occurrence of a stop is the one that ends first.  Texts that hold none are ``~(any* stop any*)``, and texts
+that end with the first one are ``any* stop & ~(any* stop any+)``: terms of boolean operators, whose states the engine
+makes as they are met.  (A chain of the states of Knuth, Morris and Pratt as rules has the same members, and a first
+mask that takes a hundred times as long with 128,000 tokens.)
+
+For quotations, each suffix of the document is a term that holds the next shorter one, so all of them together are
+linear in size.  The engine follows all suffixes that are still possible at once; the sets of them that it meets are
+the states of the suffix automaton, of which only those are made that an output leads to.
+
+Source: A. Blumer, J. Blumer, D. Haussler, A. Ehrenfeucht, M. T. Chen and J. Seiferas, "The smallest automaton
+recognizing the subwords of a text" (1985).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Literal as Literal_, TypeAlias
+
+from structgen.errors import GrammarError
+from structgen.grammar.analysis import Nullability, is_regular, resolve
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    Sequence,
+    choice_of,
+    literal,
+    sequence_of,
+)
+
+__all__ = ["Unit", "any_text", "occurrences", "substring_of", "substrings"]
+
+Unit: TypeAlias = Literal_["word", "character", "line"]
+"""What a quotation is made of."""
+
+
+def substring_of(document: str, unit: Unit = "word") -> Grammar:
+    r"""The texts, but for the empty one, that stand in ``document``: what may be quoted from it.
+
+    Args:
+        document: any text.
+        unit: quotations are runs of whole words, characters or lines.  A word is a run of letters, digits, marks and
+            underscores, and a quotation of words neither begins nor ends with white space; one of lines holds the line
+            breaks between them, not the last one.
+
+    Raises:
+        TypeError: ``document`` is no text.
+        ValueError: there is nothing in it to quote, it holds a lone surrogate, or there is no such unit.
+
+    Complexity:
+        O(n) terms for n characters; the engine makes O(n) states at most.
+
+    >>> print(substring_of("to be\nor not", "line"))
+    "to be" ("" | "\n" "or not") | "or not"
+    """
+    if not isinstance(document, str):
+        raise TypeError(f"substring_of: expected text, found {type(document).__name__}")
+    if unit == "line":
+        made = _quotations(document, *_line_bounds(document), str)
+    elif unit in ("word", "character"):
+        made = substrings(document, whole_words=unit == "word")
+    else:
+        raise ValueError(f"substring_of: there is no unit {unit!r}; give 'word', 'character' or 'line'")
+    if made == EMPTY:
+        raise ValueError(f"substring_of: the document of {len(document)} characters has no {unit} to quote")
+    return made
+
+
+def substrings(text: str, *, whole_words: bool = True, spell: Callable[[str], str] = str) -> Grammar:
+    """The texts, but for the empty one, that occur in ``text``.
+
+    Args:
+        text: any text.
+        whole_words: only those that neither begin nor end with white space or within a word.  A word is a run of
+            letters, digits, marks and underscores.
+        spell: how parts of the text are written; that of two parts joined must be that of both, joined.
+
+    Raises:
+        ValueError: it holds a lone surrogate, which cannot be written.
+
+    Complexity:
+        O(n) terms for n characters; the engine makes O(n) states at most.
+
+    >>> print(substrings("to be"))
+    "to" ("" | " " "be") | "be"
+    """
+    starts = [at for at in range(len(text)) if _may_start(text, at, whole_words=whole_words)]
+    ends = [at for at in range(1, len(text) + 1) if _may_end(text, at, whole_words=whole_words)]
+    return _quotations(text, starts, ends, spell)
+
+
+def _line_bounds(text: str) -> tuple[list[int], list[int]]:
+    """Where lines start and end; an empty line is quoted only with others."""
+    breaks = [at for at, character in enumerate(text) if character == "\n"]
+    starts = [0, *(at + 1 for at in breaks)]
+    return [at for at in starts if at < len(text)], [at for at in [*breaks, len(text)] if at > 0]
+
+
+def _quotations(text: str, starts: list[int], ends: list[int], spell: Callable[[str], str]) -> Grammar:
+    """The texts, but for the empty one, from one of ``starts`` to one of ``ends``."""
+    is_start, is_end = set(starts), set(ends)
+    suffixes: list[Grammar] = []
+    pieces: dict[str, Grammar] = {}  # each once
+    rest: Grammar | None = None  # what follows in the text, up to some end
+    for start, end in reversed(list(pairwise(sorted(is_start | is_end)))):
+        part = text[start:end]
+        piece = pieces.get(part)
+        if piece is None:
+            piece = pieces[part] = literal(spell(part))
+        if rest is not None and end in is_end:
+            rest = choice_of((EPSILON, rest))
+        rest = piece if rest is None else sequence_of((piece, rest))  # the last place is an end
+        if start in is_start:
+            suffixes.append(rest)
+    return choice_of(tuple(reversed(suffixes))) if suffixes else EMPTY
+
+
+def occurrences(text: str, part: str, *, whole_words: bool = True) -> Iterator[tuple[int, int]]:
+    """Where ``part`` occurs in ``text`` as a member of ``substrings``: start and end in characters, in order.
+
+    Occurrences may overlap; the empty text has none.
+    """
+    start = text.find(part) if part else -1
+    while start >= 0:
+        end = start + len(part)
+        if _may_start(text, start, whole_words=whole_words) and _may_end(text, end, whole_words=whole_words):
+            yield start, end
+        start = text.find(part, start + 1)
+
+
+def _may_start(text: str, at: int, *, whole_words: bool) -> bool:
+    return not whole_words or (not text[at].isspace() and _is_boundary(text, at))
+
+
+def _may_end(text: str, at: int, *, whole_words: bool) -> bool:
+    return not whole_words or (not text[at - 1].isspace() and _is_boundary(text, at))
+
+
+def _is_boundary(text: str, at: int) -> bool:
+    return not (0 < at < len(text) and _is_of_word(text[at - 1]) and _is_of_word(text[at]))
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+
+
+def any_text(
+    until: Grammar | str | None = None, *, min: int = 0, max: int | None = None, with_stop: bool = False
+) -> Grammar:
+    r"""Any text, up to the first occurrence of a stop.
+
+    Where the stop is a text and follows, it stands there first: ``any_text(until=s) + s`` has every text that ends
+    with ``s`` and holds it nowhere else, each in one reading.  Where it is a grammar, the texts are those in which it
+    does not occur; a part of it at their end may then make an occurrence with what follows, so write ``with_stop``.
+
+    Args:
+        until: the stop, a text or a regular grammar without the empty text; ``None``: any text at all.
+        min: how many characters there are at least, without the stop.
+        max: how many there are at most; ``None``: any number.
+        with_stop: the stop follows, as part of the text.
+
+    Raises:
+        TypeError: the stop is neither text nor a grammar.
+        ValueError: the bounds contain no number, the stop is empty or may be, or there is none that could follow.
+        GrammarError: the stop is not regular.
+
+    >>> print(any_text(until="</b>"))
+    ~(.* "</b>" .*)
+    >>> print(any_text(until="\n", max=80, with_stop=True))
+    .{0,80} "\n" & ~(.* "\n" .+)
+    """
+    if min < 0 or (max is not None and max < min):
+        raise ValueError(f"any_text: the bounds {min}..{max} contain no number of characters; give 0 <= min <= max")
+    if until is None:
+        if with_stop:
+            raise ValueError("any_text: there is no stop that could follow; say until=")
+        return Repeat(ANY_CHAR, min, max)
+    stop = _checked(until)
+    anything = Repeat(ANY_CHAR, 0, None)
+    if with_stop:
+        ends_with = Sequence((Repeat(ANY_CHAR, min, max), stop))
+        return Intersection((ends_with, Complement(Sequence((anything, stop, Repeat(ANY_CHAR, 1, None))))))
+    holding = [Sequence((anything, stop, anything))]
+    if isinstance(stop, Literal):
+        holding += [Sequence((anything, Literal(start))) for start in _overlaps(stop.data)]
+    without = Complement(holding[0] if len(holding) == 1 else Choice(holding))
+    return without if min == 0 and max is None else Intersection((Repeat(ANY_CHAR, min, max), without))
+
+
+def _checked(until: Grammar | str) -> Grammar:
+    if not isinstance(until, (str, Grammar)):
+        raise TypeError(f"any_text: expected a text or a grammar as the stop, found {type(until).__name__}")
+    stop = literal(until) if isinstance(until, str) else until
+    if not is_regular(stop):
+        raise GrammarError(
+            "any_text", "the stop is not regular", evidence=f"the term is {stop!r}", remedy="stop at a text or a regex"
+        )
+    flat = resolve(stop, through_shared=True)
+    if Nullability(dict(flat.rules))(flat.body):
+        raise ValueError("any_text: the stop may be empty, so that every text stops at once; give one that is not")
+    return stop
+
+
+def _overlaps(stop: bytes) -> list[bytes]:
+    """What a text may not end with, for the stop behind it would begin within the text: the stop less a border."""
+    return [stop[: len(stop) - size] for size in range(1, len(stop)) if stop[:size] == stop[len(stop) - size :]]

@@ -1,0 +1,431 @@
+r"""What llguidance adds to Lark: attributes of rules, and parts in JSON or in angle brackets.
+
+``name[capture, stop="\\n", max_tokens=10]: ...``; parts of a text, JSON Schemas and tokens inside rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from lark import Tree
+
+from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, StructgenError, UnsupportedFeature
+from structgen.frontends.grammar_source import GrammarSource
+from structgen.frontends.json_schema import json_schema
+from structgen.frontends.lark.syntax import Node, Token
+from structgen.grammar.algebra import either, joined
+from structgen.grammar.limits import Limits
+from structgen.grammar.nodes import (
+    ANY_CHAR,
+    EPSILON,
+    Budget,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Grammar,
+    Intersection,
+    Literal,
+    Repeat,
+    Sequence,
+    SpecialToken,
+    Tempered,
+    TokenSet,
+    choice_of,
+    literal,
+    postorder,
+    sequence_of,
+)
+
+__all__ = [
+    "Attributes",
+    "before_stop",
+    "json_of",
+    "part_of_text",
+    "read_attributes",
+    "schema_of",
+    "shortest",
+    "special_of",
+    "with_suffix",
+]
+
+_VALUES: Final[dict[str, tuple[frozenset[str], str]]] = {
+    "capture": (frozenset({"", "STRING"}), "a name in quotes, or nothing"),
+    "lazy": (frozenset({""}), "nothing"),
+    "stop": (frozenset({"STRING", "REGEXP", "TERMINAL", "STRUCTURED", "range"}), "a string, a regexp or a terminal"),
+    "suffix": (frozenset({"STRING", "REGEXP", "TERMINAL", "STRUCTURED", "range"}), "a string, a regexp or a terminal"),
+    "stop_capture": (frozenset({"STRING"}), "a name in quotes"),
+    "max_tokens": (frozenset({"NUMBER"}), "a number from 0 on"),
+    "temperature": (frozenset({"NUMBER", "FLOAT"}), "a number from 0 on"),
+}
+_MAX_TOKENS: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The attributes of one rule.
+
+    Attributes:
+        capture: the name under which its text is reported.
+        is_lazy: whether it ends where it first can.
+        stop: what ends it and is not part of its text.
+        suffix: what ends it and is part of its text, but not of the capture.
+        stop_capture: the name under which the text of the suffix is reported.
+        max_tokens: how many tokens it may take.
+        temperature: at which its tokens are drawn.
+        places: where each of them stands.
+    """
+
+    capture: str | None = None
+    is_lazy: bool = False
+    stop: Node | Token | None = None
+    suffix: Node | Token | None = None
+    stop_capture: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    places: dict[str, Token] = field(default_factory=dict)
+
+    @property
+    def needs_terminal(self) -> bool:
+        """Whether it must be clear where its text ends, so that it has to be regular."""
+        return self.is_lazy or self.stop is not None or self.suffix is not None
+
+    @property
+    def prefers_terminal(self) -> bool:
+        """Whether what is regular is one terminal, inside which nothing is ignored."""
+        return self.needs_terminal or self.max_tokens is not None or self.temperature is not None
+
+    def around(self, term: Grammar) -> Grammar:
+        """Return the text of the rule with its capture, budget and temperature."""
+        if self.capture is not None:
+            term = Capture(self.capture, term)
+        return self.bounded(term)
+
+    def bounded(self, term: Grammar) -> Grammar:
+        """Return a text with the budget and the temperature; the capture is inside."""
+        if self.max_tokens is not None:
+            term = EPSILON if self.max_tokens == 0 else Budget(term, tokens=self.max_tokens)
+        if self.temperature is not None:
+            term = Tempered(term, self.temperature)
+        return term
+
+
+def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable[[str, int, str], None]) -> Attributes:
+    """Read the attributes of a rule.
+
+    Args:
+        source: the file.
+        tree: the attributes.
+        rule: the name of the rule.
+        note: called with each attribute, its place and a detail, for the report.
+
+    Raises:
+        GrammarSyntaxError: there is no such attribute, it stands twice, or its value is of the wrong kind.
+        UnsupportedFeature: the text of a stop is to be captured, which is not part of the output.
+    """
+    found: dict[str, Node | Token | None] = {}
+    places: dict[str, Token] = {}
+    for name, value in _pairs(tree):
+        key, span = str(name), _span(name)
+        if key not in _VALUES:
+            known = ", ".join(_VALUES)
+            raise source.syntax_error(span, f"there is no attribute {key!r}", f"the attributes are {known}")
+        if key in found:
+            raise source.syntax_error(span, f"attribute {key!r} stands twice", "leave one out")
+        kind = "" if value is None else value.type if isinstance(value, Token) else str(value.data)
+        kinds, wanted = _VALUES[key]
+        if kind not in kinds:
+            raise source.syntax_error(span, f"the value of attribute {key!r} must be {wanted}")
+        found[key], places[key] = value, name
+        note(f"attribute {key}", span[0], _DETAILS[key])
+    ends = [key for key in ("lazy", "stop", "suffix") if key in found]
+    if len(ends) > 1:
+        raise source.syntax_error(_span(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot stand together")
+    if "stop_capture" in found and "suffix" not in found:
+        position = _span(places["stop_capture"])[0]
+        if "stop" in found:
+            raise source.refused(
+                position, "stop_capture", "the text of a stop is not part of the output and cannot be captured",
+                "write suffix= in place of stop=",
+            )  # fmt: skip
+        raise source.syntax_error(_span(places["stop_capture"]), "'stop_capture' needs a suffix", "write suffix=")
+    stop = found.get("stop")
+    return Attributes(
+        capture=None if "capture" not in found else _name(source, found["capture"], rule),
+        is_lazy="lazy" in found,
+        stop=None if isinstance(stop, Token) and stop == '""' else stop,
+        suffix=found.get("suffix"),
+        stop_capture=None if "stop_capture" not in found else _name(source, found["stop_capture"], ""),
+        max_tokens=_count(source, found.get("max_tokens")),
+        temperature=_temperature(source, found.get("temperature")),
+        places=places,
+    )
+
+
+_DETAILS: Final = {
+    "capture": "",
+    "lazy": "the text ends where it first can",
+    "stop": "the text ends before the first place where the stop can be",
+    "suffix": "the text ends with the first place where the suffix can be",
+    "stop_capture": "",
+    "max_tokens": "",
+    "temperature": "by the decoder; it has no effect on which outputs are valid",
+}
+
+
+def _pairs(tree: Node) -> Iterator[tuple[Token, Node | Token | None]]:
+    for attribute in tree.children:
+        if isinstance(attribute, Tree):
+            name, value = attribute.children
+            if isinstance(name, Token):
+                yield name, value
+
+
+def _span(token: Token) -> tuple[int, int]:
+    start = token.start_pos or 0
+    return start, start + len(token)
+
+
+def _name(source: GrammarSource, value: Node | Token | None, default: str) -> str:
+    if not isinstance(value, Token):
+        return default
+    try:
+        name = json.loads(value)
+    except ValueError:
+        raise source.syntax_error(_span(value), "a name that is no JSON string", 'write it as "name"') from None
+    if not name:
+        raise source.syntax_error(_span(value), "an empty name", "leave it out, or give a name")
+    return str(name)
+
+
+def _count(source: GrammarSource, value: Node | Token | None) -> int | None:
+    if not isinstance(value, Token):
+        return None
+    if value.startswith("-") or len(value) > 11 or int(value) >= _MAX_TOKENS:
+        raise source.syntax_error(_span(value), "the number of tokens is out of range", "give a number from 0 on")
+    return int(value)
+
+
+def _temperature(source: GrammarSource, value: Node | Token | None) -> float | None:
+    if not isinstance(value, Token):
+        return None
+    number = float(value) if len(value) < 64 else float("inf")
+    if not 0 <= number < float("inf"):
+        raise source.syntax_error(_span(value), "the temperature is out of range", "give a number from 0 on")
+    return number
+
+
+_MORE: Final = Repeat(ANY_CHAR, 1, None)
+_ANY: Final = Repeat(ANY_CHAR, 0, None)
+_MAX_STOPS: Final = 256
+
+
+def shortest(body: Grammar) -> Grammar:
+    """Return the texts of a regular term of which no proper beginning belongs to it."""
+    return Intersection((body, Complement(joined([body, _MORE]))))
+
+
+def with_suffix(body: Grammar, suffix: Grammar, capture: str | None, suffix_capture: str | None) -> Grammar:
+    """Return the texts of ``body`` up to the first place where ``suffix`` can end, that included.
+
+    Captures name what comes before the suffix, and the suffix.
+    """
+    whole = joined([body, suffix])
+    head = body if capture is None else Capture(capture, body)
+    tail = suffix if suffix_capture is None else Capture(suffix_capture, suffix)
+    return Intersection((joined([head, tail]), Complement(joined([whole, _MORE]))))
+
+
+def before_stop(body: Grammar, stop: Grammar) -> Grammar | None:
+    """Return the texts of ``body`` that may stand before the first place where ``stop`` can be, without that.
+
+    ``None``: the stop has too many texts.
+    """
+    single = _single_characters(stop)
+    within = joined([body, stop, _ANY])
+    if single:  # no text that ends within a single character is longer than the body
+        return Intersection((body, Complement(within)))
+    words = _words(stop)
+    if words is None:
+        return None
+    ways: dict[tuple[str, ...], Grammar] = {}
+    for word in words:
+        begun = sorted({
+            other[:-length]
+            for other in words
+            for length in range(1, len(word))
+            if length < len(other) and other.endswith(word[:length])
+        })  # fmt: skip
+        if tuple(begun) not in ways:
+            refused = [within, *(joined([body, literal(part)]) for part in begun)]
+            ways[tuple(begun)] = Intersection((body, Complement(either(refused))))
+    return either(ways.values())
+
+
+def _single_characters(term: Grammar) -> bool:
+    match term:
+        case CharClass():
+            return True
+        case Literal():
+            return len(term.data.decode("utf-8", "replace")) == 1
+        case Choice():
+            return (
+                bool(term.items)
+                and all(isinstance(item, (CharClass, Literal)) for item in term.items)
+                and all(map(_single_characters, term.items))
+            )
+    return False
+
+
+def _words(term: Grammar) -> list[str] | None:
+    """The texts of a term without unbounded repetition, if they are few, and none is empty."""
+    known: dict[int, frozenset[str] | None] = {}
+    for node in postorder(term):
+        parts = [known[id(child)] for child in node.children]
+        known[id(node)] = _spelled(node, [part for part in parts if part is not None], all(map(_is_known, parts)))
+    words = known[id(term)]
+    return sorted(words) if words and "" not in words else None
+
+
+def _is_known(words: frozenset[str] | None) -> bool:
+    return words is not None
+
+
+def _spelled(node: Grammar, parts: list[frozenset[str]], is_known: bool) -> frozenset[str] | None:
+    words: frozenset[str] | None = None
+    match node:
+        case Literal():
+            words = frozenset([node.data.decode("utf-8", "replace")])
+        case CharClass() if sum(high - low + 1 for low, high in node.ranges) <= _MAX_STOPS:
+            words = frozenset(chr(code) for low, high in node.ranges for code in range(low, high + 1))
+        case Choice() if is_known:
+            words = frozenset().union(*parts)
+        case Sequence() if is_known:
+            words = frozenset([""])
+            for part in parts:
+                if len(words) * len(part) > _MAX_STOPS:
+                    return None
+                words = frozenset(head + tail for head in words for tail in part)
+        case Repeat(min=0, max=1) if is_known:
+            words = parts[0] | {""}
+    return words if words is not None and len(words) <= _MAX_STOPS else None
+
+
+_RANGES: Final = re.compile(r"<\[(\^?)([0-9,\s-]*|\*)\]>")
+_KEYS: Final = ("substring_chunks", "substring_words", "substring_chars")
+# In Unicode the separators of records and units are no white space.
+_WORDS: Final = re.compile(r"[^\S\x1c-\x1f]+|\w+|(?:[^\w\s]|[\x1c-\x1f])+")
+_MAX_ID_DIGITS: Final = 9
+
+
+def special_of(source: GrammarSource, token: Token) -> Grammar:
+    """Return the token or tokens that ``<name>``, ``<[1,3-5]>``, ``<[^7]>`` or ``<[*]>`` stand for.
+
+    Raises:
+        GrammarSyntaxError: the ids are malformed.
+    """
+    if not token.startswith("<["):
+        return SpecialToken(str(token))
+    span = (token.start_pos or 0, (token.start_pos or 0) + len(token))
+    found = _RANGES.fullmatch(token)
+    if found is None or (found[1] and found[2] == "*"):
+        raise source.syntax_error(span, "malformed ids of tokens", "write <[7]>, <[1,3-5]>, <[^7]> or <[*]>")
+    if found[2] == "*":
+        return TokenSet((), is_excluded=True)
+    ranges: list[tuple[int, int]] = []
+    for part in filter(None, map(str.strip, found[2].split(","))):
+        ends = [end.strip() for end in part.split("-")]
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= _MAX_ID_DIGITS for end in ends):
+            raise source.syntax_error(span, f"{part:.40} is no id of a token and no range of them")
+        low, high = int(ends[0]), int(ends[-1])
+        if low > high:
+            raise source.syntax_error(span, f"the range {low}-{high} is in the wrong order", "swap its ends")
+        ranges.append((low, high))
+    if not ranges:
+        raise source.syntax_error(span, "there are no ids of tokens", "write <[7]>, or <[*]> for any token")
+    return TokenSet(ranges, is_excluded=bool(found[1]))
+
+
+def json_of(source: GrammarSource, token: Token, keyword: str) -> object:
+    """Return the value of the JSON text behind a keyword.
+
+    Raises:
+        GrammarSyntaxError: it is no JSON.
+    """
+    start = token.start_pos or 0
+    try:
+        return json.loads(token)
+    except json.JSONDecodeError as error:
+        at = start + error.pos
+        raise source.syntax_error((at, at + 1), f"the JSON of {keyword} is malformed: {error.msg}") from None
+    except RecursionError:
+        raise source.syntax_error((start, start + 1), f"the JSON of {keyword} is nested too deeply") from None
+
+
+def part_of_text(source: GrammarSource, token: Token) -> Grammar:
+    """Return the texts of ``%regex {"substring_words": "..."}``: pieces that follow each other there, or none.
+
+    Raises:
+        GrammarSyntaxError: it is malformed.
+        UnsupportedFeature: it has other keys.
+    """
+    value = json_of(source, token, "%regex")
+    start = token.start_pos or 0
+    span = (start, start + len(token))
+    if not isinstance(value, dict) or len(value) != 1:
+        raise source.syntax_error(span, "%regex takes an object with one key", f"one of {', '.join(_KEYS)}")
+    [(key, given)] = value.items()
+    if key not in _KEYS:
+        raise source.refused(
+            start, f"%regex {key}", f"%regex has no key {key!r}", f"write one of {', '.join(_KEYS)}, or a regexp"
+        )
+    if key == "substring_chunks":
+        if not isinstance(given, list) or not all(isinstance(piece, str) for piece in given):
+            raise source.syntax_error(span, f"{key} takes a list of strings")
+        pieces = given
+    elif not isinstance(given, str):
+        raise source.syntax_error(span, f"{key} takes a string")
+    else:
+        pieces = list(given) if key == "substring_chars" else _WORDS.findall(given)
+    try:
+        spelled = [literal(piece) for piece in pieces if piece]
+    except ValueError as error:
+        raise source.syntax_error(span, str(error)) from None
+    suffixes: list[Grammar] = [EPSILON]
+    rest: Grammar = EPSILON
+    for piece in reversed(spelled):
+        rest = sequence_of((piece, rest))
+        suffixes.append(rest)
+        rest = choice_of((EPSILON, rest))
+    return choice_of(tuple(reversed(suffixes))) if len(suffixes) > 1 else EPSILON
+
+
+def schema_of(source: GrammarSource, token: Token, limits: Limits) -> Grammar:
+    """Return the JSON texts that are valid against the schema of ``%json { ... }``.
+
+    Raises:
+        GrammarSyntaxError: the schema is no JSON.
+        UnsupportedFeature: a keyword of it is refused by name.
+        GrammarError: it is malformed, or nothing is valid against it.
+        LimitExceeded: it is too large.
+    """
+    start = token.start_pos or 0
+    try:
+        return json_schema(str(token), limits=limits)
+    except GrammarSyntaxError as error:
+        raise source.syntax_error(
+            (start + error.span[0], start + error.span[1]), f"%json: {error.problem}", error.remedy
+        ) from None
+    except UnsupportedFeature as error:
+        problem = f"%json at {error.where}: {error.problem}"
+        raise source.refused(start, error.feature, problem, error.remedy) from None
+    except LimitExceeded:
+        raise
+    except StructgenError as error:
+        place = error.subject.removeprefix("json schema").strip()
+        problem = f"%json{' at ' * bool(place)}{place}: {error.problem}"
+        raise GrammarError(source.subject_at(start), problem, evidence=error.evidence, remedy=error.remedy) from None

@@ -1,0 +1,356 @@
+"""Write any grammar term as text that :mod:`structgen.grammar.reader` reads back.
+
+The text is EBNF with the operators of regular expressions; ``docs/grammar-ir.md`` states its syntax.
+Parentheses stand only where precedence asks for them.  A sub-term that is long and occurs several times is
+written once, as ``$1``, ``$2`` ... in a leading ``let``, so that a DAG of n nodes gives a text of size O(n).
+
+A :class:`~structgen.grammar.nodes.description.Described` term is written as its item: a description says where a term
+came from and is no part of the language.  Everything else survives the round trip exactly.
+
+No function recurses on the depth of the term: each node contributes a generator of pieces, and the generators
+lie on an explicit stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from structgen.grammar.nodes import (
+    Budget,
+    ByteClass,
+    Capture,
+    CharClass,
+    Choice,
+    Complement,
+    Distinct,
+    Grammar,
+    Intersection,
+    JsonString,
+    Label,
+    Literal,
+    Permutation,
+    Reference,
+    Repeat,
+    Rules,
+    Sequence,
+    Shared,
+    SpecialToken,
+    Tempered,
+    TokenSet,
+    postorder,
+)
+from structgen.grammar.nodes.description import Described
+from structgen.grammar.spelling import LABEL_MARKS, write_bytes, write_class, write_name, write_text
+
+__all__ = ["to_text"]
+
+# A term is bound by `let` when it occurs at least twice and its text is at least this long.
+_BIND_FROM: Final = 32
+
+# Precedence, loosest first.  A term below the level that its place asks for gets parentheses.
+_TERM, _CHOICE, _INTERSECTION, _SEQUENCE, _COMPLEMENT, _REPEAT, _ATOM = range(7)
+
+_SHORT_COUNTS: Final = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+
+_Piece: TypeAlias = "str | tuple[Grammar, int]"
+_Pieces: TypeAlias = Iterable[_Piece]
+
+
+def to_text(grammar: Grammar, *, max_length: int | None = None) -> str:
+    """Write ``grammar`` as text.
+
+    Args:
+        grammar: any term, closed or not.
+        max_length: cut the text to this many characters, the last of them ``…``.  Such a text is written on
+            one line and without ``let``, and only the part that is shown is computed.
+
+    Returns:
+        Without ``max_length``, a text for which ``reader.parse(text) == grammar`` up to descriptions.
+
+    Raises:
+        ValueError: ``max_length`` is not positive.
+
+    Complexity:
+        O(n) time and text for n distinct nodes and edges, with their literals, names and ranges;
+        O(max_length) where that is given.
+
+    >>> from structgen.grammar.nodes import Literal, Repeat
+    >>> to_text(Repeat(Literal(b"ab"), 1, None))
+    '"ab"+'
+    """
+    if max_length is not None:
+        if max_length <= 0:
+            raise ValueError(f"to_text: max_length must be positive; found {max_length}")
+        return _cut(_TermWriter({}, " ", max_length).write(grammar), max_length)
+    names = _terms_to_bind(grammar)
+    writer = _TermWriter({digest: name for digest, (name, _) in names.items()}, "\n", None)
+    pieces: list[str] = []
+    if names:
+        pieces.append("let")
+        for name, term in names.values():
+            pieces.append(f"\n  {name} = ")
+            pieces.extend(writer.write(term, bound=True))
+            pieces.append(";")
+        pieces.append("\nin\n")
+    pieces.extend(writer.write(grammar))
+    return "".join(pieces)
+
+
+def _cut(pieces: Iterable[str], max_length: int) -> str:
+    parts: list[str] = []
+    length = 0
+    for piece in pieces:
+        parts.append(piece)
+        length += len(piece)
+        if length > max_length:
+            return "".join(parts)[: max_length - 1] + "…"
+    return "".join(parts)
+
+
+def _bare(node: Grammar) -> Grammar:
+    while isinstance(node, Described):
+        node = node.item
+    return node
+
+
+def _terms_to_bind(root: Grammar) -> dict[bytes, tuple[str, Grammar]]:
+    """Choose the terms to write once, as digest -> (name, term), dependencies first.
+
+    Occurrences are counted between distinct contents, so the choice depends on the structure of the term
+    alone, not on which of its equal parts are the same object.
+    """
+    hash(root)  # digests of all nodes in one pass
+    by_digest: dict[bytes, Grammar] = {}
+    occurrences: dict[bytes, int] = {}
+    for node in postorder(root):
+        if isinstance(node, Described) or node.digest in by_digest:
+            continue
+        by_digest[node.digest] = node
+        for child in node.children:
+            digest = _bare(child).digest
+            occurrences[digest] = occurrences.get(digest, 0) + 1
+    lengths: dict[bytes, int] = {}
+    names: dict[bytes, tuple[str, Grammar]] = {}
+    for digest, node in by_digest.items():  # children come first
+        length = _own_length(node) + sum(lengths[_bare(child).digest] + 3 for child in node.children)
+        if length >= _BIND_FROM and occurrences.get(digest, 0) >= 2:
+            name = f"${len(names) + 1}"
+            names[digest] = (name, node)
+            length = len(name)
+        lengths[digest] = length
+    return names
+
+
+def _own_length(node: Grammar) -> int:
+    """How many characters ``node`` adds to those of its children, about."""
+    match node:
+        case Literal():
+            return len(node.data) + 2
+        case ByteClass() | CharClass():
+            return 4 * len(node.ranges) + 2
+        case Rules():
+            return 16 + sum(len(name) + 4 for name, _ in node.rules)
+        case Reference() | Capture():
+            return len(node.name)
+        case Permutation():
+            return 20
+        case TokenSet():
+            return 12 + 10 * len(node.tokens)
+        case _:
+            return 4
+
+
+class _TermWriter:
+    """Writes terms; knows the names of the terms that are bound, and where lines break."""
+
+    def __init__(self, names: Mapping[bytes, str], line_break: str, max_length: int | None) -> None:
+        self._names = names
+        self._break = line_break
+        self._indent = "\n  " if line_break == "\n" else " "
+        self._window = None if max_length is None else max_length + 1
+
+    def write(self, root: Grammar, *, bound: bool = False) -> Iterator[str]:
+        """Yield the text of ``root``; ``bound`` writes the term itself where it has a name."""
+        first = self._node(root) if bound else self._in_place(root, _TERM)
+        stack: list[Iterator[_Piece]] = [iter(first)]
+        while stack:
+            piece = next(stack[-1], None)
+            if piece is None:
+                stack.pop()
+            elif isinstance(piece, str):
+                yield piece
+            else:
+                stack.append(iter(self._in_place(*piece)))
+
+    def _in_place(self, node: Grammar, level: int) -> _Pieces:
+        node = _bare(node)
+        if self._names:
+            name = self._names.get(node.digest)
+            if name is not None:
+                return (name,)
+        pieces = self._node(node)
+        return _parenthesised(pieces) if _level(node) < level else pieces
+
+    def _node(self, node: Grammar) -> _Pieces:
+        return _WRITERS[type(node)](self, node)
+
+    def _literal(self, node: Literal) -> _Pieces:
+        yield write_bytes(node.data if self._window is None else node.data[: self._window])
+
+    def _class(self, node: ByteClass | CharClass) -> _Pieces:
+        return write_class(node)
+
+    def _sequence(self, node: Sequence) -> _Pieces:
+        return _joined(node.items, "", _COMPLEMENT)
+
+    def _choice(self, node: Choice) -> _Pieces:
+        return _joined(node.items, "|", _INTERSECTION)
+
+    def _intersection(self, node: Intersection) -> _Pieces:
+        return _joined(node.items, "&", _SEQUENCE)
+
+    def _repeat(self, node: Repeat) -> _Pieces:
+        yield node.item, _ATOM
+        yield _SHORT_COUNTS.get((node.min, node.max)) or _count(node.min, node.max)
+
+    def _permutation(self, node: Permutation) -> _Pieces:
+        yield "permutation" if (node.min, node.max) == (0, None) else f"permutation{_count(node.min, node.max)}"
+        opening = "("
+        for part in (node.required, node.optional, (node.rest,), (node.separator,)):
+            yield opening
+            opening = "; "
+            for index, item in enumerate(part):
+                if index:
+                    yield ", "
+                yield item, _TERM
+        yield ")"
+
+    def _reference(self, node: Reference) -> _Pieces:
+        yield write_name(node.name)
+
+    def _rules(self, node: Rules) -> _Pieces:
+        yield "rules {"
+        for index, (name, term) in enumerate(node.rules):
+            yield f"{';' if index else ''}{self._indent}{write_name(name)} = "
+            yield term, _TERM
+        yield f"{self._break}}} in "
+        yield node.body, _TERM
+
+    def _complement(self, node: Complement) -> _Pieces:
+        yield "~"
+        yield node.item, _COMPLEMENT
+
+    def _capture(self, node: Capture) -> _Pieces:
+        return _call(f"@{write_name(node.name)}", node.item)
+
+    def _json_string(self, node: JsonString) -> _Pieces:
+        return _call("json", node.value)
+
+    def _shared(self, node: Shared) -> _Pieces:
+        return _call("shared", node.item)
+
+    def _distinct(self, node: Distinct) -> _Pieces:
+        return _call("distinct" + ("?" if node.is_spare else "*" if node.is_endless else ""), node.item)
+
+    def _budget(self, node: Budget) -> _Pieces:
+        bounds = (("tokens", node.tokens), ("characters", node.characters))
+        said = "".join(f"{what} {bound} " for what, bound in bounds if bound is not None)
+        return _call(f"budget {said}", node.item)
+
+    def _label(self, node: Label) -> _Pieces:
+        return _call("label" + LABEL_MARKS[node.kind], node.item)
+
+    def _special_token(self, node: SpecialToken) -> _Pieces:
+        name = "token?" if node.or_text else "token"
+        yield f"{name}({node.token if isinstance(node.token, int) else write_text(node.token)})"
+
+    def _token_set(self, node: TokenSet) -> _Pieces:
+        yield "tokens except (" if node.is_excluded else "tokens("
+        yield ", ".join(
+            write_text(token)
+            if isinstance(token, str)
+            else str(token)
+            if isinstance(token, int)
+            else "{} to {}".format(*token)
+            for token in node.tokens
+        )
+        yield ")"
+
+    def _tempered(self, node: Tempered) -> _Pieces:
+        return _call(f'temperature "{node.temperature!r}" ', node.item)
+
+
+_WRITERS: Final[Mapping[type[Grammar], Callable[[_TermWriter, Any], _Pieces]]] = {
+    Literal: _TermWriter._literal,
+    ByteClass: _TermWriter._class,
+    CharClass: _TermWriter._class,
+    Sequence: _TermWriter._sequence,
+    Choice: _TermWriter._choice,
+    Repeat: _TermWriter._repeat,
+    Permutation: _TermWriter._permutation,
+    Reference: _TermWriter._reference,
+    Rules: _TermWriter._rules,
+    Intersection: _TermWriter._intersection,
+    Complement: _TermWriter._complement,
+    Capture: _TermWriter._capture,
+    SpecialToken: _TermWriter._special_token,
+    TokenSet: _TermWriter._token_set,
+    Tempered: _TermWriter._tempered,
+    JsonString: _TermWriter._json_string,
+    Shared: _TermWriter._shared,
+    Distinct: _TermWriter._distinct,
+    Label: _TermWriter._label,
+    Budget: _TermWriter._budget,
+}
+
+
+def _level(node: Grammar) -> int:
+    match node:
+        case Choice() | Intersection() | Sequence() if len(node.items) < 2:
+            return _ATOM  # written in parentheses of their own
+        case Choice():
+            return _CHOICE
+        case Intersection():
+            return _INTERSECTION
+        case Sequence():
+            return _SEQUENCE
+        case Complement():
+            return _COMPLEMENT
+        case Repeat():
+            return _REPEAT
+        case Rules():
+            return _TERM
+        case _:
+            return _ATOM
+
+
+def _count(low: int, high: int | None) -> str:
+    return f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+
+
+def _parenthesised(pieces: _Pieces) -> _Pieces:
+    yield "("
+    yield from pieces
+    yield ")"
+
+
+def _call(head: str, item: Grammar) -> _Pieces:
+    yield f"{head}("
+    yield item, _TERM
+    yield ")"
+
+
+def _joined(items: tuple[Grammar, ...], operator: str, level: int) -> _Pieces:
+    if not items:
+        yield f"({operator})"
+    elif len(items) == 1:  # the infix form cannot say this: (| a), (& a), (, a)
+        yield f"({operator or ','} "
+        yield items[0], _TERM
+        yield ")"
+    else:
+        separator = f" {operator} " if operator else " "
+        for index, item in enumerate(items):
+            if index:
+                yield separator
+            yield item, level

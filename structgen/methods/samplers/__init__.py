@@ -1,0 +1,1 @@
+"""Published samplers of whole outputs that nothing in the core needs."""

@@ -1,0 +1,395 @@
+"""A trie of prefixes with what was learned of them, and walks down it: shared by ``ASAp`` and ``RejectionTrie``.
+
+Source: K. Park et al., "Grammar-Aligned Decoding" (NeurIPS 2024, arXiv 2405.21047) for expected futures; P. Parys et
+al., "Constrained Adaptive Rejection Sampling" (2025, arXiv 2510.01902) for what rejection sampling makes of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from structgen.decode.sampling.protocol import Sample, check_score
+from structgen.decode.step.distribution import log_mass
+from structgen.decode.step.sampler import inverse_cdf
+
+if TYPE_CHECKING:
+    from structgen.decode.sampling.branch import Branch
+    from structgen.decode.sampling.branch_set import Branches
+    from structgen.decode.sampling.protocol import Problem
+    from structgen.decode.step.distribution import Distribution
+
+__all__ = ["PrefixTrie", "TrieNode", "TrieWalks", "check_trie_sampler", "merged", "without"]
+
+_MAX_NODES: Final = 1 << 18
+_MAX_BYTES: Final = 1 << 28
+
+
+@final
+class TrieNode:
+    """A beginning, or behind a stop an output.
+
+    Attributes:
+        log_p: the model's log-probability of its last step, given those before.
+        log_success: log of ``s``.
+        law: its mask was seen if this is not None: how it was, without what is allowed in particular.
+        log_rest: log of the probability of all that is allowed and has no node yet.
+        children: by token; behind that which stands for the stop there is an output.
+    """
+
+    __slots__ = ("children", "law", "log_p", "log_rest", "log_success")
+
+    def __init__(self, log_p: float) -> None:
+        self.log_p = log_p
+        self.log_success = 0.0
+        self.log_rest = 0.0
+        self.children: dict[int, TrieNode] = {}
+        self.law: Distribution | None = None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its mask was seen."""
+        return self.law is not None
+
+    def see(self, law: Distribution) -> None:
+        """Note what may follow; the success stays until it is updated."""
+        if self.law is None:
+            self.law = law.blank()
+            self.log_rest = law.log_z
+
+    def update(self) -> None:
+        """Work out the success from those of what follows; it never rises."""
+        logs = np.array([self.log_rest, *(child.log_p + child.log_success for child in self.children.values())])
+        self.log_success = min(self.log_success, log_mass(logs))
+
+    def __repr__(self) -> str:
+        return f"<TrieNode, success {math.exp(self.log_success):.3g}, {len(self.children)} children>"
+
+
+@final
+class PrefixTrie:
+    """Beginnings that were visited, for samplers to share between calls.
+
+    It belongs to one problem: a model, a prompt, a constraint, potentials and ``max_tokens``.  The first call binds it.
+    What it takes up is bounded: no nodes are added where there are ``max_nodes``, and of the laws after beginnings,
+    those of which nobody asked for long are forgotten beyond ``max_bytes``, and asked of the model again.  Neither
+    makes anything wrong that it says.
+
+    Attributes:
+        root: the empty beginning.
+        size: how many nodes there are.
+
+    Args:
+        max_nodes: see above; a node takes about 300 bytes.
+        max_bytes: see above.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(self, *, max_nodes: int = _MAX_NODES, max_bytes: int = _MAX_BYTES) -> None:
+        if max_nodes < 1:
+            raise ValueError(f"PrefixTrie: max_nodes must be at least 1; found {max_nodes!r}")
+        if max_bytes < 0:
+            raise ValueError(f"PrefixTrie: max_bytes must not be negative; found {max_bytes!r}")
+        self.root = TrieNode(0.0)
+        self.size = 1
+        self._max_nodes = max_nodes
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._laws: OrderedDict[TrieNode, Distribution] = OrderedDict()
+        self._problem: Problem | None = None
+        self._bound = 0.0
+
+    def bind(self, problem: Problem, score_bound: float) -> None:
+        """Say what the trie is about.
+
+        Raises:
+            ValueError: it is about something else already.
+        """
+        if self._problem is None:
+            self._problem, self._bound = problem, score_bound
+            return
+        different = _difference(self._problem, problem)
+        if not different and self._bound != score_bound:
+            different = "score_bound"
+        if different:
+            raise ValueError(
+                f"PrefixTrie: it was made with another {different}, and what it learned would be wrong here; "
+                "use a trie for each problem, with the same potentials (made once, by structgen.potential)"
+            )
+
+    def recall(self, node: TrieNode) -> Distribution | None:
+        """Return what may follow a node, if that is remembered."""
+        known = self._laws.get(node)
+        if known is not None:
+            self._laws.move_to_end(node)
+        return known
+
+    def remember(self, node: TrieNode, law: Distribution) -> None:
+        """Keep what may follow a node for as long as there is room."""
+        self._laws[node] = law
+        self._bytes += law.nbytes
+        while self._bytes > self._max_bytes:
+            _, forgotten = self._laws.popitem(last=False)
+            self._bytes -= forgotten.nbytes
+
+    def child(self, node: TrieNode, token: int, law: Distribution) -> TrieNode | None:
+        """Return the node behind a token that ``law`` allows after ``node``; None where there is no room for it."""
+        known = node.children.get(token)
+        if known is not None or self.size >= self._max_nodes:
+            return known
+        self.size += 1
+        child = TrieNode(float(law.log_p[law.index(token)]))
+        node.children[token] = child
+        node.log_rest = min(log_mass(without(law, node.children)), 0.0)  # summed anew, so that nothing cancels
+        return child
+
+    def __repr__(self) -> str:
+        return f"<PrefixTrie of {self.size} nodes, success at most {math.exp(self.root.log_success):.3g}>"
+
+
+def without(law: Distribution, tokens: Iterable[int]) -> NDArray[np.float64]:
+    """The log-probabilities of a law, with minus infinity for some of its tokens."""
+    rest = law.log_p.copy()
+    rest[[law.index(token) for token in tokens]] = -np.inf
+    return rest
+
+
+def _difference(first: Problem, second: Problem) -> str:
+    """What two problems differ in; an empty word if they do not."""
+    if first.model is not second.model:
+        return "model"
+    if first.prompt != second.prompt or first.begun != second.begun:
+        return "prompt"
+    if first.max_tokens != second.max_tokens:
+        return "max_tokens"
+    same_vocabulary = first.constraint.vocabulary.digest == second.constraint.vocabulary.digest
+    if first.constraint is not second.constraint and not (
+        same_vocabulary and first.constraint.grammar == second.constraint.grammar
+    ):
+        return "constraint"
+    if len(first.potentials) != len(second.potentials) or any(
+        one is not other for one, other in zip(first.potentials, second.potentials, strict=True)
+    ):
+        return "list of potentials"
+    return ""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _TrieWalk:
+    """A walk.
+
+    Attributes:
+        branch: where it stands; at the end the output.
+        node: the same in the trie, or a node of its own where the trie has no room.
+        path: nodes from the root to there.
+        law: what may follow; None where it was not asked for.
+        passed: it goes on with something else than these, which have nodes; None for as long as that is not drawn.
+        excluded: what the potentials were found to forbid here.
+        is_apart: whether the node is not in the trie.
+        is_over: whether it has come to an end.
+        is_accepted: whether that is an output.
+    """
+
+    branch: Branch
+    node: TrieNode
+    path: list[TrieNode]
+    law: Distribution | None = None
+    passed: frozenset[int] | None = None
+    excluded: set[int] = field(default_factory=set)
+    is_apart: bool = False
+    is_over: bool = False
+    is_accepted: bool = False
+
+    def end(self, *, is_accepted: bool) -> None:
+        self.is_over, self.is_accepted = True, is_accepted
+
+    def log_rest(self) -> float:
+        """Log of the probability of what may follow and has no node yet."""
+        if not self.excluded or self.law is None:
+            return self.node.log_rest
+        return log_mass(without(self.law, {*self.node.children, *self.excluded}))
+
+
+@final
+class TrieWalks:
+    """Walks of one run.
+
+    Args:
+        branches: what is walked through.
+        trie: what is known, and where what is learned is kept.
+        generator: the randomness.
+        score_bound: the most that the potentials give to any output.
+        rejects: see the module.
+
+    Raises:
+        ValueError: the trie belongs to another problem.
+        GenerationError: the potentials forbid every output from the start.
+    """
+
+    def __init__(
+        self,
+        branches: Branches,
+        trie: PrefixTrie,
+        generator: np.random.Generator,
+        *,
+        score_bound: float,
+        rejects: bool,
+    ) -> None:
+        trie.bind(branches.problem, score_bound)
+        self._branches = branches
+        self._trie = trie
+        self._generator = generator
+        self._bound = score_bound
+        self._rejects = rejects
+        self._root = branches.root()
+        branches.drop(self._root)
+        self._learned: list[tuple[TrieNode, float]] = []
+
+    def run(self, count: int) -> list[Branch | None]:
+        """Make several walks; the outputs they came to, in order, None for those that came to none."""
+        walks = [_TrieWalk(self._root, self._trie.root, [self._trie.root]) for _ in range(count)]
+        live = walks
+        while live:
+            for walk in live:
+                self._move(walk)
+            live = [walk for walk in live if not walk.is_over]
+            self._look(live)
+        for node, log_success in self._learned:
+            node.log_success = log_success
+        self._learned.clear()
+        for walk in walks:
+            for node in reversed(walk.path):
+                if node.is_seen:
+                    node.update()
+        return [walk.branch if walk.is_accepted else None for walk in walks]
+
+    def _look(self, walks: Sequence[_TrieWalk]) -> None:
+        """Find out what may follow where walks stand, of those together for which the model has to be asked."""
+        waiting: dict[tuple[int, ...], list[_TrieWalk]] = {}
+        for walk in walks:
+            walk.law = self._trie.recall(walk.node)
+            if walk.law is None:
+                waiting.setdefault(walk.branch.hypothesis.tokens, []).append(walk)
+        firsts = [same[0] for same in waiting.values()]
+        rows = self._branches.logits_at([walk.branch for walk in firsts])
+        for first, logits, same in zip(firsts, rows, waiting.values(), strict=True):
+            law = self._branches.law(first.branch, logits, tilted=False)
+            for walk in same:
+                walk.law = law
+            if not first.is_apart:
+                self._trie.remember(first.node, law)
+
+    def _move(self, walk: _TrieWalk) -> None:
+        """Go on until it has to be known what may follow, or the walk is over."""
+        while not walk.is_over:
+            if not walk.node.is_seen:
+                if walk.law is None:
+                    return
+                walk.node.see(walk.law)
+            token = self._known(walk) if walk.passed is None else None
+            if walk.is_over:
+                return
+            if token is None:
+                if walk.passed is None:
+                    # What other walks add in the meantime must not change what this one draws from.
+                    walk.passed = frozenset((*walk.node.children, *walk.excluded))
+                if walk.law is None:
+                    return
+                token = self._new(walk.law, walk.passed)
+            self._take(walk, token)
+
+    def _known(self, walk: _TrieWalk) -> int | None:
+        """Draw what follows among the children of the node; None is everything else."""
+        node = walk.node
+        tokens = [token for token in node.children if token not in walk.excluded]
+        logs = [walk.log_rest(), *(node.children[token].log_p + node.children[token].log_success for token in tokens)]
+        log_total = log_mass(np.array(logs))
+        if log_total == -math.inf:
+            walk.end(is_accepted=False)
+            return None
+        weights = np.exp(np.array([*logs, -np.inf]) - node.log_success)
+        if self._rejects:
+            weights[-1] = max(-math.expm1(log_total - node.log_success), 0.0)
+        index = inverse_cdf(weights, self._generator.random())
+        if index == len(logs):
+            walk.end(is_accepted=False)
+            return None
+        return tokens[index - 1] if index else None
+
+    def _new(self, law: Distribution, passed: Set[int]) -> int:
+        """Draw what follows among that which had no node yet."""
+        rest = without(law, passed)
+        return int(law.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
+
+    def _take(self, walk: _TrieWalk, token: int) -> None:
+        """Go on with a token."""
+        node, blank = walk.node, walk.node.law
+        if blank is None:
+            raise RuntimeError("a walk went on from where no mask was seen")
+        known = node.children.get(token)
+        if known is None and walk.law is not None:
+            known = self._trie.child(node, token, walk.law)
+            if known is None:
+                known, walk.is_apart = TrieNode(float(walk.law.log_p[walk.law.index(token)])), True
+        if known is None:
+            raise RuntimeError("a walk went on with what nobody knows")
+        branch = self._branches.grown(walk.branch, blank, token, known.log_p)
+        if branch.finish_reason is not None:
+            check_score(self._branches, branch, self._bound)
+        if branch.score == -math.inf:
+            self._forbid(walk, token, known)
+            return
+        walk.branch = branch
+        if branch.finish_reason is None:
+            walk.node, walk.law, walk.passed = known, None, None
+            walk.excluded.clear()
+            walk.path.append(known)
+            return
+        log_success = branch.score - self._bound
+        self._learned.append((known, log_success))
+        walk.end(is_accepted=not self._rejects or self._accepts(math.exp(min(log_success - known.log_success, 0.0))))
+
+    def _accepts(self, chance: float) -> bool:
+        return chance == 1 or inverse_cdf(np.array([chance, 1 - chance]), self._generator.random()) == 0
+
+    def _forbid(self, walk: _TrieWalk, token: int, known: TrieNode) -> None:
+        """Note what the potentials forbid, and draw again where nothing is rejected."""
+        self._learned.append((known, -math.inf))
+        if self._rejects:
+            walk.end(is_accepted=False)
+            return
+        walk.excluded.add(token)
+        walk.passed = None
+
+
+def merged(branches: Branches, found: Sequence[Branch]) -> tuple[Sample, ...]:
+    """Outputs of equal weight as samples: those that are the same are one."""
+    counts = Counter(branch.hypothesis.tokens for branch in found)
+    first = {branch.hypothesis.tokens: branch for branch in reversed(found)}
+    heaviest_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Sample(branches.result(first[tokens]), math.log(count), count, first[tokens].score)
+        for tokens, count in heaviest_first
+    )
+
+
+def check_trie_sampler(name: str, samples: int, batch: int, max_tries: int, score_bound: float) -> None:
+    """Check the numbers that both samplers have.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    for field_name, value in (("samples", samples), ("batch", batch), ("max_tries", max_tries)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: {field_name} must be an integer of at least 1; found {value!r}")
+    if not math.isfinite(score_bound):
+        raise ValueError(f"{name}: score_bound must be finite; found {score_bound!r}")

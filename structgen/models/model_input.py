@@ -1,0 +1,268 @@
+"""What models are given: prompts as chat messages, and canvases, which are checked before a forward pass."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+
+from structgen.errors import GenerationError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from structgen.engine.vocabulary import Vocabulary
+    from structgen.models.protocol import Prompt
+    from structgen.models.protocol.diffusion import Canvases
+
+__all__ = ["CanvasLimits", "chat_prompt", "find_mask", "messages_of_prompt", "plain_prompt", "render_chat"]
+
+_MASK_NAMES: Final = ("<mask>", "[MASK]", "<|mask|>", "<|mdm_mask|>", "<MASK>", "[mask]")
+
+
+class CanvasLimits(NamedTuple):
+    """What a model can take, for the checks of its denoisers.
+
+    Attributes:
+        name: the model, for messages.
+        id_limit: one more than the largest id that the model embeds.
+        max_context: the longest prompt and canvas together; None where there is no bound.
+    """
+
+    name: str
+    id_limit: int
+    max_context: int | None
+
+    def check_prompt(self, prompt_ids: Sequence[int], /) -> list[int]:
+        """Return the ids of a prompt as plain ints.
+
+        Raises:
+            GenerationError: an id that the model lacks, or more tokens than its context holds.
+        """
+        ids = []
+        for token in prompt_ids:
+            try:
+                ids.append(operator.index(token))
+            except TypeError as error:
+                raise self._error("a token of the prompt is no integer", f"found {token!r:.40}") from error
+        for token in ids:
+            self._check_range(token, token)
+        if self.max_context is not None and len(ids) > self.max_context:
+            raise self._error(
+                "the prompt does not fit into its context",
+                f"{len(ids)} tokens; the context holds {self.max_context}",
+                "shorten the prompt",
+            )
+        return ids
+
+    def check_canvases(self, canvases: Canvases, /, *, prompt_tokens: int) -> Canvases:
+        """Return canvases as an int32 array ``[n, slots]``.
+
+        Raises:
+            GenerationError: no canvas or no slot, an id that the model lacks, or more slots than its context holds
+                behind a prompt of ``prompt_tokens``.
+        """
+        found = np.asarray(canvases)
+        if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer):
+            raise self._error(
+                "canvases are int32 [canvases, slots]",
+                f"found {found.dtype} {list(found.shape)}",
+                "pass one canvas as canvas[None]",
+            )
+        if 0 in found.shape:
+            raise self._error("there is no canvas", f"found the shape {list(found.shape)}", "pass at least one slot")
+        self._check_range(int(found.min()), int(found.max()))
+        if self.max_context is not None and prompt_tokens + found.shape[1] > self.max_context:
+            raise self._error(
+                "prompt and canvas do not fit into its context",
+                f"{prompt_tokens} tokens and {found.shape[1]} slots; the context holds {self.max_context}",
+                "shorten the prompt or the canvas",
+            )
+        return found.astype(np.int32, copy=False)
+
+    def check_live(
+        self, canvas: NDArray[np.int32], live: NDArray[np.bool_], /, *, prompt_tokens: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return one canvas and its live slots, checked as ``CachingDenoiser.denoise_live`` wants them.
+
+        Raises:
+            GenerationError: as ``check_canvases``; or ``live`` is no bool ``[slots]``.
+        """
+        found = np.asarray(canvas)
+        row: NDArray[np.int32] = self.check_canvases(found[None], prompt_tokens=prompt_tokens)[0]
+        mask = np.asarray(live)
+        if mask.dtype != np.bool_ or mask.shape != row.shape:
+            raise self._error(
+                "live slots are bool [slots]", f"found {mask.dtype} {list(mask.shape)} for {len(row)} slots"
+            )
+        return row, mask
+
+    def check_asked(self, canvases: NDArray[np.int32], asked: NDArray[np.bool_], /) -> NDArray[np.bool_]:
+        """Return which slots are asked about.
+
+        Raises:
+            GenerationError: ``asked`` is no bool of the shape of ``canvases``.
+        """
+        mask = np.asarray(asked)
+        if mask.dtype != np.bool_ or mask.shape != np.shape(canvases):
+            raise self._error(
+                "the slots that are asked about are bool, of the shape of what is asked",
+                f"found {mask.dtype} {list(mask.shape)} for {list(np.shape(canvases))}",
+            )
+        return mask
+
+    def check_bounds(self, slots: int, start: int, stop: int | None, /) -> tuple[int, int]:
+        """Return the slots that are asked about as ``(start, stop)``.
+
+        Raises:
+            GenerationError: there are none, or they are not on the canvas.
+        """
+        end = slots if stop is None else stop
+        if not 0 <= start < end <= slots:
+            raise self._error(
+                "the slots that are asked about are not on the canvas",
+                f"found start={start}, stop={stop} of {slots} slots",
+            )
+        return operator.index(start), operator.index(end)
+
+    def _check_range(self, lowest: int, highest: int) -> None:
+        if lowest < 0 or highest >= self.id_limit:
+            raise self._error(
+                f"it has no token {lowest if lowest < 0 else highest}", f"its ids are 0 to {self.id_limit - 1}"
+            )
+
+    def _error(self, problem: str, evidence: str, remedy: str = "") -> GenerationError:
+        return GenerationError(f"model {self.name!r}", problem, evidence=evidence, remedy=remedy)
+
+
+def find_mask(vocabulary: Vocabulary, mask_token: int | None) -> int:
+    """Return the id of MASK: ``mask_token``, or the special token that is spelled like one.
+
+    Raises:
+        ModelError: ``mask_token`` is no special token or ends a text, or no special token is spelled like MASK.
+    """
+    special = vocabulary.special
+    if mask_token is None:
+        mask_token = next((token for name in _MASK_NAMES for token, text in special.items() if text == name), None)
+    if mask_token is None:
+        raise ModelError(
+            "vocabulary",
+            "none of its special tokens is MASK",
+            evidence=f"looked for {', '.join(_MASK_NAMES)}",
+            remedy="pass mask_token=, or name one: Vocabulary(..., special={id: '<mask>'})",
+        )
+    token = operator.index(mask_token)
+    if token not in special or token in vocabulary.eos:
+        raise ModelError(
+            f"mask_token={token}",
+            "it ends a text" if token in vocabulary.eos else "it is no special token of the vocabulary",
+            evidence=f"its special tokens are {', '.join(map(str, special)) or 'none'}"[:200],
+            remedy="make the token special: Vocabulary(..., special={id: '<mask>'})",
+        )
+    return token
+
+
+def messages_of_prompt(prompt: Prompt) -> list[dict[str, str]]:
+    """Return the messages of a prompt; a text is one message of the user.
+
+    Raises:
+        ModelError: no messages, or one without a textual role and content.
+    """
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    messages = list(prompt)
+    if not messages:
+        raise ModelError("prompt", "there are no messages", remedy="pass at least one message or a text")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
+            raise ModelError(
+                "prompt",
+                f"message {index} is malformed",
+                evidence=f"found {str(message)[:80]!r}",
+                remedy="a message is a mapping with the texts 'role' and 'content'",
+            )
+    return [dict(message) for message in messages]
+
+
+def render_chat(
+    template: str, messages: list[dict[str, str]], *, name: str, special: Mapping[str, str] | None = None
+) -> str:
+    """Spell out ``messages`` by ``template``, ready for the assistant's answer.
+
+    Args:
+        template: Jinja source.
+        messages: role and content of each.
+        name: the model, for error messages.
+        special: variables such as ``bos_token`` that templates refer to.
+
+    Raises:
+        ModelError: the template is malformed or refuses the messages.
+    """
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = refuse
+    try:
+        return environment.from_string(template).render(
+            messages=messages, add_generation_prompt=True, **(special or {})
+        )
+    except jinja2.TemplateError as error:
+        raise ModelError(
+            f"model {name!r}",
+            "the chat template refuses the messages",
+            evidence=str(error),
+            remedy="change the messages, or pass a text with chat=False",
+        ) from error
+
+
+def plain_prompt(vocabulary: Vocabulary, prompt: Prompt) -> list[int]:
+    """Return the tokens of a text, or of messages one to a line, for models without a chat template."""
+    text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in messages_of_prompt(prompt))
+    return vocabulary.tokenize(text)
+
+
+def chat_prompt(tokenizer: Any, prompt: Prompt, *, chat: bool, name: str) -> list[int]:
+    """Return the tokens of a prompt by a tokenizer of transformers and its chat template.
+
+    Args:
+        tokenizer: of transformers.
+        prompt: a text is one message of the user, unless ``chat`` is false or there is no template.
+        chat: whether a text is one.
+        name: the model, for messages.
+
+    Raises:
+        ModelError: messages are malformed, the template refuses them, or there is none for them.
+    """
+    templated = getattr(tokenizer, "chat_template", None) is not None
+    if isinstance(prompt, str) and not (chat and templated):
+        return [int(token) for token in tokenizer.encode(prompt)]
+    if not templated:
+        raise ModelError(
+            f"model {name!r}",
+            "it has no chat template, so messages cannot be spelled out",
+            remedy="pass the prompt as one text",
+        )
+    import jinja2
+
+    try:
+        text = tokenizer.apply_chat_template(messages_of_prompt(prompt), tokenize=False, add_generation_prompt=True)
+    except (jinja2.TemplateError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"model {name!r}",
+            "the chat template refuses the messages",
+            evidence=str(error),
+            remedy="change the messages, or pass a text with chat=False",
+        ) from error
+    return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
