@@ -67,10 +67,7 @@ from structgen.errors import (
     ValidationFailed as ValidationFailed,
     VocabularyError as VocabularyError,
 )
-from structgen.frontends import (
-    bnf as ebnf,
-    bnf as gbnf,
-)
+from structgen.frontends.bnf import ebnf as ebnf, gbnf as gbnf
 from structgen.frontends.json_schema import (
     json_schema as json_schema,
 )

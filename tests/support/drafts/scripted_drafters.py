@@ -11,11 +11,11 @@ from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, 
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import allowed_ids
 
-__all__ = ["Guesser", "Knowing", "Noisy"]
+__all__ = ["ScriptedDrafter", "Knowing", "Noisy"]
 
 
 @dataclass(frozen=True, eq=False)
-class Guesser(Drafter, Drafting):
+class ScriptedDrafter(Drafter, Drafting):
     """A drafter without state, and what it was told."""
 
     seen: list[Verified] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Guesser(Drafter, Drafting):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Knowing(Guesser):
+class Knowing(ScriptedDrafter):
     """Guesses the next tokens of an output that is known."""
 
     tokens: Sequence[int] = ()
@@ -50,7 +50,7 @@ class Knowing(Guesser):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Noisy(Guesser):
+class Noisy(ScriptedDrafter):
     """Guesses random trees: of tokens that are allowed at first, of any tokens behind them."""
 
     width: int = 3

@@ -94,13 +94,13 @@ def test_a_draft_sees_what_the_whole_network_left(
         expected = fewer(input_ids=torch.tensor([IDS]), past_key_values=cache, use_cache=True).logits[0].numpy()
     session = model.start()
     session.extend(prefix[:40])
-    twin = session.fork() if shared else None
+    other_session = session.fork() if shared else None
     session.extend(prefix[40:])
     draft = session.skipping(kept, room=len(IDS))
     np.testing.assert_allclose(draft.extend(IDS[:1]), expected[0], atol=1e-4)
     np.testing.assert_allclose(draft.extend(IDS[1:9]), expected[8], atol=1e-4)
     np.testing.assert_allclose(draft.extend(IDS[9:]), expected[-1], atol=1e-4)
-    assert twin is None or twin.length == 40
+    assert other_session is None or other_session.length == 40
 
 
 def test_all_layers_are_the_model(model: LlamaModel) -> None:
@@ -256,11 +256,11 @@ def test_other_states_of_one_token(model: LlamaModel, position: int) -> None:
         other.watched = (layer, layer + 1)
         rows, expected = [], []
         for token in tokens:
-            twin = other.fork()
-            twin.watched = other.watched
-            twin.extend([token])
-            rows.append(twin.states[layer][0])
-            expected.append(twin.states[layer + 1][0])
+            other_session = other.fork()
+            other_session.watched = other.watched
+            other_session.extend([token])
+            rows.append(other_session.states[layer][0])
+            expected.append(other_session.states[layer + 1][0])
         np.testing.assert_allclose(session.through(layer, np.stack(rows), position), expected, atol=1e-4)
     for layer, at in ((3, 0), (-1, 0), (0, 12), (0, -1)):
         with pytest.raises(GenerationError, match="no layer"):

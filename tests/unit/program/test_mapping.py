@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AfterValidator
-from scripted_drafters import Guesser
+from scripted_drafters import ScriptedDrafter
 
 from structgen.decode import AnyDrafter, Context, Multinomial
 from structgen.decode.speculative.drafter import Drafting, DraftTask
@@ -120,7 +120,7 @@ def test_a_model_that_fails_fails_its_items(json_vocabulary: Vocabulary) -> None
 
 
 @dataclass(frozen=True, eq=False)
-class Present(Guesser):
+class Present(ScriptedDrafter):
     """Guesses nothing, and keeps the prompts of the outputs that it was asked for."""
 
     prompts: list[tuple[int, ...]] = field(default_factory=list)

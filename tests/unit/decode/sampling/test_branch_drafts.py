@@ -12,7 +12,7 @@ import pytest
 from drafter_tasks import PlainModel
 from exact_target import exact_target, log_total, z_score
 from layered_llama import write_llama
-from scripted_drafters import Guesser, Knowing, Noisy
+from scripted_drafters import ScriptedDrafter, Knowing, Noisy
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.potentials import potential
@@ -238,7 +238,7 @@ def test_what_is_known_of_a_sequence_stays_known_where_it_splits() -> None:
     """Two tokens are allowed at every place and both are guessed: after the first pass no law is missing for long."""
     vocabulary = Vocabulary([b"", b"a", b"b"], eos=[0])
 
-    class Both(Guesser):
+    class Both(ScriptedDrafter):
         def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
             tree = DraftTree()
             layer = [ROOT]
@@ -311,7 +311,7 @@ def test_searches_look_at_nothing(json_vocabulary: Vocabulary) -> None:
         sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=Noisy())
 
 
-class Failing(Guesser):
+class Failing(ScriptedDrafter):
     """Raises when it is asked."""
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
@@ -358,7 +358,7 @@ def test_drafters_see_where_each_sequence_stands(json_vocabulary: Vocabulary) ->
 
     begun: list[Drawing] = []
 
-    class Recording(Guesser):
+    class Recording(ScriptedDrafter):
         def start(self, context: Context, task: DraftTask) -> Drafting:
             drafting = Drawing(context, task)
             begun.append(drafting)

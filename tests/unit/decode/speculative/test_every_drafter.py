@@ -56,9 +56,9 @@ def outputs(
 def check(
     case: DrafterCase, constraints: dict[str, Constraint], jobs: Iterable[tuple[int, str, str, str | None]]
 ) -> int:
-    """One drafter for many outputs, so that it learns; how many tokens it guessed."""
+    """One drafter for many outputs, so that it learns; how many tokens it draft_tokens."""
     drafter: AnyDrafter = None
-    guessed = 0
+    draft_tokens = 0
     for number, name, prompt, writes in jobs:
         constraint = constraints[name]
         model = HashModel(constraint.vocabulary, seed=number, writes=writes)
@@ -73,8 +73,8 @@ def check(
         plain, drafted = outputs(model, drafter, constraint, prompt, options)
         assert_alike(plain, drafted)
         assert drafted.stats.forwards <= plain.stats.forwards
-        guessed += drafted.stats.drafted
-    return guessed
+        draft_tokens += drafted.stats.drafted
+    return draft_tokens
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -86,8 +86,8 @@ def test_outputs_are_the_same(constraints: dict[str, Constraint], title: str) ->
         (first + at, name, PROMPTS[(first + at) % len(PROMPTS)], WRITES[name] if (first + at) % 2 else None)
         for at, name in enumerate(NAMES)
     ]
-    guessed = check(case, constraints, jobs)
-    assert guessed or not case.guesses
+    draft_tokens = check(case, constraints, jobs)
+    assert draft_tokens or not case.guesses
 
 
 def test_no_prompt_is_left_out() -> None:
@@ -193,15 +193,15 @@ def test_outputs_of_a_network_in_one_batch_are_the_same(llama: Any, of_llama: An
 
 def check_network(case: DrafterCase, llama: Any, constraints: dict[str, Constraint], numbers: range) -> None:
     drafter = case.make(llama)
-    guessed = 0
+    draft_tokens = 0
     for number in numbers:
         constraint = constraints[NAMES[number % len(NAMES)]]
         most = max(16, constraint.min_tokens() + 4)
         options = {"max_tokens": most, "seed": number, "sampler": sampler_of(case, number), "score_ending": True}
         plain, drafted = outputs(llama, drafter, constraint, PROMPTS[7 * number % len(PROMPTS)], options)
         assert_alike(plain, drafted, tolerance=1e-3)
-        guessed += drafted.stats.drafted
-    assert guessed
+        draft_tokens += drafted.stats.drafted
+    assert draft_tokens
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_drafters import Guesser, Knowing, Noisy
+from scripted_drafters import ScriptedDrafter, Knowing, Noisy
 
 from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
@@ -123,7 +123,7 @@ def test_drafters_learn_from_every_pass(json_vocabulary: Vocabulary) -> None:
             np.testing.assert_array_equal(verified.rows[1 + node], model.start().extend(before))
 
 
-class _Failing(Guesser):
+class _Failing(ScriptedDrafter):
     """Raises in one of its methods."""
 
     def __init__(self, where: str) -> None:

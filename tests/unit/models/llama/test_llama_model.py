@@ -83,16 +83,16 @@ def test_truncation_and_forks_are_exact(model: LlamaModel, reference: Any) -> No
     session = model.start()
     session.extend((IDS * 30)[:300])
     session.truncate(4)
-    twin = session.fork()
+    other_session = session.fork()
     session.extend([11, 12, 13, 14])
-    np.testing.assert_allclose(twin.extend(IDS[4:]), reference_logits(reference, IDS)[-1], atol=1e-4)
+    np.testing.assert_allclose(other_session.extend(IDS[4:]), reference_logits(reference, IDS)[-1], atol=1e-4)
     expected = reference_logits(reference, [*IDS[:4], 11, 12, 13, 14, 15])
     np.testing.assert_allclose(session.extend([15]), expected[-1], atol=1e-4)
     session.truncate(0)
     np.testing.assert_allclose(session.extend([9]), reference_logits(reference, [9])[-1], atol=1e-4)
     session.close()
     assert session.length == 0
-    assert (twin.length, twin.forwards) == (12, 1)
+    assert (other_session.length, other_session.forwards) == (12, 1)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,9 +106,9 @@ def test_sequences_in_one_pass_do_not_see_each_other(model: LlamaModel, referenc
         length = int(random.integers(len(ids) + 1))
         session.truncate(length)
         del ids[length:]
-        twin = int(random.integers(len(sessions)))
-        if twin != at:
-            sessions[twin] = session.fork(), list(ids)
+        other_session = int(random.integers(len(sessions)))
+        if other_session != at:
+            sessions[other_session] = session.fork(), list(ids)
         chosen = random.permutation(len(sessions))[: random.integers(1, len(sessions) + 1)]
         extensions, expected = [], []
         for index in chosen:
