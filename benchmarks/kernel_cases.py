@@ -21,7 +21,7 @@ __all__ = ["OPERATIONS", "Case", "Place", "Wrong"]
 
 
 class Wrong(AssertionError):
-    """A result that is not that of the twin."""
+    """A result that is not that of the reference implementation."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Case:
         bar: what is to be reached: the name of a measure and a number.
         ahead: how many times as long each peer is to take, at least.
         is_captured: whether it is many launches, which are timed as one graph.
-        differs: the share of integers that may differ from the twin's, for draws that rounding decides.
+        differs: the share of integers that may differ from the reference implementation's, for draws that rounding
+            decides.
         reset: undoes what ``work`` does in place.
     """
 
@@ -85,10 +86,10 @@ class Case:
     reset: Callable[[], Any] = lambda: None
 
     def check(self) -> None:
-        """Compare with the twin.
+        """Compare with the reference implementation.
 
         Raises:
-            Wrong: it does not make what the twin does.
+            Wrong: it does not make what the reference implementation does.
         """
         self.reset()
         with use_backend("triton"):
@@ -309,7 +310,7 @@ def trees(place: Place) -> Iterator[Case]:
     from structgen_kernels.philox import Noise
     from structgen_kernels.trees.draft_forest import DraftForest
     from structgen_kernels.trees.draft_paths import DraftPaths
-    from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+    from structgen_kernels.trees.tree_verification import DraftDistributions, verify_tree
     from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
     requests, nodes = place.of(8, 2), place.of(32, 6)
@@ -321,14 +322,14 @@ def trees(place: Place) -> Iterator[Case]:
         forest = DraftForest.of([(parents, tokens) for tokens in drawn], place.device)
         positions = requests * (nodes + 1)
         values = place.logits(positions, columns, seed=1)
-        laws = DraftLaws(values, torch.arange(positions, dtype=torch.int32, device=place.device))
+        distributions = DraftDistributions(values, torch.arange(positions, dtype=torch.int32, device=place.device))
         logits, noise = place.logits(positions, columns, seed=2), Noise.of(4, requests, place.device)
         workspace = VerificationWorkspace(requests * nodes, requests, columns, place.device)
         out = DraftPaths.buffers(forest)
         yield Case(
             f"tree verification, 8 trees of 32 nodes, {full:,} tokens",
             8 * 33 * full * 2 * 2,
-            partial(verify_tree, logits, forest, laws, noise, workspace=workspace, out=out),
+            partial(verify_tree, logits, forest, distributions, noise, workspace=workspace, out=out),
             partial(_held, out.nodes, out.counts, out.tokens, out.status),
             differs=0.05,
         )

@@ -194,7 +194,7 @@ def traffic(schemas: int = 32, sequences: int = 256, steps: int = 512) -> Traffi
 
 
 def _walks(schemas: int) -> list[list[bytes]]:
-    """The masks along valid documents of each of some schemas, at most eight, one behind the other."""
+    """The masks along valid documents of each of some schemas, at most eight, one after the other."""
     from structgen import compile, json_schema
     from structgen.errors import StructgenError
 

@@ -8,7 +8,8 @@ operation must read and write at least, over its time, ``floor`` what that takes
 Without a GPU nothing is timed: each operation runs on small shapes in Triton's interpreter, and the table has the
 floors at full shapes, those bytes at 3.35 TB/s (H100) and 4.8 TB/s (H200), beside "not measured".
 
-Every operation is compared with its twin in torch first.  One that differs has no time, and the exit status is 1.
+Every operation is compared with its reference implementation in torch first.  One that differs has no time, and the
+exit status is 1.
 
 Floors are of memory alone: chains, trees and charts also wait for one slot or product after the other.
 
@@ -105,7 +106,9 @@ def measured(case: Case, rates: dict[str, float]) -> list[str]:
     rate = rates["copy"] if case.bar is not None and case.bar[0] == "copy" else rates["read"]
     floor = case.floor_bytes / rate * 1e3
     moved = case.floor_bytes / own * 1e3
-    cells = f"{own:.4f} | {floor:.4f} | {moved / 1e9:.0f} | {100 * moved / rate:.0f}% | {_verdict(case, own, floor)}"
+    cells = (
+        f"{own:.4f} | {floor:.4f} | {moved / 1e9:.0f} | {100 * moved / rate:.0f}% | {_verification(case, own, floor)}"
+    )
     rows = [f"| {case.name} | {'graph' if case.is_captured else 'launched'} | {cells} |"]
     for name, peer in case.peers.items():
         if isinstance(peer, str):
@@ -119,7 +122,7 @@ def measured(case: Case, rates: dict[str, float]) -> list[str]:
     return rows
 
 
-def _verdict(case: Case, own: float, floor: float) -> str:
+def _verification(case: Case, own: float, floor: float) -> str:
     if case.bar is None:
         return ""
     kind, number = case.bar
@@ -154,7 +157,7 @@ def on_processor(place: Place, only: list[str]) -> Iterator[str]:
     yield "| operation | in the interpreter | bytes at the full shape | " + " | ".join(titles) + " | time |"
     yield "| " + " | ".join(["---"] * (4 + len(RATES))) + " |"
     for case in _cases(place, only):
-        said = "as its twin"
+        said = "as its reference implementation"
         try:
             case.check()
         except Exception as error:

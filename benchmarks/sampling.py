@@ -4,8 +4,8 @@ Four parts, each a table (``--only`` takes some of them):
 
 - ``asked``: how often AWRS asks the automaton about a token, for each token that is written.
 - ``predicate``: AWRS against masking by predicate, where each answer takes a millisecond.
-- ``accuracy``: the distance of the law of one output from the target, in languages in which locally constrained
-  decoding (LCD) goes wrong; the target is known from scoring all members in all their spellings.
+- ``accuracy``: the distance of the distribution of one output from the target, in languages in which locally
+  constrained decoding (LCD) goes wrong; the target is known from scoring all members in all their spellings.
 - ``peer``: time and log-evidence beside genlm-control on the same tasks with the same weights.  It lives in an
   environment of its own, whose Python ``--peer-python`` names (``python -m venv DIR``, then ``DIR/bin/pip install
   torch genlm-control``).  Runs of both alternate, and the one that does not run waits.
@@ -35,7 +35,7 @@ from typing import Any, Final
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
-from sampling_exact import Remembering, distance, local_law, log_sum, scored
+from sampling_exact import Remembering, distance, local_distribution, log_sum, scored
 from sampling_tasks import ASKED, MYOPIC, SHARED, MyopicTask, Predicate, SharedTask
 
 from structgen.decode import Multinomial
@@ -171,19 +171,19 @@ def part_predicate(settings: Settings) -> str:
 
 
 def part_accuracy(settings: Settings) -> str:
-    """The law of one output."""
+    """The distribution of one output."""
     counts = (1, 4, 16, 64)
     rows, asap_rows = [], []
     for task in MYOPIC:
         model = Remembering(settings.model)
         prompt = model.encode_prompt(task.prompt)
-        law = scored(model, prompt, task.members, task.max_tokens)
-        evidence = log_sum(np.array(list(law.values())))
-        target = {tokens: math.exp(log_p - evidence) for tokens, log_p in law.items()}
+        distribution = scored(model, prompt, task.members, task.max_tokens)
+        evidence = log_sum(np.array(list(distribution.values())))
+        target = {tokens: math.exp(log_p - evidence) for tokens, log_p in distribution.items()}
         constraint = compile(regex(task.pattern), model.vocabulary)
         context = Context(model, prompt)
-        local = distance(target, exponential(local_law(model, prompt, law)))
-        row = [task.name, f"{len(task.members)}", f"{len(law)}", f"{evidence:.2f}", f"{local:.3f}"]
+        local = distance(target, exponential(local_distribution(model, prompt, distribution)))
+        row = [task.name, f"{len(task.members)}", f"{len(distribution)}", f"{evidence:.2f}", f"{local:.3f}"]
         for count in counts:
             runs = max(settings.accuracy_runs // max(count // 4, 1), 100)
             sampler = SMC(count, proposal=Multinomial()) if count == 1 else SMC(count)
@@ -193,11 +193,12 @@ def part_accuracy(settings: Settings) -> str:
             row.append(f"{distance(target, mean):.3f} ± {spread:.3f}")
         rows.append(row)
         progress(f"accuracy: {row}")
-        asap_rows.append([task.name, *asap_distances(settings, model, context, constraint, task, law, target)])
+        asap_rows.append([task.name, *asap_distances(settings, model, context, constraint, task, distribution, target)])
         progress(f"accuracy: ASAp {asap_rows[-1]}")
     return (
-        "Total variation between the target and the law of one output (sequences of tokens, not texts). LCD is exact, "
-        "from its own product of masked laws. That of `SMC(n)` is the average of the normalised weights over "
+        "Total variation between the target and the distribution of one output (sequences of tokens, not texts). LCD "
+        "is exact, "
+        "from its own product of masked distributions. That of `SMC(n)` is the average of the normalised weights over "
         f"{settings.accuracy_runs} runs (n = 1 and 4; fewer with more, 100 at least); after ± half the sum of the "
         "standard errors of all sequences, about what the distance would be by chance alone.\n\n"
         + table(
@@ -211,8 +212,8 @@ def part_accuracy(settings: Settings) -> str:
     )
 
 
-def exponential(law: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
-    return {tokens: math.exp(log_p) for tokens, log_p in law.items()}
+def exponential(distribution: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    return {tokens: math.exp(log_p) for tokens, log_p in distribution.items()}
 
 
 def averaged(draws: Iterable[Samples]) -> tuple[dict[tuple[int, ...], float], float]:
@@ -236,12 +237,12 @@ def asap_distances(
     context: Context,
     constraint: Constraint,
     task: MyopicTask,
-    law: dict[tuple[int, ...], float],
+    distribution: dict[tuple[int, ...], float],
     target: dict[tuple[int, ...], float],
 ) -> list[str]:
-    """The distance of the next output's law, worked out from the trie, not drawn."""
+    """The distance of the next output's distribution, worked out from the trie, not drawn."""
     chains = max(settings.accuracy_runs // 50, 5)
-    evidence = log_sum(np.array(list(law.values())))
+    evidence = log_sum(np.array(list(distribution.values())))
     means: list[dict[tuple[int, ...], float]] = [{} for _ in ASAP_DRAWN]
     excess = [0.0 for _ in ASAP_DRAWN]
     for seed in range(chains):
@@ -252,14 +253,14 @@ def asap_distances(
                 run(ASAp(samples=wanted - drawn, trie=trie), context, constraint, task.max_tokens, 1000 * seed + drawn)
                 drawn = wanted
             excess[index] += (success(trie, (), is_end=False) - evidence) / chains
-            nexts = local_law(model, context.tokens, law, partial(success, trie))
+            nexts = local_distribution(model, context.tokens, distribution, partial(success, trie))
             for tokens, log_p in nexts.items():
                 means[index][tokens] = means[index].get(tokens, 0.0) + math.exp(log_p) / chains
     return [f"{distance(target, mean):.3f} ({more:.2f})" for mean, more in zip(means, excess, strict=True)]
 
 
 def success(trie: PrefixTrie, tokens: tuple[int, ...], is_end: bool) -> float:
-    """What a trie knows of a beginning, or of an output; 0 where it knows nothing."""
+    """What a trie knows of a prefix, or of an output; 0 where it knows nothing."""
     node = trie.root
     for token in (*tokens, -1) if is_end else tokens:
         child = node.children.get(token)

@@ -1,7 +1,7 @@
-"""Exact laws of small languages under a model, and a model that remembers its logits.
+"""Exact distributions of small languages under a model, and a model that remembers its logits.
 
 The members of a small language are listed, each is spelled with tokens in all ways, and all of these sequences are
-scored.  No automaton and no mask takes part in that, so the laws can referee those who use them.
+scored.  No automaton and no mask takes part in that, so the distributions can referee those who use them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from structgen.engine import Vocabulary
     from structgen.models.protocol import Logits, PackedModel, Prompt, Session
 
-__all__ = ["Law", "Remembering", "distance", "local_law", "log_sum", "scored", "spellings"]
+__all__ = ["Distribution", "Remembering", "distance", "local_distribution", "log_sum", "scored", "spellings"]
 
-Law: TypeAlias = dict[tuple[int, ...], float]
+Distribution: TypeAlias = dict[tuple[int, ...], float]
 """Sequences of tokens, the stop left out, with log-probabilities."""
 Worth: TypeAlias = "Callable[[tuple[int, ...], bool], float]"
 
 _PACK: Final = 16
-_MOST_ROWS: Final = 12_000
+_MAX_ROWS: Final = 12_000
 
 
 class Remembering:
@@ -42,7 +42,7 @@ class Remembering:
         misses: answers that had to be computed.
     """
 
-    def __init__(self, model: PackedModel, most: int = _MOST_ROWS) -> None:
+    def __init__(self, model: PackedModel, most: int = _MAX_ROWS) -> None:
         self._model = model
         self._most = most
         self._rows: OrderedDict[tuple[int, ...], Logits] = OrderedDict()
@@ -154,60 +154,61 @@ def spellings(vocabulary: Vocabulary, text: str, most: int) -> Iterator[tuple[in
                 agenda.extend(((*tokens, token), end) for token in by_bytes.get(data[start:end], ()))
 
 
-def scored(model: Remembering, prompt: Sequence[int], members: Iterable[str], max_tokens: int) -> Law:
+def scored(model: Remembering, prompt: Sequence[int], members: Iterable[str], max_tokens: int) -> Distribution:
     """The log-probability of each spelling of each member, its stop included; they sum to the evidence."""
     sequences = [tokens for member in members for tokens in spellings(model.vocabulary, member, max_tokens)]
     prompt = tuple(prompt)
     model.learn(prompt, (tokens[:end] for tokens in sequences for end in range(len(tokens) + 1)))
     stops = list(model.vocabulary.eos)
-    law = {}
+    distribution = {}
     for tokens in sequences:
         total = 0.0
         for end in range(len(tokens) + 1):
             row = model.row(prompt + tokens[:end]).astype(np.float64)
             nexts = stops if end == len(tokens) else [tokens[end]]
             total += log_sum(row[nexts]) - log_sum(row)
-        law[tokens] = total
-    return law
+        distribution[tokens] = total
+    return distribution
 
 
-def local_law(model: Remembering, prompt: Sequence[int], law: Law, worth: Worth | None = None) -> Law:
-    """The law of one who draws token after token from the model's law, masked and normalised.
+def local_distribution(
+    model: Remembering, prompt: Sequence[int], distribution: Distribution, worth: Worth | None = None
+) -> Distribution:
+    """The distribution of one who draws token after token from the model's distribution, masked and normalised.
 
     Args:
         model: the model.
         prompt: the tokens before the output.
-        law: holds all sequences that are allowed.
-        worth: the logarithm of what probabilities are multiplied by before: of a beginning, or of an output where the
+        distribution: holds all sequences that are allowed.
+        worth: the logarithm of what probabilities are multiplied by before: of a prefix, or of an output where the
             flag is set.  None is locally constrained decoding.
     """
     prompt = tuple(prompt)
     nexts: dict[tuple[int, ...], set[int | None]] = defaultdict(set)
-    for tokens in law:
+    for tokens in distribution:
         for end, token in enumerate(tokens):
             nexts[tokens[:end]].add(token)
         nexts[tokens].add(None)
     stops = list(model.vocabulary.eos)
 
-    def chance(beginning: tuple[int, ...], token: int | None) -> float:
-        row = model.row(prompt + beginning).astype(np.float64)
+    def chance(prefix: tuple[int, ...], token: int | None) -> float:
+        row = model.row(prompt + prefix).astype(np.float64)
         log_p = log_sum(row[stops if token is None else [token]])
         if worth is None:
             return log_p
-        return log_p + (worth(beginning, True) if token is None else worth((*beginning, token), False))
+        return log_p + (worth(prefix, True) if token is None else worth((*prefix, token), False))
 
     masses = {
-        beginning: log_sum(np.array([chance(beginning, token) for token in allowed]))
-        for beginning, allowed in nexts.items()
+        prefix: log_sum(np.array([chance(prefix, token) for token in allowed])) for prefix, allowed in nexts.items()
     }
     return {
         tokens: sum(chance(tokens[:end], token) - masses[tokens[:end]] for end, token in enumerate((*tokens, None)))
-        for tokens in law
+        for tokens in distribution
     }
 
 
 def distance(one: dict[tuple[int, ...], float], two: dict[tuple[int, ...], float]) -> float:
-    """Total variation of two laws, given as probabilities."""
+    """Total variation of two distributions, given as probabilities."""
     return 0.5 * sum(abs(one.get(tokens, 0.0) - two.get(tokens, 0.0)) for tokens in one.keys() | two.keys())
 
 

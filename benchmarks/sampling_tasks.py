@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class MyopicTask:
-    """A small language in which likely beginnings lead to unlikely outputs.
+    """A small language in which likely prefixes lead to unlikely outputs.
 
     Attributes:
         members: all of it.
@@ -222,7 +222,7 @@ _CATALOGUE: Final = {
 class Predicate:
     """Whether a query can run on a database, or begins one that can; each answer takes a millisecond or more.
 
-    SQLite judges complete queries.  Beginnings are compared with its catalogue.
+    SQLite judges complete queries.  Prefixes are compared with its catalogue.
 
     Args:
         seconds: the least time for an answer; the processor is kept busy.
@@ -248,7 +248,7 @@ class Predicate:
         self._queries = [f"SELECT {column} FROM {table}" for table, columns in _CATALOGUE.items() for column in columns]
 
     def potential(self) -> Potential:
-        """The predicate, to be asked of outputs and their beginnings."""
+        """The predicate, to be asked of outputs and their prefixes."""
 
         @potential
         def runs(text: str) -> bool:

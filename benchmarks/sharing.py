@@ -1,6 +1,6 @@
 """Forks of one prompt in the forward passes of the embedded model, against sequences that share nothing.
 
-Both sides are sessions with the same tokens: a prompt, and behind it a tail that differs.  On one side they are forks
+Both sides are sessions with the same tokens: a prompt, and after it a tail that differs.  On one side they are forks
 of a session that has read the prompt, on the other each has a copy of it; a pass adds one token to each.  Rounds
 alternate between the sides; a ratio is the median of the rounds' ratios, of the clock and of the time of all
 processors.  The logits of both sides are compared.  A fork that is alone copies the prompt after a few passes, so one

@@ -1,9 +1,9 @@
-"""What verification costs beside the model: a tree of 32 guesses at the embedded model's vocabulary, warm caches.
+"""What verification costs beside the model: a tree of 32 draft tokens at the embedded model's vocabulary, warm caches.
 
 Each figure is the median over positions of an output of the least of several runs.
 
 - ``walk``: cutting what the grammar refuses and placing what it forces (``walked``).
-- ``masks``: the masks of the position and behind all 32 nodes in one call (``Matcher.fill_mask_tree``).
+- ``masks``: the masks of the position and after all 32 nodes in one call (``Matcher.fill_mask_tree``).
 - ``worth``: choosing the part of the tree that pays (``worthwhile``).
 - ``match``: finding the accepted path for sample and match, and the cache's part of it (``Context.known``).
 - ``reject``: recursive rejection at one position with four drawn children, all but the last refused.
@@ -70,9 +70,9 @@ def before_the_pass(model: Any) -> dict[str, list[float]]:
         for at, token in enumerate(tokens[:-NODES]):
             tree = DraftTree()
             node = ROOT
-            for depth, guess in enumerate(tokens[at : at + NODES // 2]):
-                before, node = node, tree.add(node, guess, 0.9)
-                tree.add(before, int(random.integers(vocabulary.size)) if depth else guess + 1, 0.05)
+            for depth, draft in enumerate(tokens[at : at + NODES // 2]):
+                before, node = node, tree.add(node, draft, 0.9)
+                tree.add(before, int(random.integers(vocabulary.size)) if depth else draft + 1, 0.05)
             times["walk"].append(least(partial(grammar_filtered, tree, matcher, remaining=200, budget=NODES)))
             times["worth"].append(least(partial(pruned_tree, tree, cost, NODES)))
             nodes = tree.token_tree()
@@ -91,7 +91,7 @@ def after_the_pass(size: int) -> dict[str, list[float]]:
 
     chain = DraftTree.chain(range(100, 100 + NODES)).token_tree()
     ahead = LookAhead(10, chain, np.zeros((NODES + 1, size), dtype=np.float32))
-    match = [least(partial(ahead.law, chain.token_ids[:depth])) for depth in range(1, NODES)]
+    match = [least(partial(ahead.distribution, chain.token_ids[:depth])) for depth in range(1, NODES)]
     reject = []
     for seed in range(20):
         generator = np.random.default_rng(seed)

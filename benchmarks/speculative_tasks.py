@@ -152,7 +152,7 @@ EXTRACTIONS: Final = (
             product="string",
             reviewer="string",
             rating=["poor", "fair", "good", "excellent"],
-            verdict="string",
+            verification="string",
             recommended_for="string",
         ),
         ("three minutes", "two minutes"),

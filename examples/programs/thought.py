@@ -43,9 +43,9 @@ if __name__ == "__main__":
     right = {"with the thought": 0, "without it": 0}
     for question, expected in QUESTIONS.items():
         thought, answer = reasoned(question)
-        guess = direct(question)
-        print(f"{question}\n  thought: {thought}\n  answer: {answer}; without the thought: {guess}; right: {expected}")
+        draft = direct(question)
+        print(f"{question}\n  thought: {thought}\n  answer: {answer}; without the thought: {draft}; right: {expected}")
         right["with the thought"] += answer == expected
-        right["without it"] += guess == expected
+        right["without it"] += draft == expected
     for way, count in right.items():
         print(f"{way}: {count} of {len(QUESTIONS)} right")

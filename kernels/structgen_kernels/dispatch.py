@@ -1,8 +1,10 @@
-"""Which code answers an operation: Triton's where the tensors are on a GPU, its twin in torch elsewhere.
+"""Which code answers an operation.
 
-Every operation is one function.  The twin states what it means, runs on any device, and is what the kernel is tested
-against; the kernel is what is fast.  Triton's interpreter runs kernels on a CPU, slowly, which is how they are tested
-where there is no GPU.
+Triton's where the tensors are on a GPU, its reference implementation in torch elsewhere.
+
+Every operation is one function.  The reference implementation states what it means, runs on any device, and is what the
+kernel is tested against; the kernel is what is fast.  Triton's interpreter runs kernels on a CPU, slowly, which is how
+they are tested where there is no GPU.
 """
 
 from __future__ import annotations

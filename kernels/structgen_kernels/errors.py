@@ -39,7 +39,7 @@ class EmptyRowError(ValueError):
 
 
 class NonFiniteLogitsError(ValueError):
-    """Rows with NaN or plus infinity among their logits, which are no law.
+    """Rows with NaN or plus infinity among their logits, which are no distribution.
 
     Args:
         kernel: the operation.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["launch"]
 
-_MOST_PROGRAMS: Final = 65_535
+_MAX_PROGRAMS: Final = 65_535
 """Programs along the second and the third axis of a grid."""
 
 
@@ -33,9 +33,9 @@ def launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: Any) ->
     Raises:
         KernelArgumentError: there are too many programs.
     """
-    if max(grid[1:], default=0) > _MOST_PROGRAMS:
+    if max(grid[1:], default=0) > _MAX_PROGRAMS:
         raise KernelArgumentError(
-            kernel.fn.__name__, "grid", f"{list(grid)} has more than {_MOST_PROGRAMS:,} programs along its later axes"
+            kernel.fn.__name__, "grid", f"{list(grid)} has more than {_MAX_PROGRAMS:,} programs along its later axes"
         )
     options.setdefault("enable_fp_fusion", True)  # said here, for what Triton does by itself depends on its version
     device = next(each.device for each in arguments if isinstance(each, torch.Tensor))

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of a seed and a place: Philox 4x32-10, the twin of Triton's.
+"""Random numbers that are a function of a seed and a place: Philox 4x32-10, the reference implementation of Triton's.
 
 A row of logits has a *seed* and an *offset*, int64 both: what is drawn for it depends on these alone, not on the batch
 that it stands in, nor on the order in which programs run.  Whoever draws several times from one seed counts the offset

@@ -71,7 +71,7 @@ class CanvasScreen:
         return [*lines, line]
 
     def _slots(self, snapshot: Snapshot) -> list[tuple[str, str]]:
-        """The text and the colour of each slot; of the end, which fills all slots behind it, only the first."""
+        """The text and the colour of each slot; of the end, which fills all slots after it, only the first."""
         new = set(snapshot.committed.tolist())
         found: list[tuple[str, str]] = []
         ends = np.flatnonzero(np.isin(snapshot.canvas, self._vocabulary.eos))

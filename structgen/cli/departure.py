@@ -172,11 +172,11 @@ def _runs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[{}\[\],]', re.DOTALL)
 
 
-def pointer_at_end(beginning: bytes) -> str:
-    """Return the JSON Pointer of the innermost value that is open at the end of ``beginning``; "" is the whole.
+def pointer_at_end(prefix: bytes) -> str:
+    """Return the JSON Pointer of the innermost value that is open at the end of ``prefix``; "" is the whole.
 
     Args:
-        beginning: the beginning of a well-formed JSON text.
+        prefix: the prefix of a well-formed JSON text.
 
     Complexity: O(length).
 
@@ -184,7 +184,7 @@ def pointer_at_end(beginning: bytes) -> str:
     '/tags/1'
     """
     open_containers: list[str | int | None] = []  # name of a member (None before it), or index of an item
-    for match in _TOKEN.finditer(beginning):
+    for match in _TOKEN.finditer(prefix):
         mark = match[0]
         if mark in (b"{", b"["):
             open_containers.append(None if mark == b"{" else 0)
@@ -256,10 +256,10 @@ def find_departure(
     """Feed a document to ``matcher``; None if it belongs to the language.
 
     Args:
-        matcher: at the beginning of a text.
+        matcher: at the start of a text.
         chunks: the document, in pieces of any size.
         exact: if false, one line break at the end may be left over.
-        prefix: the document need only be the beginning of a member; the matcher is left at its end.
+        prefix: the document need only be the prefix of a member; the matcher is left at its end.
         is_json: the members are JSON texts.
 
     Complexity: O(length) steps, and memory for one chunk (and, of JSON, for the first megabytes).
@@ -308,7 +308,7 @@ def _character_start(data: bytes, index: int) -> int:
 
 
 class _DocumentPosition:
-    """Where the document is read to, with the beginning of the line as far as it is shown."""
+    """Where the document is read to, with the start of the line as far as it is shown."""
 
     def __init__(self, *, keep: int) -> None:
         self.head: bytes | None = b""  # all that was read, up to ``keep`` bytes
@@ -345,7 +345,7 @@ def _departure(matcher: Matcher, place: _DocumentPosition, rest: bytes) -> Depar
 
 
 def _found_character(rest: bytes) -> str:
-    """The character at the beginning of ``rest``, or its first byte where that is not UTF-8."""
+    """The character at the start of ``rest``, or its first byte where that is not UTF-8."""
     for length in range(1, 5):
         try:
             return repr(rest[:length].decode())

@@ -33,7 +33,7 @@ _MAX_STEPS: Final = 60_000
 
 
 def prefixes_before(
-    matcher: Matcher, wanted: bytes, *, most: int = 3, most_steps: int = _MAX_STEPS
+    matcher: Matcher, wanted: bytes, *, most: int = 3, max_steps: int = _MAX_STEPS
 ) -> Iterator[tuple[bytes, str | None]]:
     """Yield shortest texts after which ``wanted`` may come, each with the rule that reads its end.
 
@@ -44,9 +44,9 @@ def prefixes_before(
         matcher: of a constraint in an engine of its own, so that its rules have their names.
         wanted: what may not come now.
         most: how many are told.
-        most_steps: how many bytes are read before the search is given up.
+        max_steps: how many bytes are read before the search is given up.
 
-    Complexity: at most ``most_steps`` bytes are read.
+    Complexity: at most ``max_steps`` bytes are read.
     """
     rules: set[str | None] = set()
     seen = {matcher.state_id}
@@ -56,7 +56,7 @@ def prefixes_before(
         text, state = waiting.popleft()
         for value in sorted(state.live_bytes(), key=_byte_order):
             steps += 1
-            if steps > most_steps:
+            if steps > max_steps:
                 return
             after = state.fork()
             after.accept_bytes(bytes([value]))
@@ -220,7 +220,7 @@ def _tokens_of(matcher: Matcher) -> dict[str, Any]:
 def _token_answer(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict[str, Any]:
     probe = matcher.fork()
     accepted = probe.accept_bytes(token)
-    verdict = {
+    verification = {
         "text": token.decode("utf-8", "replace"),
         "allowed": accepted == len(token),
         "accepted": token[:accepted].decode("utf-8", "replace"),
@@ -228,8 +228,8 @@ def _token_answer(matcher: Matcher, token: bytes, *, with_nearest: bool) -> dict
     }
     if with_nearest:
         nearest = matcher.explain(token).nearest
-        verdict["nearest"] = [[index, data.decode("utf-8", "replace")] for index, data in nearest]
-    return verdict
+        verification["nearest"] = [[index, data.decode("utf-8", "replace")] for index, data in nearest]
+    return verification
 
 
 def _written(answer: dict[str, Any]) -> str:
@@ -255,17 +255,17 @@ def _written(answer: dict[str, Any]) -> str:
     return "\n".join(f"{name:<12}{value}" for name, value in lines if value)
 
 
-def _written_token_answer(verdict: dict[str, Any]) -> list[tuple[str, str]]:
-    subject = _quoted(verdict["text"])
-    if verdict["allowed"]:
-        return [("token", f"{subject} is allowed; then {verdict['expected']}")]
-    place = f"after {_quoted(verdict['accepted'])}" if verdict["accepted"] else "here"
-    near = " ".join(f"{index}:{text!r}" for index, text in verdict.get("nearest", ()))
+def _written_token_answer(verification: dict[str, Any]) -> list[tuple[str, str]]:
+    subject = _quoted(verification["text"])
+    if verification["allowed"]:
+        return [("token", f"{subject} is allowed; then {verification['expected']}")]
+    place = f"after {_quoted(verification['accepted'])}" if verification["accepted"] else "here"
+    near = " ".join(f"{index}:{text!r}" for index, text in verification.get("nearest", ()))
     return [
-        ("token", f"{subject} is not allowed: {place} comes {verdict['expected']}"),
+        ("token", f"{subject} is not allowed: {place} comes {verification['expected']}"),
         *(
             ("", f"it may come after {_quoted(each['text'])}" + (f", in {each['rule']}" if each["rule"] else ""))
-            for each in verdict["after"]
+            for each in verification["after"]
         ),
         ("nearest", near),
     ]

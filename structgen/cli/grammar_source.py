@@ -292,7 +292,7 @@ def _notation(path: str, text: str) -> Notation:
     if path == STANDARD_INPUT or text.lstrip()[:1] == "{":
         return "json-schema"
     raise Failure(
-        f"{path}: neither its name nor its beginning tells what it is; "
+        f"{path}: neither its name nor its prefix tells what it is; "
         f"call it *{', *'.join(_BY_SUFFIX)}, or pass --from, or --lark for a Lark grammar"
     )
 

@@ -93,7 +93,7 @@ class _GenerationTask:
 @click.option(
     "--drafter",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"What guesses tokens, so that one forward pass tells several: {', '.join(DRAFTER_NAMES)}.  "
+    help=f"What draft tokens tokens, so that one forward pass tells several: {', '.join(DRAFTER_NAMES)}.  "
     "[default: auto, or what a program says]",
 )
 @click.option(
@@ -149,7 +149,8 @@ def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
     model is asked.
 
     Without sampling options one output is written, from the most probable tokens. With --sampler smc outputs follow the
-    model's own law given that they belong to the language, which choosing token by token does not; --weights shows all.
+    model's own distribution given that they belong to the language, which choosing token by token does not; --weights
+    shows all.
 
     With --decoder diffusion a diffusion model fills a canvas: --sampler dingo (the default) takes the most probable
     completion at each step, posterior draws one; --policy says how much of it stands before the model is asked again.

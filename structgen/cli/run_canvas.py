@@ -64,7 +64,7 @@ CANVAS_SAMPLERS: Final = {
 """The samplers of canvases by name."""
 
 _TOKEN_DECODER_OPTIONS: Final = {
-    **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole law"),
+    **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole distribution"),
     "drafter": "drafts of canvases are policies: --policy freedave, --policy selfspeculative",
     "potential": "say it in the grammar, or take --decoder autoregressive",
 }

@@ -70,7 +70,7 @@ DRAFTER_NAMES: Final = (_AUTO, _NONE, *DRAFTERS)
 """All that the option may name."""
 
 _LEARN_FROM_OWN_ROWS: Final = ("jacobi", "lookahead")
-"""Drafters that learn from the rows of their own guesses."""
+"""Drafters that learn from the rows of their own draft tokens."""
 
 _BRIDGES: Final = {
     "match": ImportTarget(_DRAFTER_MODULE, "ExactStringMatch"),
@@ -80,7 +80,7 @@ _BRIDGES: Final = {
 """Ways between two vocabularies, by name: ``draft-model:bridge=NAME``."""
 
 _NOT_SETTABLE: Final = frozenset(
-    ("calibration", "counts", "drafter", "laws", "pool", "ranks", "shape", "store", "trials", "trim")
+    ("calibration", "counts", "drafter", "distributions", "pool", "ranks", "shape", "store", "trials", "trim")
 )
 """Settings of drafters that are no literals."""
 
@@ -88,8 +88,8 @@ _NOT_SETTABLE: Final = frozenset(
 def drafter_of(text: str | None, progress: ProgressLine) -> AnyDrafter:
     """Return what ``NAME`` or ``NAME:KEY=VALUE,...`` asks for; the model of ``draft-model`` is loaded.
 
-    Guesses are run only where they are expected to pay, as those of ``auto`` are; those of ``jacobi`` and ``lookahead``
-    are run in any case, for what their rows say.
+    Draft tokens are run only where they are expected to pay, as those of ``auto`` are; those of ``jacobi`` and
+    ``lookahead`` are run in any case, for what their rows say.
 
     Args:
         text: the option; None is ``auto``.
@@ -302,7 +302,7 @@ def write_weights(samples: Samples, request: Request, sampler: AnySampler | AnyC
         for line in weights_as_text(samples):
             click.echo(line)
     # Where nobody was asked and something was written, nobody forbade anything.
-    asked = f", {samples.asked} questions; {samples.verdict}" if samples.asked or not samples.samples else ""
+    asked = f", {samples.asked} questions; {samples.verification}" if samples.asked or not samples.samples else ""
     click.echo(
         f"{samples.particles} particles, {samples.tokens} tokens, {samples.forwards} forward passes"
         f"{accepted_drafts(samples.drafts)}{asked}",
@@ -356,7 +356,7 @@ def trace_of(samples: Samples, sampler: AnySampler | AnyCanvasSampler, *, model:
             {"text": sample.result.text, "weight": float(weight), "particles": sample.particles}
             for weight, sample in zip(samples.weights, samples.samples, strict=True)
         ],
-        "verdict": samples.verdict,
+        "verification": samples.verification,
         **_summary(samples),
     }
     return json.dumps(page, ensure_ascii=False, indent=1) + "\n"

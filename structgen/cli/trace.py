@@ -107,7 +107,7 @@ def _sampling(held: Any) -> Iterator[str]:
     evidence = "unknown" if held["log_evidence"] is None else f"{held['log_evidence']:.4f}"
     error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
     yield f"log evidence {evidence}{error}; {held['forwards']} forward passes, {held['asked']} questions"
-    yield f"potentials: {held['verdict']}"
+    yield f"potentials: {held['verification']}"
 
 
 def _drafts(drafts: Any, *, tokens: int, forwards: int) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""The loops that decode: how a model's laws become an output within a grammar.  Needs numpy and nothing heavier."""
+"""The loops that decode: how a model's distributions become an output within a grammar.
+
+Needs numpy and nothing heavier.
+"""
 
 from structgen.decode.autoregressive.loop import AnyPotential, Autoregressive, Chunk, Generation
 from structgen.decode.generate import (

@@ -49,11 +49,11 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
 ) -> Samples:
     """Draw members of ``grammar`` as answers to ``prompt``, each with a weight.
 
-    The target is the model's law given that the output is a member of at most ``max_tokens`` tokens, times what the
-    potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
+    The target is the model's distribution given that the output is a member of at most ``max_tokens`` tokens, times
+    what the potentials say of it.  ``sampler.lossless`` tells whether the weights are those of the target.
 
-    For a diffusion model it is the law of the canvases that the model fills by itself, given that they spell a member:
-    see ``structgen.decode.diffusion.entry``.
+    For a diffusion model it is the distribution of the canvases that the model fills by itself, given that they spell a
+    member: see ``structgen.decode.diffusion.entry``.
 
     Args:
         model: the language model, or a diffusion model.
@@ -64,10 +64,10 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
         max_tokens: the most tokens that an output may have, EOS not counted; 256 by default.
         canvas: of a diffusion model: how many slots there are, or the canvas itself, in place of ``max_tokens``.
         order: of a diffusion model: which slots are revealed when, by default one by one in any order.
-        temperature: of a diffusion model, whose law at this temperature is the target; 1 by default.
+        temperature: of a diffusion model, whose distribution at this temperature is the target; 1 by default.
         seed: of the random numbers; the same seed gives the same samples.
-        drafter: what guesses tokens, so that one forward pass tells several, as in ``generate``.  What the
-            grammar dictates is guessed with any of them; ``"auto"`` asks for more only while one particle is written,
+        drafter: what draft tokens tokens, so that one forward pass tells several, as in ``generate``.  What the
+            grammar dictates is drafted with any of them; ``"auto"`` asks for more only while one particle is written,
             where it pays.  Samples, weights and estimates are the same with all of them, and with None.
         chat: whether a text becomes a message of the model's chat template.
         limits: for compiling a grammar; a constraint has its own.
@@ -84,7 +84,7 @@ def sample(  # noqa: PLR0913  as generate; each of them is a keyword with a defa
     if isinstance(model, DiffusionModel):
         if potentials:
             raise ValueError(
-                f"potentials are asked about beginnings of a text, and model {model.name!r} fills a canvas everywhere "
+                f"potentials are asked about prefixes of a text, and model {model.name!r} fills a canvas everywhere "
                 "at once; say it in the grammar, or take an autoregressive model"
             )
         if drafter not in ("auto", None):

@@ -173,7 +173,7 @@ class Constraint:
         return self.native.has_temperatures
 
     def matcher(self) -> Matcher:
-        """Return a Matcher at the beginning of a text."""
+        """Return a Matcher at the start of a text."""
         matcher = Matcher(self.native)
         matcher._constraint = self
         return matcher
@@ -192,7 +192,7 @@ class Constraint:
         return self._min_tokens
 
     def nearest_tokens(self, matcher: Matcher, subject: bytes, most: int) -> tuple[tuple[int, bytes], ...]:
-        """Return up to ``most`` allowed tokens that share the longest beginning with ``subject``."""
+        """Return up to ``most`` allowed tokens that share the longest prefix with ``subject``."""
         words = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
         matcher.fill_mask(words)
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")

@@ -26,7 +26,7 @@ class Explanation:
         accepted: how many of its bytes may.
         expected: what may stand at the first refused byte (or next, where all is allowed), readable.
         rules: names of the open rules, outermost first.
-        nearest: allowed tokens that share the longest beginning with the subject, as (id, bytes).
+        nearest: allowed tokens that share the longest prefix with the subject, as (id, bytes).
     """
 
     subject: bytes
@@ -140,8 +140,8 @@ class Matcher(_native.Matcher):
     ) -> list[bool]:
         """Fill the masks of a tree of tokens, and say as ``validate_tree`` which of them may come.
 
-        Row ``row`` is the mask of the next token and row ``row + 1 + i`` that behind token ``i``.  Behind a token that
-        may not come, and behind EOS, nothing may.  Each mask is that of ``fill_mask``, whatever the budget.
+        Row ``row`` is the mask of the next token and row ``row + 1 + i`` that after token ``i``.  After a token that
+        may not come, and after EOS, nothing may.  Each mask is that of ``fill_mask``, whatever the budget.
 
         At steady state this costs a few table look-ups and one row to copy for each token; states that were not met
         before are made, as ``fill_mask`` would.
@@ -263,7 +263,7 @@ def fill_mask_trees(
         matchers: as for ``fill_masks``.
         trees: for each matcher token ids and parents, as ``Matcher.fill_mask_tree`` takes them.
         bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  The first tree takes as many rows as
-            it has tokens and one more, and the next begins behind them.
+            it has tokens and one more, and the next begins after them.
 
     Returns:
         For each tree which tokens may come.

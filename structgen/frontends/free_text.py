@@ -212,5 +212,5 @@ def _checked(until: Grammar | str) -> Grammar:
 
 
 def _overlaps(stop: bytes) -> list[bytes]:
-    """What a text may not end with, for the stop behind it would begin within the text: the stop less a border."""
+    """What a text may not end with, for the stop after it would begin within the text: the stop less a border."""
     return [stop[: len(stop) - size] for size in range(1, len(stop)) if stop[:size] == stop[len(stop) - size :]]

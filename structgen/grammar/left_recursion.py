@@ -5,7 +5,7 @@ The left-recursive rules form left-linear systems, which are solved in matrix fo
 Source: the matrix form is D. J. Rosenkrantz, "Matrix equations and normal forms for context-free grammars",
 J. ACM 14 (1967); keeping only what is still in use is the left-corner transform of R. C. Moore, "Removing left
 recursion from context-free grammars", NAACL 2000.  Both are for plain productions; ``left_splitting`` carries
-them over to the operators of the IR.  Its twin in the tests is ``structgen.testing.small_scope``.
+them over to the operators of the IR.  Its reference implementation in the tests is ``structgen.testing.small_scope``.
 """
 
 from __future__ import annotations

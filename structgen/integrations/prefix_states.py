@@ -1,7 +1,7 @@
 """Matcher states by token prefix, for hosts that show whole sequences and tell nothing of how they came about.
 
 A host that reorders its rows (beams) or goes back (rejected drafts) is followed by looking the prefix up: a state
-belongs to the tokens, not to a row.  The states used last are kept; others are made again from the beginning.
+belongs to the tokens, not to a row.  The states used last are kept; others are made again from the start.
 """
 
 from __future__ import annotations

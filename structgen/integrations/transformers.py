@@ -50,7 +50,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
 
     Args:
         constraint: compiled for the model's vocabulary.
-        prompt_length: tokens at the beginning of every row that are no output; by default the length of the rows
+        prompt_length: tokens at the start of every row that are no output; by default the length of the rows
             at the first call, which is right for ``generate``.
         max_new_tokens: complete every output within so many tokens.  Without it, ``generate`` may cut an output off.
         pad_token_id: what ``generate`` fills up rows with; by default whatever follows an EOS id.

@@ -1,4 +1,4 @@
-"""The decoding loop of structgen behind ``transformers.generate(custom_generate=...)``."""
+"""The decoding loop of structgen after ``transformers.generate(custom_generate=...)``."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
 
 
 def _hosted(model: Any, constraint: Constraint) -> LanguageModel:
-    """The model behind the protocol of the loop, with the vocabulary that the constraint was compiled for."""
+    """The model after the protocol of the loop, with the vocabulary that the constraint was compiled for."""
     hosted = TransformersModel(model, list(constraint.vocabulary.tokens))
     width = hosted.vocabulary.size
     if width != constraint.vocabulary.size:

@@ -1,4 +1,4 @@
-"""Language models behind one protocol.
+"""Language models after one protocol.
 
 Importing this package imports neither torch nor transformers; ``load_model`` does.
 """

@@ -118,7 +118,7 @@ def reach(repository: str) -> Reach:
 
     Raises:
         SourceUnavailable: the hub cannot be reached and the cache lacks the model.
-        ModelError: the hub does not know the model, or keeps it behind a licence.
+        ModelError: the hub does not know the model, or keeps it after a licence.
     """
     require("huggingface_hub")
     from huggingface_hub import HfApi, try_to_load_from_cache

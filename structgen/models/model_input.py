@@ -64,7 +64,7 @@ class CanvasLimits(NamedTuple):
 
         Raises:
             GenerationError: no canvas or no slot, an id that the model lacks, or more slots than its context holds
-                behind a prompt of ``prompt_tokens``.
+                after a prompt of ``prompt_tokens``.
         """
         found = np.asarray(canvases)
         if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer):

@@ -82,7 +82,7 @@ def check_extension(
         name: the model, for the message.
         id_limit: one more than the largest id that the model embeds.
         max_context: the longest sequence, or None.
-        tree: what is looked at behind them, or None.
+        tree: what is looked at after them, or None.
 
     Raises:
         GenerationError: no tokens, an id out of range, or too many tokens; the message says by how many.  Or what is
@@ -166,7 +166,7 @@ def check_kept(nodes: Sequence[int], *, tree: TokenTree | None, name: str) -> To
         raise GenerationError(
             f"model {name!r}",
             "there is no tree to keep tokens of",
-            remedy="call keep behind extend_tree, before any other call",
+            remedy="call keep after extend_tree, before any other call",
         )
     tree.check_path(nodes, name=name)
     return tree
@@ -223,7 +223,7 @@ class ChainSession:
         before = self._session.length
         try:
             rows = extend_all([*token_ids, *ahead])
-        except BaseException:  # Ctrl-C may land behind the pass
+        except BaseException:  # Ctrl-C may land after the pass
             self._session.truncate(min(before, self._session.length))
             raise
         self._length, self._tree = before + len(token_ids), tree

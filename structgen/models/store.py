@@ -106,7 +106,7 @@ def install(folder: Path, build: Callable[[Path], str], *, needed_bytes: int, pr
         progress: told while another process holds the lock.
 
     Raises:
-        ModelError: the disk is full or not writable, or ``build`` failed; nothing is left behind.
+        ModelError: the disk is full or not writable, or ``build`` failed; nothing is left after.
     """
     from filelock import FileLock, Timeout
 
@@ -251,7 +251,7 @@ def _download(scratch: Path, progress: Progress) -> Path:
 
 
 def _reason(lines: list[str]) -> str:
-    """Pick the error, and the broken connection behind it, out of what pip said."""
+    """Pick the error, and the broken connection after it, out of what pip said."""
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "× "))]
     breaks = [match[1] for line in lines if (match := _BROKEN_CONNECTION.search(line))]
     return ", ".join([*(errors or lines)[-1:], *breaks[-1:]])

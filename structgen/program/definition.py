@@ -339,7 +339,7 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
               probable tokens, or the most probable completions.
             * ``potentials``: what else answers have to fulfil, or are worth.
             * ``seed``: of the sampler's random numbers.
-            * ``drafter``: what guesses tokens, so that one forward pass tells several: see ``structgen.generate``.
+            * ``drafter``: what draft tokens tokens, so that one forward pass tells several: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
             * ``tries``: how often a field is drawn at most that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyModel", "Execution", "ProgramSettings", "current_model", "settings_with"]
 
 AnyModel: TypeAlias = "LanguageModel | DiffusionModel | RemoteModel"
-"""What answers a program: it writes token by token, fills canvases, or is behind a server."""
+"""What answers a program: it writes token by token, fills canvases, or is on a server."""
 
 current_model: ContextVar[AnyModel | None] = ContextVar("current_model", default=None)
 """The model of the program that is running, for those that it calls."""
@@ -52,7 +52,7 @@ class ProgramSettings:
             model's kind: ``Greedy()``, or ``Dingo()``.
         potentials: what else answers have to fulfil, or are worth.
         seed: of the random numbers; each answer has a stream of its own.
-        drafter: what guesses tokens for models that write token by token.
+        drafter: what draft tokens tokens for models that write token by token.
         chat: whether turns are spelled by the model's chat template.
         tries: how often a field is drawn that its type's own validators refuse.
         describe: whether the prompt says how the answer is to be written.
@@ -81,7 +81,7 @@ class Execution:
     """A program that runs: its conversation, and what the model has answered.
 
     Args:
-        model: the language model, of either kind, here or behind a server.
+        model: the language model, of either kind, here or on a server.
         settings: for all answers.
         subject: what messages call the program.
     """

@@ -80,7 +80,7 @@ def quoted(
         document: what is quoted.
         whole_words: only quotations that neither begin nor end with white space or within a word.
         exact: whether the most probable quotation is searched for wherever one begins, in place of the sampler's.
-        search_limit: the most beginnings of a quotation that one search runs through the model.
+        search_limit: the most prefixes of a quotation that one search runs through the model.
 
     Raises:
         GrammarError: it is no type that can be written.
@@ -239,7 +239,7 @@ def _extract(
             they stand.  Free is each ``str`` without an enumeration, pattern or format.  A quotation is not empty,
             unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most probable one under the
             model, not the one that its most probable tokens lead to; that costs more forward passes.
-        search_limit: the most beginnings of a quotation that one search for the most probable runs through the model.
+        search_limit: the most prefixes of a quotation that one search for the most probable runs through the model.
         whole_words: whether quotations neither begin nor end with white space or within a word.
         instruction: what to do, in place of the one that is there.
 

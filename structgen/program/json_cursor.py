@@ -1,7 +1,7 @@
 """Where the fields of a JSON text begin and end, found while it is written.
 
 Libraries that parse JSON in parts give partial values; which part is final, and the bytes that it stands on, they do
-not tell.  The text is a beginning of valid JSON, for it comes from a constraint, so nothing is checked here.
+not tell.  The text is a prefix of valid JSON, for it comes from a constraint, so nothing is checked here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def string_end(data: bytes, start: int) -> int | None:
 
     Args:
         data: JSON text.
-        start: within the string, at the beginning of a character of it.
+        start: within the string, at the start of a character of it.
     """
     found = _REST_OF_STRING.match(data, start)
     return None if found is None else found.end()

@@ -122,7 +122,7 @@ class Outcome:
 
     Attributes:
         answer: what was asked for.
-        result: the output with its scores; of a model behind a server ``Served``, without.
+        result: the output with its scores; of a model on a server ``Served``, without.
         value: what it stands for.
         fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
         violations: what checks refused on the way.

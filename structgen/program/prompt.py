@@ -168,7 +168,7 @@ class Template:
 
 
 def _head(field: str) -> str:
-    """The name at the beginning of ``name.part[0]``."""
+    """The name at the start of ``name.part[0]``."""
     for at, character in enumerate(field):
         if character in ".[":
             return field[:at]

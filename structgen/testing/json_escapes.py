@@ -53,7 +53,7 @@ def extend(pending: bytes, byte: int) -> bytes | str | None:
 
 
 def possible_characters(pending: bytes) -> tuple[tuple[int, int], ...]:
-    """Return the characters that an escape beginning so can still spell, as ranges of scalar values."""
+    """Return the characters that an escape prefix so can still spell, as ranges of scalar values."""
     if len(pending) < 2:
         return ((0, _HIGH[0] - 1), (_LOW[1] + 1, 0x10FFFF))
     low, high = _code_units(pending[:_UNIT_LENGTH])
@@ -68,7 +68,7 @@ def possible_characters(pending: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def _code_units(escape: bytes) -> tuple[int, int]:
-    """The least and the greatest UTF-16 code unit that an escape beginning with ``escape`` can hold."""
+    """The least and the greatest UTF-16 code unit that an escape prefix with ``escape`` can hold."""
     digits = escape[2:].decode()
     return int(digits.ljust(4, "0"), 16), int(digits.ljust(4, "f"), 16)
 

@@ -186,7 +186,7 @@ def mask_equals_reference(constraint: AnyConstraint, rng: random.Random, effort:
     """The mask holds the tokens that ``ReferenceMatcher`` allows, and it accepts where that does.
 
     The reference knows bytes and not which of them the vocabulary can spell; where some byte is no token, a token
-    may be withheld if no member is found by way of it.
+    may be blocked if no member is found by way of it.
     """
 
     def check(at: ReachedState) -> str | None:

@@ -33,7 +33,7 @@ def check_potential(
 ) -> None:
     """Check the laws of ``Potential`` on random outputs of a constraint.
 
-    Every beginning of every walk is scored, with some of the tokens that may follow it:
+    Every prefix of every walk is scored, with some of the tokens that may follow it:
 
     - scores are finite or minus infinity, and the same when asked again;
     - what is forbidden stays forbidden, longer or complete;
@@ -48,7 +48,7 @@ def check_potential(
         length: the most tokens of each.
 
     Raises:
-        LawViolation: a law does not hold; it names the law and the shortest beginning that was found.
+        LawViolation: a law does not hold; it names the law and the shortest prefix that was found.
     """
     violations = []
     for _ in range(walks):
@@ -91,7 +91,7 @@ def _check_walk(potential: Potential, constraint: Constraint, rng: random.Random
         _check_extensions(potential, hypothesis, score, dict(zip(tried, scores, strict=True)), longer)
         if not tried:
             break
-        # Forbidden beginnings are followed too: nothing may come back to life.
+        # Forbidden prefixes are followed too: nothing may come back to life.
         index = rng.randrange(len(tried))
         hypothesis, score = longer[index], scores[index]
         if not matcher.accept(tried[index]):
@@ -115,7 +115,7 @@ def _check_extensions(
 ) -> None:
     for each, found in zip(longer, scores.values(), strict=True):
         if score == -math.inf and found > -math.inf:
-            raise _BrokenLaw(f"a forbidden beginning goes on with score {found!r}", each)
+            raise _BrokenLaw(f"a forbidden prefix goes on with score {found!r}", each)
     if longer and not _close(potential.prefix_many(longer), list(scores.values())):
         raise _BrokenLaw("prefix_many disagrees with prefix", hypothesis)
     if score == -math.inf:

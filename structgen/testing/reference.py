@@ -82,11 +82,11 @@ class ReferenceMatcher:
 
     def fork(self) -> ReferenceMatcher:
         """Return an independent matcher that has read the same."""
-        twin = object.__new__(ReferenceMatcher)
-        twin._special = self._special
-        twin._recogniser = self._recogniser
-        twin._history = list(self._history)
-        return twin
+        reference = object.__new__(ReferenceMatcher)
+        reference._special = self._special
+        reference._recogniser = self._recogniser
+        reference._history = list(self._history)
+        return reference
 
     def allowed_bytes(self) -> set[int]:
         """Return the bytes that some member goes on with."""

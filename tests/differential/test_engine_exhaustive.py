@@ -128,7 +128,7 @@ def test_every_small_pair_of_rules(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_small_permutations(ab_vocabulary: Vocabulary) -> None:
-    """Items, further members and separators that overlap and may be empty, with text behind the permutation too."""
+    """Items, further members and separators that overlap and may be empty, with text after the permutation too."""
     a, b, ab = literal("a"), literal("b"), literal("ab")
     lists = [[], [a], [a, ab], [choice("a", ""), b]]
     compared = 0

@@ -282,7 +282,7 @@ def test_labels_may_be_escaped(labels_vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("letters", ["αβγδεζηθικλμνξοπρστυφχψω", "абвгдежзийклмнопрстуфхцчшщъыьэюя", "πα"])
-def test_long_labels_are_those_whose_beginnings_fit(letters: str, labels_vocabulary: Vocabulary) -> None:
+def test_long_labels_are_those_whose_prefixes_fit(letters: str, labels_vocabulary: Vocabulary) -> None:
     constraint = compiled("idn-hostname", labels_vocabulary)
     rng = random.Random(len(letters))
     for _ in range(25):

@@ -1,4 +1,4 @@
-"""Lark grammars beside llguidance: masks, token by token, on all short beginnings of both languages.
+"""Lark grammars beside llguidance: masks, token by token, on all short prefixes of both languages.
 
 Where the two disagree, ``docs/lark.md`` says who is right and why; the tests here hold the disagreements fast, so that
 they are known if they end.

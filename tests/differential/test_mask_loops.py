@@ -1,4 +1,4 @@
-"""Masks of rules that loop: what their callers allow behind each token that a loop takes, and what it goes on with."""
+"""Masks of rules that loop: what their callers allow after each token that a loop takes, and what it goes on with."""
 
 from __future__ import annotations
 

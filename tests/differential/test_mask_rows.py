@@ -165,7 +165,7 @@ REGEXES: dict[str, tuple[str, list[str]]] = {
 
 
 HYPHENS = "(?:[a-z](?:[a-z-]{0,50}[a-z])?|[A-Z-]{3,66}|[0-9](?:-{2}|=){0,40})"
-# Of rules, before and behind texts of which few tokens exceed the bounds.
+# Of rules, before and after texts of which few tokens exceed the bounds.
 CALLS: dict[str, tuple[Grammar, list[str]]] = {
     "bounded part": (
         Sequence((Shared(regex(HYPHENS)), regex("[-=.]{0,9}[!\\n]"))),

@@ -69,7 +69,7 @@ class _Nothing:
     description = item
 
 
-def assert_twins(text: str) -> bool:
+def assert_references(text: str) -> bool:
     """Compare the two readers, term by term and rule by rule; say whether the native one took the grammar."""
     if plain.read(text, "start", _LIMITS) is None:
         return False
@@ -104,7 +104,7 @@ def assert_same_walks(text: str, reference: Grammar) -> None:
 @pytest.mark.parametrize("path", GRAMMARS, ids=lambda path: path.parent.name)
 def test_grammar_library(path: Path) -> None:
     """The grammars of the library are read alike."""
-    assert_twins(path.read_text("utf-8"))
+    assert_references(path.read_text("utf-8"))
 
 
 def test_most_of_the_library_is_plain() -> None:
@@ -155,14 +155,14 @@ CASES = [
 @pytest.mark.parametrize("text", CASES, ids=range(len(CASES)))
 def test_cases(text: str) -> None:
     """Texts that need each part of the reader are read alike."""
-    assert_twins(text)
+    assert_references(text)
 
 
 def test_leaves() -> None:
     """What is no plain regexp is read by the Python side, once for all grammars."""
     text = 'start: ("ab"i /c+/i)+ D /e*/i start | "f"\nD: "g"? /(?i:h|)/'
     assert _ALONE.read(text, "start", _LIMITS.grammar_nodes, _LIMITS.nesting) is None
-    assert assert_twins(text)
+    assert assert_references(text)
     matcher = compile(lark(text), _VOCABULARY).matcher()
     assert matcher.accept_bytes(b"aBccABCghEf") == 11
     assert matcher.is_accepting
@@ -253,7 +253,7 @@ def test_random_grammars(seed: int) -> None:
     taken = 0
     for _ in range(100):
         text = random_grammar(rng)
-        taken += assert_twins(text)
+        taken += assert_references(text)
     assert taken > 90
 
 
@@ -273,7 +273,7 @@ def test_texts_with_errors() -> None:
             end = min(len(text), start + rng.randint(0, 6))
             piece = rng.choice(["", text[start:end] * 2, rng.choice('|:"()[]{}~/?*+.\n ->%aA1\\^-&i')])
             text = text[:start] + piece + text[end:]
-        taken += assert_twins(text)
+        taken += assert_references(text)
     assert taken > 200
 
 

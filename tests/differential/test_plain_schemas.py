@@ -95,7 +95,7 @@ def reached(result: int, instructions: list[tuple[Any, ...]], bodies: dict[int, 
     return found
 
 
-def assert_twins(schema: object, **options: Any) -> bool:
+def assert_references(schema: object, **options: Any) -> bool:
     """Compare the two planners; say whether the native one took the schema, a JSON value or text."""
     text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
     grammar = json_schema(text, **options)
@@ -124,7 +124,7 @@ def test_real_schemas(shared_data: Path, step: int) -> None:
         for line in islice(lines, 0, None, step):
             count += 1
             with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
-                plain += assert_twins(json.loads(line)["schema"])
+                plain += assert_references(json.loads(line)["schema"])
     assert plain > 0.85 * count
 
 
@@ -287,7 +287,7 @@ def test_random_schemas(whitespace: Whitespace) -> None:
     plain = 0
     for document in documents(len(whitespace), 1_500):
         try:
-            plain += assert_twins(document, whitespace=whitespace)
+            plain += assert_references(document, whitespace=whitespace)
         except StructgenError:
             continue
     assert plain > 300
@@ -461,7 +461,7 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
 )
 def test_what_is_plain(schema: object) -> None:
     """What can have no value, what means nothing for a type, unions without overlap."""
-    assert assert_twins(schema)
+    assert assert_references(schema)
 
 
 @pytest.mark.parametrize(
@@ -496,20 +496,22 @@ def test_texts_that_are_not_plain_json(text: str) -> None:
 def test_policies() -> None:
     """Spellings that the native planner does not know are left alone."""
     for policy in (JsonPolicy(order="any"), JsonPolicy(numbers="all"), JsonPolicy(escapes="all")):
-        assert not assert_twins({"type": "object", "properties": {"a": {"const": 1}}}, policy=policy)
-    assert assert_twins({"type": "object", "properties": {"a": {"const": 1}}}, policy=JsonPolicy(indent=3, digits=5))
+        assert not assert_references({"type": "object", "properties": {"a": {"const": 1}}}, policy=policy)
+    assert assert_references(
+        {"type": "object", "properties": {"a": {"const": 1}}}, policy=JsonPolicy(indent=3, digits=5)
+    )
 
 
 def test_limits_hold() -> None:
     """A schema that is too large for the planner in Python is not planned natively either."""
     schema = {"type": "object", "properties": {f"p{index}": {"type": "string"} for index in range(1_000)}}
-    assert assert_twins(schema)
+    assert assert_references(schema)
     with pytest.raises(StructgenError, match="grammar_nodes"):
         json_schema(json.dumps(schema), limits=Limits(grammar_nodes=10_000))
     deep: Any = {"type": "string"}
     for _ in range(60):
         deep = {"type": "array", "items": deep}
-    assert assert_twins(deep)
+    assert assert_references(deep)
     with pytest.raises(StructgenError, match="nesting"):
         json_schema(json.dumps(deep), limits=Limits(nesting=50))
 
@@ -534,15 +536,15 @@ def test_limits_hold_for_random_schemas() -> None:
 def test_many_alternatives() -> None:
     """Many alternatives are told apart by one constant, or left to the other planner."""
     labelled = [{"type": "object", "properties": {"a": {"const": n}}, "required": ["a"]} for n in range(600)]
-    assert assert_twins({"oneOf": labelled})
-    assert assert_twins({"type": "array", "items": {"oneOf": labelled, "type": "object"}})
-    assert not assert_twins({"type": "object", "anyOf": labelled[:40], "allOf": [{"anyOf": labelled[:40]}]})
+    assert assert_references({"oneOf": labelled})
+    assert assert_references({"type": "array", "items": {"oneOf": labelled, "type": "object"}})
+    assert not assert_references({"type": "object", "anyOf": labelled[:40], "allOf": [{"anyOf": labelled[:40]}]})
 
 
 def test_deep_schemas_need_no_stack() -> None:
     """Neither planner recurses."""
     around = '{"type": "object", "properties": {"a": ', '}, "additionalProperties": false}'
-    assert assert_twins(around[0] * 900 + '{"type": "string"}' + around[1] * 900)
+    assert assert_references(around[0] * 900 + '{"type": "string"}' + around[1] * 900)
 
 
 SIMPLE: Final[dict[str, tuple[Any, ...]]] = {

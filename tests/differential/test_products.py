@@ -93,7 +93,7 @@ def test_products_of_counts(seed: int) -> None:
 
 
 def far(rng: random.Random) -> str:
-    """Parts with bounds that few texts meet, behind one another."""
+    """Parts with bounds that few texts meet, after one another."""
     parts = []
     for _ in range(rng.randint(1, 3)):
         symbol = rng.choice(["a", "-", ".", "a?-", "(?:a|--)"])

@@ -140,11 +140,11 @@ def test_the_cache_is_exact(model: LanguageModel) -> None:
     session.extend(ids[:9])
     session.extend([7, 8, 9, 10])
     session.truncate(9)
-    twin = session.fork()
+    reference = session.fork()
     stepwise = np.stack([session.extend([token]) for token in ids[9:]])
-    twin.extend([4000, 4001])
-    twin.truncate(9)
-    for rows in (stepwise, twin.extend_all(ids[9:])):
+    reference.extend([4000, 4001])
+    reference.truncate(9)
+    for rows in (stepwise, reference.extend_all(ids[9:])):
         assert np.abs(rows - fresh[9:]).max() < 1e-3
         assert (rows.argmax(-1) == fresh[9:].argmax(-1)).all()
 
@@ -221,7 +221,7 @@ def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: L
     found: dict[tuple[bytes, int], float] = {}  # by the value, and the sequence of tokens before that which ends it
 
     def follow(data: bytes, score: float, logits: Any) -> None:
-        law = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
+        distribution = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
         place = session.length
         ends: dict[bytes, list[float]] = {}
         for token, text in fitting:
@@ -229,9 +229,9 @@ def test_the_quotation_that_is_searched_for_is_the_most_probable_of_all(model: L
                 continue
             value = (data + text)[10:]
             if b'"' in value:
-                ends.setdefault(value.partition(b'"')[0], []).append(score + law[token])
+                ends.setdefault(value.partition(b'"')[0], []).append(score + distribution[token])
             else:
-                follow(data + text, score + law[token], session.extend([token]))
+                follow(data + text, score + distribution[token], session.extend([token]))
                 session.truncate(place)
         for value, scores in ends.items():
             found[value, len(found)] = float(np.logaddexp.reduce(scores))

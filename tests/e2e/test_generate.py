@@ -28,7 +28,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "required": ["name", "age", "country"],
         "additionalProperties": False,
     },
-    "verdict": {
+    "verification": {
         "type": "object",
         "properties": {"sentiment": {"enum": ["positive", "negative"]}, "certain": {"type": "boolean"}},
         "required": ["sentiment", "certain"],
@@ -97,7 +97,7 @@ def test_the_exact_minimum_is_enough(model: LanguageModel, name: str) -> None:
 
 def test_scores_are_those_of_the_model(model: LanguageModel) -> None:
     """``logprob + log_z`` is what plain forward passes give to the output and its stop."""
-    constraint = compile(json_schema(SCHEMAS["verdict"]), model.vocabulary)
+    constraint = compile(json_schema(SCHEMAS["verification"]), model.vocabulary)
     result = generate(model, PROMPT, constraint, sampler=Multinomial(), seed=1, score_ending=True)
     prompt = model.encode_prompt(PROMPT)
     session = model.start()

@@ -368,7 +368,7 @@ def test_the_loop_inside_transformers(model: Any, wide: Constraint) -> None:
 
 
 def test_the_loop_is_our_generate(model: Any, wide: Constraint) -> None:
-    """The loop behind ``custom_generate`` is ``structgen.decode.generate`` on the same model."""
+    """The loop after ``custom_generate`` is ``structgen.decode.generate`` on the same model."""
     inputs = prompts(6)
     hosted = from_transformers(model, list(wide.vocabulary.tokens))
 
@@ -385,23 +385,26 @@ def test_the_loop_is_our_generate(model: Any, wide: Constraint) -> None:
 
 
 def test_the_loop_takes_a_drafter(model: Any, wide: Constraint) -> None:
-    """The outputs of a padded batch are the same with drafts and without; the model's own twin spares it passes."""
+    """The outputs of a padded batch are the same with drafts and without.
+
+    The model's own reference implementation spares it passes.
+    """
     inputs = prompts(6, 3)
     draft_model = from_transformers(tiny_model(1), list(wide.vocabulary.tokens))
     both: tuple[dict[str, Any], ...] = ({}, {"sampler": Multinomial(), "seed": 4})
     for options in both:
         held: dict[str, list[Result]] = {}
         sequences = {}
-        for name, drafter in {"plain": None, "auto": "auto", "twin": DraftModel(draft_model, draws=False)}.items():
+        for name, drafter in {"plain": None, "auto": "auto", "reference": DraftModel(draft_model, draws=False)}.items():
             held[name] = []
             sequences[name] = loop(model, wide, inputs, drafter=drafter, results=held[name], **options)
         assert (sequences["auto"] == sequences["plain"]).all()
-        assert (sequences["twin"] == sequences["plain"]).all()
+        assert (sequences["reference"] == sequences["plain"]).all()
         assert [result.stats.drafts is None for result in held["plain"]] == [True, True]
-        if not options:  # the most probable tokens are what a twin chooses
-            for plain, twin in zip(held["plain"], held["twin"], strict=True):
-                assert twin.stats.accepted > 0
-                assert twin.stats.forwards < plain.stats.forwards
+        if not options:  # the most probable tokens are what a reference implementation chooses
+            for plain, reference in zip(held["plain"], held["reference"], strict=True):
+                assert reference.stats.accepted > 0
+                assert reference.stats.forwards < plain.stats.forwards
     with pytest.raises(TypeError, match="a language model drafts through DraftModel"):
         loop(model, wide, inputs, drafter=draft_model)
 

@@ -67,7 +67,7 @@ def test_no_rows_and_everything_allowed() -> None:
     assert (free == 0).sum(1).tolist() == [33, 33]
 
 
-def test_the_twin_expands_what_a_bitmask_says() -> None:
+def test_the_reference_expands_what_a_bitmask_says() -> None:
     allowed = torch.rand(5, 77) < 0.5
     assert torch.equal(MaskRows.of_bitmask(bitmask_of(allowed), 77).allowed(), allowed)
 

@@ -11,7 +11,7 @@ from structgen_kernels.philox import Noise
 from structgen_kernels.trees.draft_forest import DraftForest
 from structgen_kernels.trees.draft_paths import DraftPaths
 from structgen_kernels.trees.tree_following import follow_tree
-from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+from structgen_kernels.trees.tree_verification import DraftDistributions, verify_tree
 from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 
@@ -21,7 +21,7 @@ def test_steps_launch_kernels_and_do_nothing_else() -> None:
     case = mask_case(5, 5000, seed=0)
     logits, noise = torch.zeros(5, 5000), Noise.of(0, 5)
     orders, order = OrderWorkspace(5, 5000, "cpu"), Order.buffers(5, 64, "cpu")
-    laws, few = DraftLaws(torch.zeros(1, 5000), torch.zeros(5, dtype=torch.int32)), Noise.of(0, 2)
+    distributions, few = DraftDistributions(torch.zeros(1, 5000), torch.zeros(5, dtype=torch.int32)), Noise.of(0, 2)
     workspace = VerificationWorkspace(3, 2, 5000, "cpu")
     chosen = torch.zeros(5, dtype=torch.int32)
 
@@ -29,7 +29,7 @@ def test_steps_launch_kernels_and_do_nothing_else() -> None:
         gumbel_order(logits, noise, masks=case.masks, workspace=orders, out=order)
         gumbel_order(logits, noise, masks=case.masks, after=order, workspace=orders, out=order)
         follow_tree(forest, chosen, status=chosen, out=paths)
-        verify_tree(logits, forest, laws, few, masks=case.masks, workspace=workspace, out=paths)
+        verify_tree(logits, forest, distributions, few, masks=case.masks, workspace=workspace, out=paths)
 
     assert [(launch.kernel, launch.grid) for launch in launches] == [
         ("first_of_chunks_kernel", (5, 3)),

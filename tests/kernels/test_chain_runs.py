@@ -1,4 +1,4 @@
-"""Runs that kernels walk: the best as the processor's, and draws by their law and by their very noise."""
+"""Runs that kernels walk: the best as the processor's, and draws by their distribution and by their very noise."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def test_runs_are_drawn_by_their_weight() -> None:
     with use_backend("torch"):
         counts = Counter(map(tuple, drawn_of(many, Noise.of(1, draws * 3)).edges.tolist()))
     weights = runs_of(case.host, case.weights[0].numpy())
-    law = {run: weight / sum(weights.values()) for run, weight in weights.items()}
-    assert chi_square(counts, law) < chi_square_bound(len(law))
-    assert chi_square(counts, {run: type(weight)(1, len(law)) for run, weight in law.items()}) > chi_square_bound(
-        len(law)
-    )
+    distribution = {run: weight / sum(weights.values()) for run, weight in weights.items()}
+    assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
+    assert chi_square(
+        counts, {run: type(weight)(1, len(distribution)) for run, weight in distribution.items()}
+    ) > chi_square_bound(len(distribution))
 
 
 @pytest.mark.usefixtures("backend")

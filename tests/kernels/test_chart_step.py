@@ -75,7 +75,7 @@ def canvases_of(name: str, slots: int, count: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", list(GRAMMARS))
 @pytest.mark.parametrize("slots", [1, 6])
-def test_the_twin_judges_canvases_as_charts_of_weights_do(name: str, slots: int) -> None:
+def test_the_reference_judges_canvases_as_charts_of_weights_do(name: str, slots: int) -> None:
     canvases = [(FREE,) * slots, *canvases_of(name, slots, 12)]
     admissible, ends = held_by(name, canvases)
 
@@ -115,7 +115,7 @@ def test_slots_may_hold_what_some_completion_has(name: str) -> None:
         pytest.param("palindromes", 66, marks=pytest.mark.nightly),
     ],
 )
-def test_kernels_write_what_the_twin_does(name: str, slots: int) -> None:
+def test_kernels_write_what_the_reference_does(name: str, slots: int) -> None:
     canvases = [(FREE,) * slots, *canvases_of(name, slots, 2)]
     admissible, ends = held_by(name, canvases)
     admissible[0] &= torch.rand(admissible.shape[1:], generator=torch.Generator().manual_seed(slots)) < 0.97

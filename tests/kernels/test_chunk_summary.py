@@ -66,7 +66,7 @@ def test_sums_are_those_of_float64(size: int, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_law_makes_a_sum_nan_allowed_or_not(value: float) -> None:
+def test_what_is_no_distribution_makes_a_sum_nan_allowed_or_not(value: float) -> None:
     logits = torch.zeros(3, 300)
     logits[0, 5] = logits[1, 200] = logits[2, 299] = value
     allowed = torch.zeros(3, 10, dtype=torch.int32)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from canvas_enumeration import chi_square_bound
 from graph_capture import recorded_step
-from kernel_token_classes import Law, fast_scans, hard_logits, partition
+from kernel_token_classes import Distribution, fast_scans, hard_logits, partition
 from structgen_kernels import _native
 from structgen_kernels.canvases.class_choice import class_best, class_draw, uniform
 from structgen_kernels.canvases.class_layout import ClassLayout
@@ -31,9 +31,9 @@ def pairs(rows: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(rows).repeat_interleave(classes), torch.arange(classes, dtype=torch.int32).repeat(rows)
 
 
-def is_right(law: Law, row: int, of: int, share: float, token: int, error: float = 2e-5) -> bool:
+def is_right(distribution: Distribution, row: int, of: int, share: float, token: int, error: float = 2e-5) -> bool:
     """Whether a uniform number leads to a token, or lies within rounding of where it does."""
-    members, shares = law.shares(row, of)
+    members, shares = distribution.shares(row, of)
     at = int(np.searchsorted(members, token))
     if at == len(members) or members[at] != token:
         return False
@@ -82,7 +82,7 @@ def test_draws_follow_the_inverse_distribution_over_ids(kind: str, size: int, dt
     of, classes = partition(kind, size)
     layout = ClassLayout.of(of, classes, block=64)
     logits = hard_logits(size, dtype, tail=3)[[2, 4]]
-    law = Law.of(logits, of, classes, 0.8)
+    distribution = Distribution.of(logits, of, classes, 0.8)
     rows, wanted = pairs(2, classes)
     shares = torch.rand(len(rows), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     shares[::5] = 0
@@ -92,9 +92,9 @@ def test_draws_follow_the_inverse_distribution_over_ids(kind: str, size: int, dt
 
     for row, one, share, token in zip(rows.tolist(), wanted.tolist(), shares.tolist(), found, strict=True):
         if (of == one).any():
-            assert is_right(law, row, one, share, token), (row, one, share, token)
+            assert is_right(distribution, row, one, share, token), (row, one, share, token)
             if share in (0, JUST_BELOW_1):
-                members, powers = law.shares(row, one)
+                members, powers = distribution.shares(row, one)
                 edge = members[0] if share == 0 else members[-1]
                 assert token == edge or powers[members == edge][0] < 1e-6
         else:
@@ -111,14 +111,14 @@ def test_draws_of_a_class_that_lies_low_are_by_its_shares(depth: float, monkeypa
     logits = torch.full((1, size), -depth) - 15 * torch.rand(1, size, generator=torch.Generator().manual_seed(2))
     logits[0, 7::7][:2] += 10
     logits[0, 1] = 0
-    law = Law.of(logits, of, 2)
+    distribution = Distribution.of(logits, of, 2)
     layout = ClassLayout.of(of, 2, block=64)
     scores = class_scores(logits, layout)
     for one, draws in ((0, 5), (1, 40)):
         shares = torch.linspace(0, JUST_BELOW_1, draws, dtype=torch.float64)
         asked = torch.full((draws,), one)
         found = class_draw(logits, layout, scores, torch.zeros_like(asked), asked, shares).tolist()
-        assert all(is_right(law, 0, one, *drawn) for drawn in zip(shares.tolist(), found, strict=True))
+        assert all(is_right(distribution, 0, one, *drawn) for drawn in zip(shares.tolist(), found, strict=True))
         if one == 1 and depth == 200:
             assert len(set(found)) > 35
 
@@ -143,13 +143,13 @@ def test_draws_by_noise_have_their_shares() -> None:
     of, classes = partition("skew", 300)
     layout = ClassLayout.of(of, classes)
     logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(3)) * 1.5
-    law = Law.of(logits, of, classes)
+    distribution = Distribution.of(logits, of, classes)
     scores = class_scores(logits, layout)
     draws = 20_000
     for one in (21, 3):
         asked = torch.full((draws,), one)
         found = class_draw(logits, layout, scores, torch.zeros_like(asked), asked, Noise.of(11, draws)).numpy()
-        members, shares = law.shares(0, one)
+        members, shares = distribution.shares(0, one)
         counts = np.array([(found == token).sum() for token in members])
         assert counts.sum() == draws
         common = shares * draws > 5
@@ -164,7 +164,7 @@ def test_the_kernels_have_their_shares() -> None:
     of = np.array([0, 1, 1, 0, 1, 0, 1], dtype=np.int32)
     layout = ClassLayout.of(of, 2)
     logits = torch.tensor([[0.0, 1.0, 0.0, 2.0, -1.0, 0.0, 0.5]])
-    members, shares = Law.of(logits, of, 2).shares(0, 1)
+    members, shares = Distribution.of(logits, of, 2).shares(0, 1)
     draws = 60
     asked = torch.ones(draws, dtype=torch.int32)
     noise = Noise.of(5, draws)

@@ -9,7 +9,7 @@ import pytest
 import structgen_kernels.canvases.class_scores as scoring
 import torch
 from graph_capture import recorded_step
-from kernel_token_classes import LOWEST, PARTITIONS, Law, fast_scans, hard_logits, partition
+from kernel_token_classes import LOWEST, PARTITIONS, Distribution, fast_scans, hard_logits, partition
 from structgen_kernels import _native
 from structgen_kernels.canvases.class_layout import GROUP, ClassLayout
 from structgen_kernels.canvases.class_scores import ClassScores, class_scores
@@ -42,19 +42,19 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     fast_scans(monkeypatch)
 
 
-def check(scores: ClassScores, logits: torch.Tensor, law: Law) -> None:
+def check(scores: ClassScores, logits: torch.Tensor, distribution: Distribution) -> None:
     """Compare all that scores say with loops over classes in double precision."""
-    size = len(law.class_of)
-    maxima, sums, mean_logs = law.by_class()
-    for of in range(law.classes):
-        held = logits[:, :size][:, torch.from_numpy(law.class_of == of)].to(torch.float32)
+    size = len(distribution.class_of)
+    maxima, sums, mean_logs = distribution.by_class()
+    for of in range(distribution.classes):
+        held = logits[:, :size][:, torch.from_numpy(distribution.class_of == of)].to(torch.float32)
         expected = held.amax(1) if held.shape[1] else torch.full((len(logits),), -torch.inf)
         assert torch.equal(scores.maxima[:, of], expected)
     assert torch.equal(scores.largest, logits[:, :size].amax(1).to(torch.float32))
     assert scores.status.tolist() == [CHOSEN] * len(logits)
     for found, expected in ((scores.log_maxima, maxima), (scores.log_sums, sums)):
         np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=EXACT)
-    np.testing.assert_allclose(scores.log_norms.numpy(), law.log_norms(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(scores.log_norms.numpy(), distribution.log_norms(), rtol=1e-6, atol=1e-6)
     if scores.mean_logs is not None:
         np.testing.assert_allclose(scores.mean_logs.numpy(), mean_logs, rtol=EXACT, atol=3e-7)
 
@@ -103,7 +103,7 @@ def test_scores_are_those_of_loops_in_double_precision(size: int, rows: list[int
     layout = ClassLayout.of(of, classes, block=64)
     logits = hard_logits(size, torch.float32, tail=5)[rows]
 
-    check(class_scores(logits, layout, moments=True), logits, Law.of(logits, of, classes))
+    check(class_scores(logits, layout, moments=True), logits, Distribution.of(logits, of, classes))
 
 
 @pytest.mark.usefixtures("backend")
@@ -124,7 +124,7 @@ def test_scores_of_more_blocks_than_one(
     of, classes = partition(kind, 4097, seed=1)
     logits = hard_logits(4097, dtype, seed=2, tail=3)[[2]]
 
-    check(class_scores(logits, ClassLayout.of(of, classes, block=block)), logits, Law.of(logits, of, classes))
+    check(class_scores(logits, ClassLayout.of(of, classes, block=block)), logits, Distribution.of(logits, of, classes))
 
 
 @pytest.mark.usefixtures("backend")
@@ -133,11 +133,11 @@ def test_a_scale_is_that_of_all_rows_or_of_each(scale: float) -> None:
     of, classes = partition("skew", 120)
     layout = ClassLayout.of(of, classes, block=64)
     logits = hard_logits(120, torch.float32)[[1, 2, 4, 6]]
-    check(class_scores(logits, layout, scale=scale, moments=True), logits, Law.of(logits, of, classes, scale))
+    check(class_scores(logits, layout, scale=scale, moments=True), logits, Distribution.of(logits, of, classes, scale))
 
     scales = np.geomspace(0.02, scale, len(logits)).astype(np.float32)
     scores = class_scores(logits, layout, scale=torch.from_numpy(scales), moments=True)
-    check(scores, logits, Law.of(logits, of, classes, scales))
+    check(scores, logits, Distribution.of(logits, of, classes, scales))
     assert np.array_equal(scores.scales.numpy(), scales)
 
 
@@ -149,17 +149,20 @@ def test_classes_near_the_floor_are_as_exact_as_others() -> None:
     mixed = np.random.default_rng(4).permutation(of)
     depth = torch.from_numpy(mixed).to(torch.float32) * 2
     logits = 50 - depth - torch.rand(2, len(mixed), generator=generator) * torch.tensor([[15.0], [60.0]])
-    law = Law.of(logits, mixed, 61)
+    distribution = Distribution.of(logits, mixed, 61)
     straddling = [
-        (row, one) for row in range(2) for one in range(61) if len({*(law.scaled[row, mixed == one] == LOWEST)}) == 2
+        (row, one)
+        for row in range(2)
+        for one in range(61)
+        if len({*(distribution.scaled[row, mixed == one] == LOWEST)}) == 2
     ]
     assert len(straddling) > 20
 
     layout = ClassLayout.of(mixed, 61, block=256)
     scores = class_scores(logits, layout, moments=True)
 
-    check(scores, logits, law)
-    _, sums, mean_logs = law.by_class()
+    check(scores, logits, distribution)
+    _, sums, mean_logs = distribution.by_class()
     assert scores.mean_logs is not None
     deep = sums < -40
     assert deep.sum() > 40
@@ -172,7 +175,7 @@ def test_a_low_class_of_many_tokens_is_looked_at_again_in_parts() -> None:
     of[700] = 1
     logits = -75 - 20 * torch.rand(1, 1500, generator=torch.Generator().manual_seed(5))
     logits[0, 700] = 0
-    check(class_scores(logits, ClassLayout.of(of, 2, block=512), moments=True), logits, Law.of(logits, of, 2))
+    check(class_scores(logits, ClassLayout.of(of, 2, block=512), moments=True), logits, Distribution.of(logits, of, 2))
 
 
 @pytest.mark.usefixtures("backend")
@@ -184,15 +187,15 @@ def test_blocks_that_have_nothing_but_minus_infinity() -> None:
     logits[1, :60] = 3.0e38
     logits[1, 490] = -3.0e38
     scores = class_scores(logits, ClassLayout.of(of, classes, block=64), moments=True)
-    check(scores, logits, Law.of(logits.to(torch.float64), of, classes))
+    check(scores, logits, Distribution.of(logits.to(torch.float64), of, classes))
 
 
 @pytest.mark.usefixtures("backend")
-def test_rows_without_a_law_have_a_status_and_no_scores() -> None:
+def test_rows_without_a_distribution_have_a_status_and_no_scores() -> None:
     of, classes = partition("even", 150)
     layout = ClassLayout.of(of, classes, block=64)
     logits = hard_logits(150, torch.float32)
-    law = Law.of(logits[[0, 2]], of, classes)
+    distribution = Distribution.of(logits[[0, 2]], of, classes)
     logits[1, 140] = torch.nan
     logits[3] = -torch.inf
     logits[4, 3] = torch.inf
@@ -205,7 +208,7 @@ def test_rows_without_a_law_have_a_status_and_no_scores() -> None:
     for name in FIELDS[:-2]:
         broken = getattr(scores, name)[[1, 3, 4, 5, 6]]
         assert (broken == (0 if name == "mean_logs" else -torch.inf)).all(), name
-    _, sums, _ = law.by_class()
+    _, sums, _ = distribution.by_class()
     np.testing.assert_allclose(scores.log_sums[[0, 2]].numpy(), sums, rtol=0, atol=EXACT)
 
 
@@ -234,7 +237,7 @@ def test_room_is_filled() -> None:
     logits = hard_logits(90, torch.float32)[:2]
     room = ClassScores.empty(layout, 2, moments=True)
     assert class_scores(logits, layout, moments=True, out=room) is room
-    check(room, logits, Law.of(logits, of, classes))
+    check(room, logits, Distribution.of(logits, of, classes))
 
 
 @pytest.mark.usefixtures("backend")
@@ -274,7 +277,7 @@ def test_a_real_schema_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary, mon
     generator = torch.Generator().manual_seed(9)
     logits = (torch.randn(1, layout.size, generator=generator) * 6).to(torch.bfloat16)
 
-    check(class_scores(logits, layout), logits, Law.of(logits, lifted.class_of, lifted.classes))
+    check(class_scores(logits, layout), logits, Distribution.of(logits, lifted.class_of, lifted.classes))
 
 
 def test_a_step_launches_two_kernels_and_nothing_else() -> None:

@@ -30,8 +30,8 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 def logits_of(case: Case, columns: int = 0) -> torch.Tensor:
     """One row for each slot, fixed ones too, whose logits are poison; more columns than tokens."""
-    law = [[math.log(share) if share else -math.inf for share in row] for row in case.law]
-    rows = torch.tensor(law, dtype=torch.float32).view(len(case.canvas), case.runs.size)
+    distribution = [[math.log(share) if share else -math.inf for share in row] for row in case.distribution]
+    rows = torch.tensor(distribution, dtype=torch.float32).view(len(case.canvas), case.runs.size)
     whole = torch.full((len(rows), case.runs.size + columns), torch.inf)
     whole[:, : case.runs.size] = rows
     whole[torch.tensor(case.array) != FREE] = torch.nan
@@ -89,8 +89,8 @@ def test_published_vectors(shared_data: Path) -> None:
         size, slots = case["vocab"], len(case["probs"])
         moves = tuple((source, target, token) for source, token, target in case["delta"])
         runs = Runs(case["states"], moves, frozenset(case["accept"]), (size,), size + 1)
-        law = [[float(Fraction(share)) for share in row] + [0.0] for row in case["probs"]]
-        logits, canvas = torch.tensor(law).log(), torch.full((1, slots), FREE, dtype=torch.int32)
+        distribution = [[float(Fraction(share)) for share in row] + [0.0] for row in case["probs"]]
+        logits, canvas = torch.tensor(distribution).log(), torch.full((1, slots), FREE, dtype=torch.int32)
         mass = Fraction(case["Z_accept"])
         for backend in ("torch", "triton") if number < 3 else ("torch",):
             with use_backend(backend):  # type: ignore[arg-type]
@@ -112,8 +112,8 @@ def rich_case(*, is_deterministic: bool) -> Case:
 
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
-def test_draws_have_the_posterior_law(is_deterministic: bool) -> None:
-    """Chi-square with alpha 1e-6 over 4,000 draws; a law that is uniform over completions is refuted."""
+def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
+    """Chi-square with alpha 1e-6 over 4,000 draws; a distribution that is uniform over completions is refuted."""
     case, draws = rich_case(is_deterministic=is_deterministic), 4_000
     slots = len(case.canvas)
     logits = logits_of(case).repeat(draws, 1)
@@ -121,9 +121,11 @@ def test_draws_have_the_posterior_law(is_deterministic: bool) -> None:
     with use_backend("torch"):
         drawn = dingo(logits, canvas, canvas_tables(case.language), tail=case.tail, noise=Noise.of(3, draws * slots))
     counts = Counter(map(tuple, drawn.tokens.tolist()))
-    law = case.posterior()
-    assert chi_square(counts, law) < chi_square_bound(len(law))
-    assert chi_square(counts, dict.fromkeys(law, Fraction(1, len(law)))) > chi_square_bound(len(law))
+    distribution = case.posterior()
+    assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
+    assert chi_square(counts, dict.fromkeys(distribution, Fraction(1, len(distribution)))) > chi_square_bound(
+        len(distribution)
+    )
 
 
 def canvases(batch: int, dtype: torch.dtype) -> tuple[CanvasTables, torch.Tensor, torch.Tensor]:
@@ -196,7 +198,7 @@ def test_the_best_is_the_one_of_the_processor() -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_logits_that_are_no_law_are_told_from_canvases_without_completion() -> None:
+def test_logits_that_are_no_distribution_are_told_from_canvases_without_completion() -> None:
     """Broken rows of fixed slots do not matter, those of free slots do, and nothing else of the batch is touched."""
     tables, logits, canvas = canvases(4, torch.float32)
     slots = canvas.shape[1]

@@ -180,17 +180,17 @@ def test_tokens_of_any_mass_come_with_what_was_left() -> None:
     assert float(order.left_log_mass[0, 0]) == 0
 
 
-def test_the_first_two_tokens_have_their_law() -> None:
-    law = torch.tensor([0.5, 0.3, 0.15, 0.05, 1e-3], dtype=torch.float64)
-    law /= law.sum()
+def test_the_first_two_tokens_have_their_distribution() -> None:
+    distribution = torch.tensor([0.5, 0.3, 0.15, 0.05, 1e-3], dtype=torch.float64)
+    distribution /= distribution.sum()
     rows, temperature = 150_000, torch.tensor([1.6])
-    logits = (law.log() * 1.6).float().expand(rows, -1)
+    logits = (distribution.log() * 1.6).float().expand(rows, -1)
     seeds = torch.full((rows,), 5)
     noise = Noise(seeds, torch.arange(rows))
 
     order = gumbel_order(logits, noise, temperature=temperature.expand(rows).contiguous(), count=2)
 
-    pairs = law[:, None] * law / (1 - law[:, None])
+    pairs = distribution[:, None] * distribution / (1 - distribution[:, None])
     pairs.fill_diagonal_(0)
     counts = torch.bincount(order.tokens[:, 0] * 5 + order.tokens[:, 1], minlength=25).view(5, 5)
     kept = pairs > 0

@@ -61,12 +61,12 @@ class PoolMachine(RuleBasedStateMachine):
     def begin(self, size: int, rows: int, sparse_rows: int, grows: bool) -> None:
         first_bytes = 4 * (rows * ((size + 31) // 32) + 256 * sparse_rows)
         self.pool = MaskPool(
-            size, rows=rows, sparse_rows=sparse_rows, device="cpu", grows=grows, most_bytes=3 * first_bytes + 1
+            size, rows=rows, sparse_rows=sparse_rows, device="cpu", grows=grows, max_bytes=3 * first_bytes + 1
         )
         self.size = size
         self.factor = 3 if grows else 1
         self.most = self.factor * rows
-        self.most_bytes = self.factor * first_bytes
+        self.max_bytes = self.factor * first_bytes
         self.there: dict[int, set[int]] = {}
         self.count: dict[int, int] = {}
         self.numbers: dict[int, int] = {}
@@ -145,7 +145,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.pool.row(key) for key in keys] == [self.numbers[key] for key in keys]
         assert len({*self.numbers.values()}) == len(keys) == len(self.pool)
         assert tokens_of(self.pool.masks([[self.numbers[key]] for key in keys])) == [self.there[key] for key in keys]
-        assert self.pool.device_bytes <= self.most_bytes
+        assert self.pool.device_bytes <= self.max_bytes
         least, most = sorted((SPARSE_BYTES, 4 * (1 + (self.size + 31) // 32)))
         assert least * self.uploads <= self.pool.uploaded_bytes <= most * self.uploads
 
@@ -279,7 +279,7 @@ def test_new_rows_of_a_step_are_sent_in_one_copy(monkeypatch: pytest.MonkeyPatch
 
 
 def test_growing_keeps_numbers_and_masks_that_were_made() -> None:
-    pool = MaskPool(WIDE, rows=1, sparse_rows=1, device="cpu", most_bytes=7 * (4 * 258 + 1024))
+    pool = MaskPool(WIDE, rows=1, sparse_rows=1, device="cpu", max_bytes=7 * (4 * 258 + 1024))
     numbers: dict[Hashable, int] = {}
     expected: dict[Hashable, set[int]] = {}
     made = []
@@ -301,7 +301,7 @@ def test_growing_keeps_numbers_and_masks_that_were_made() -> None:
 
 def test_a_pool_that_does_not_grow_keeps_its_tensors() -> None:
     """Numbers are those of the table then, so that codes may be made on the device."""
-    pool = MaskPool(WIDE, rows=2, sparse_rows=2, device="cpu", grows=False, most_bytes=1)
+    pool = MaskPool(WIDE, rows=2, sparse_rows=2, device="cpu", grows=False, max_bytes=1)
     table = pool.table
     places = table.dense.data_ptr(), table.sparse.data_ptr()
     for index in range(9):

@@ -97,7 +97,7 @@ def test_a_mask_that_keeps_almost_nothing_or_almost_all() -> None:
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.filterwarnings("ignore:(invalid value|All-NaN):RuntimeWarning")
-def test_rows_that_are_no_law_and_rows_without_a_token_are_named() -> None:
+def test_rows_that_are_no_distribution_and_rows_without_a_token_are_named() -> None:
     logits = torch.zeros(5, 70)
     logits[1, 3] = math.nan
     logits[3, 69] = math.inf

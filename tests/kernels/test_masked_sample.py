@@ -1,4 +1,7 @@
-"""Tokens drawn under masks have the law that the host's sampler has, and are those that the random numbers say."""
+"""Tokens drawn under masks have the distribution that the host's sampler has.
+
+And are those that the random numbers say.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +208,7 @@ def test_ties_are_the_same_where_candidates_fit_and_where_they_do_not() -> None:
 
 
 @pytest.mark.parametrize("source", ["noise", "uniforms"])
-def test_the_kernel_finds_what_its_twin_finds_however_many_candidates_there_are(source: str) -> None:
+def test_the_kernel_finds_what_its_reference_finds_however_many_candidates_there_are(source: str) -> None:
     rng, size = np.random.default_rng(1), 2700
     logits = torch.stack(
         [
@@ -237,7 +240,8 @@ def test_the_kernel_finds_what_its_twin_finds_however_many_candidates_there_are(
     assert tokens["torch"].tolist() == tokens["triton"].tolist()
 
 
-# Chi-square.  The twin draws many tokens at once; that kernels draw the same ones is shown above and, nightly, below.
+# Chi-square.  The reference implementation draws many tokens at once; that kernels draw the same ones is shown above
+# and, nightly, below.
 
 LAWS = {
     "whole": Options(),
@@ -249,7 +253,7 @@ LAWS = {
 }
 
 
-def law_logits(size: int = 200) -> torch.Tensor:
+def distribution_logits(size: int = 200) -> torch.Tensor:
     """Logits in steps of a half, so that every threshold falls on equal ones."""
     logits = (torch.randn(size, generator=torch.Generator().manual_seed(8)) * 2).round(decimals=0) / 2
     logits[17] = -torch.inf
@@ -281,16 +285,16 @@ def drawn_often(logits: torch.Tensor, allowed: torch.Tensor, option: Options, dr
 
 @pytest.mark.parametrize("source", ["noise", "uniforms"])
 @pytest.mark.parametrize("name", LAWS)
-def test_the_law_is_that_of_the_host(name: str, source: str) -> None:
-    logits, allowed = law_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
+def test_the_distribution_is_that_of_the_host(name: str, source: str) -> None:
+    logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
     tokens = drawn_often(logits, allowed, LAWS[name], 5000, source)
     assert_fits(tokens, LAWS[name].weights(allowed_values(logits, allowed)))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", LAWS)
-def test_the_law_of_the_kernel_is_that_of_the_host(name: str) -> None:
-    logits, allowed = law_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
+def test_the_distribution_of_the_kernel_is_that_of_the_host(name: str) -> None:
+    logits, allowed = distribution_logits(), torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.6
     with use_backend("triton"):
         tokens = drawn_often(logits, allowed, LAWS[name], 250, "noise")
     assert_fits(tokens, LAWS[name].weights(allowed_values(logits, allowed)))

@@ -1,4 +1,4 @@
-"""Random numbers: published vectors, the same bits from the kernels, and their law."""
+"""Random numbers: published vectors, the same bits from the kernels, and their distribution."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_kernels_draw_the_same_bits(seed: int, offset: int) -> None:
     torch.testing.assert_close(drawn, exponential(words[0], words[1]), rtol=3e-6, atol=0)
 
 
-def test_exponential_numbers_have_their_law_and_never_vanish() -> None:
+def test_exponential_numbers_have_their_distribution_and_never_vanish() -> None:
     high, low, _, _ = random_words(torch.tensor(5), torch.tensor(9), 0, torch.arange(200_000))
     numbers = exponential(high, low).to(torch.float64).sort().values
     # Kolmogorov and Smirnov: above 2.66 / sqrt(n) with a probability of 1.4e-6.

@@ -39,17 +39,17 @@ def test_rows_come_whole_with_what_was_left() -> None:
     assert orders.log_top == whole.log_top.tolist()
 
 
-def test_what_is_no_law_is_refused() -> None:
+def test_what_is_no_distribution_is_refused() -> None:
     with pytest.raises(NonFiniteLogitsError):
         TokenOrders(torch.tensor([[0.0, torch.nan]]), Noise.of(0, 1))
 
 
 @pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric], ids=["recursive", "geometric"])
 def test_weights_are_right_on_average_for_every_token(estimator: object) -> None:
-    law = np.array([0.55, 0.25, 0.12, 0.06, 0.02])
+    distribution = np.array([0.55, 0.25, 0.12, 0.06, 0.02])
     admitted = [False, True, False, True, True]
     rows = 30_000
-    logits = torch.from_numpy(np.log(law)).float().expand(rows, -1)
+    logits = torch.from_numpy(np.log(distribution)).float().expand(rows, -1)
     orders = TokenOrders(logits, Noise(torch.full((rows,), 8), torch.arange(rows)), count=5)
     generator = np.random.default_rng(6)
     total, square = np.zeros(5), np.zeros(5)
@@ -60,7 +60,7 @@ def test_weights_are_right_on_average_for_every_token(estimator: object) -> None
             square[drawn.token] += drawn.weight**2
     mean = total / rows
     error = np.sqrt((square / rows - mean**2) / rows)
-    expected = law * admitted
+    expected = distribution * admitted
     assert (mean[~np.array(admitted)] == 0).all()
     # 5.2 standard errors: 2e-7 for each token.
     assert (np.abs(mean - expected) <= 5.2 * error).all(), (mean, expected, error)

@@ -45,13 +45,13 @@ def test_paths_are_those_of_sample_and_match() -> None:
     first = forest.first.tolist()
     for request, tree in enumerate(trees):
         row = first[request] + request + 1
-        verdict = sample_and_match(tree, lambda node, row=row: int(tokens[row + node]))
+        verification = sample_and_match(tree, lambda node, row=row: int(tokens[row + node]))
         held = paths.nodes[first[request] : first[request + 1]].tolist()
-        assert held == [*verdict.nodes, *[-1] * (len(tree) - verdict.accepted)]
-        assert int(paths.counts[request]) == verdict.accepted
-        assert int(paths.tokens[request]) == verdict.token
+        assert held == [*verification.nodes, *[-1] * (len(tree) - verification.accepted)]
+        assert int(paths.counts[request]) == verification.accepted
+        assert int(paths.tokens[request]) == verification.token
         accepted = paths.accepted[first[request] : first[request + 1]].nonzero()[:, 0].tolist()
-        assert accepted == sorted(verdict.nodes)
+        assert accepted == sorted(verification.nodes)
     assert paths.status.tolist() == [CHOSEN] * len(trees)
     assert int(paths.counts.max()) == 300
 

@@ -1,4 +1,7 @@
-"""Drafts that were drawn are taken and refused as by the verifiers in double precision, and tokens keep their law."""
+"""Drafts that were drawn are taken and refused as by the verifiers in double precision.
+
+And tokens keep their distribution.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
 from structgen_kernels.trees.draft_forest import DraftForest
 from structgen_kernels.trees.draft_paths import DraftPaths
-from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+from structgen_kernels.trees.tree_verification import DraftDistributions, verify_tree
 from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -54,7 +57,7 @@ def test_a_request_does_not_depend_on_its_batch() -> None:
             alone = Case(
                 case.logits[rows].clone(),
                 [tree],
-                DraftLaws(case.laws.values, case.laws.rows[rows].clone()),
+                DraftDistributions(case.distributions.values, case.distributions.rows[rows].clone()),
                 Noise(case.noise.seeds[one], case.noise.offsets[one]),
                 MaskRows(case.masks.table, case.masks.codes[rows]),
                 case.allowed[rows],
@@ -66,9 +69,11 @@ def test_a_request_does_not_depend_on_its_batch() -> None:
         begin, row = begin + length, row + length + 1
 
 
-def drawn_children(law: torch.Tensor, count: int, generator: torch.Generator, *, replaced: bool) -> torch.Tensor:
+def drawn_children(
+    distribution: torch.Tensor, count: int, generator: torch.Generator, *, replaced: bool
+) -> torch.Tensor:
     """Tokens, int64 ``[rows, count]``."""
-    return torch.multinomial(law, count, replacement=replaced, generator=generator)
+    return torch.multinomial(distribution, count, replacement=replaced, generator=generator)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,7 @@ def drawn_children(law: torch.Tensor, count: int, generator: torch.Generator, *,
     [((1, 1), False, False), ((3, 1), False, False), ((3, 1), True, False), ((2, 2), True, True)],
     ids=["chain", "without replacement", "with replacement", "independent"],
 )
-def test_sequences_have_the_law_of_the_target(
+def test_sequences_have_the_distribution_of_the_target(
     widths: tuple[int, int], *, with_replacement: bool, independent: bool
 ) -> None:
     times, language, generator = 10_000, Language.random(sum(widths)), torch.Generator().manual_seed(7)
@@ -99,7 +104,7 @@ def test_sequences_have_the_law_of_the_target(
     paths = verify_tree(
         language.p.view(15, 4).log().float()[number],
         forest,
-        DraftLaws(language.q.view(15, 4).log().float(), number, replaced=independent),
+        DraftDistributions(language.q.view(15, 4).log().float(), number, replaced=independent),
         Noise(torch.full((times,), 3), torch.arange(times)),
         masks=MaskRows(masks.table, number[:, None].contiguous()),
         workspace=VerificationWorkspace(nodes * times, times, 4, "cpu", block=BLOCK),
@@ -114,10 +119,10 @@ def test_sequences_have_the_law_of_the_target(
     sequences[torch.arange(times), paths.counts.long()] = paths.tokens.long()
     for place in (1, 2):  # what was not drafted is drawn from the target
         missing = sequences[:, place] < 0
-        law = language.p[place][sequences[missing, place - 1]]
-        sequences[missing, place] = torch.multinomial(law, 1, generator=generator)[:, 0]
+        distribution = language.p[place][sequences[missing, place - 1]]
+        sequences[missing, place] = torch.multinomial(distribution, 1, generator=generator)[:, 0]
     counts = torch.bincount((sequences * torch.tensor([16, 4, 1])).sum(1), minlength=64)
-    expected = times * language.law().flatten()
+    expected = times * language.distribution().flatten()
     assert int(counts[expected == 0].sum()) == 0
     rare = expected < 10
     counts, expected = (torch.cat([each[~rare].double(), each[rare].sum()[None]]) for each in (counts, expected))
@@ -133,29 +138,29 @@ def test_sequences_have_the_law_of_the_target(
 def test_what_is_not_allowed_is_never_taken() -> None:
     forest = DraftForest.of([([-1, -1], [2, 3]), ([-1, 0], [2, 0])])
     logits = torch.zeros(6, 4)
-    logits[:, 2] = 40.0  # what the mask forbids has nearly all of both laws
+    logits[:, 2] = 40.0  # what the mask forbids has nearly all of both distributions
     allowed = torch.tensor([True, True, False, True]).expand(6, -1)
     paths = verify_tree(
         logits,
         forest,
-        DraftLaws(logits, torch.arange(6, dtype=torch.int32)),
+        DraftDistributions(logits, torch.arange(6, dtype=torch.int32)),
         Noise.of(1, 2),
         masks=MaskRows.of_bitmask(bitmask_of(allowed), 4),
     )
-    # Both laws are the same, so the first child that is allowed is taken for certain.
+    # Both distributions are the same, so the first child that is allowed is taken for certain.
     assert paths.nodes.tolist() == [1, -1, -1, -1]
     assert paths.accepted.tolist() == [False, True, False, False]
     assert all(token in (0, 1, 3) for token in paths.tokens.tolist())
 
 
 @pytest.mark.usefixtures("backend")
-def test_positions_without_a_law_say_why() -> None:
+def test_positions_without_a_distribution_say_why() -> None:
     trees = [([], []), ([], []), ([], []), ([-1], [0]), ([-1], [0]), ([-1], [0]), ([-1], [9])]
     forest = DraftForest.of(trees)
     logits = torch.zeros(forest.positions, 3)
     logits[0] = -torch.inf
     logits[2, 1] = torch.nan
-    logits[4, 2] = torch.inf  # behind the node of the fourth
+    logits[4, 2] = torch.inf  # after the node of the fourth
     values = torch.zeros(2, 3)
     values[1, 2] = torch.nan
     rows = torch.full((forest.positions,), -1, dtype=torch.int32)
@@ -170,7 +175,7 @@ def test_positions_without_a_law_say_why() -> None:
     paths = verify_tree(
         logits,
         forest,
-        DraftLaws(values, rows),
+        DraftDistributions(values, rows),
         Noise.of(2, 7),
         masks=MaskRows.of_bitmask(bitmask_of(allowed), 3),
         temperature=temperature,
@@ -183,10 +188,10 @@ def test_positions_without_a_law_say_why() -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_no_requests_and_no_laws() -> None:
-    none = DraftLaws(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int32))
+def test_no_requests_and_no_distributions() -> None:
+    none = DraftDistributions(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int32))
     assert verify_tree(torch.zeros(0, 5), DraftForest.of([]), none, Noise.of(0, 0)).counts.shape == (0,)
-    chosen = DraftLaws(torch.zeros(0, 5), torch.full((2,), -1, dtype=torch.int32))
+    chosen = DraftDistributions(torch.zeros(0, 5), torch.full((2,), -1, dtype=torch.int32))
     logits = torch.full((2, 5), -torch.inf)
     logits[0, 3] = logits[1, 4] = 0
     paths = verify_tree(logits, DraftForest.of([([-1], [3])]), chosen, Noise.of(0, 1))
@@ -198,15 +203,20 @@ def test_wrong_arguments_are_refused_before_a_launch() -> None:
     logits, rows = torch.zeros(2, 40), torch.zeros(2, dtype=torch.int32)
     wrong = {
         "logits": {"logits": torch.zeros(3, 40)},
-        "laws.values": {"laws": DraftLaws(torch.zeros(1, 39), rows)},
-        "laws.rows": {"laws": DraftLaws(torch.zeros(1, 40), rows[:1])},
+        "laws.values": {"distributions": DraftDistributions(torch.zeros(1, 39), rows)},
+        "laws.rows": {"distributions": DraftDistributions(torch.zeros(1, 40), rows[:1])},
         "noise": {"noise": Noise.of(0, 2)},
         "masks": {"masks": MaskRows.everything(1, 40, logits.device)},
         "temperature": {"temperature": torch.ones(2, dtype=torch.float64)},
         "workspace": {"workspace": VerificationWorkspace(1, 1, 39, "cpu")},
         "out": {"out": DraftPaths.buffers(DraftForest.of([]))},
     }
-    right = {"logits": logits, "forest": forest, "laws": DraftLaws(logits, rows), "noise": Noise.of(0, 1)}
+    right = {
+        "logits": logits,
+        "forest": forest,
+        "distributions": DraftDistributions(logits, rows),
+        "noise": Noise.of(0, 1),
+    }
     for argument, changed in wrong.items():
         with pytest.raises(KernelArgumentError) as caught:
             verify_tree(**{**right, **changed})
@@ -219,8 +229,8 @@ def launches() -> None:
     """What is compiled for GPUs: see ``kernel_builds``."""
     forest = DraftForest.of([([-1, 0], [5, 6])])
     case, rows, noise = mask_case(3, 700, seed=0), torch.zeros(3, dtype=torch.int32), Noise.of(0, 1)
-    verify_tree(torch.zeros(3, 131_072), forest, DraftLaws(torch.zeros(1, 131_072), rows), noise)
+    verify_tree(torch.zeros(3, 131_072), forest, DraftDistributions(torch.zeros(1, 131_072), rows), noise)
     for dtype in DTYPES:
-        laws = DraftLaws(torch.zeros(1, 700, dtype=dtype), rows, replaced=dtype == torch.float16)
+        distributions = DraftDistributions(torch.zeros(1, 700, dtype=dtype), rows, replaced=dtype == torch.float16)
         logits = torch.zeros(3, 700, dtype=dtype)
-        verify_tree(logits, forest, laws, noise, masks=case.masks, temperature=torch.ones(3))
+        verify_tree(logits, forest, distributions, noise, masks=case.masks, temperature=torch.ones(3))

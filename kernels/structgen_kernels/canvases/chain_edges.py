@@ -7,7 +7,7 @@ as one block; *wide* groups are lists, read one after the other by the whole pro
 chosen from the degrees alone, so that what is computed does not depend on the batch.
 
 Edges keep the order of their sources, and within a source the order in which they were given, so that of equal edges
-the same one is first here and in ``structgen.decode.diffusion.chain``.
+the same one is first here and in ``structgen.decode.diffusion.regular``.
 """
 
 from __future__ import annotations

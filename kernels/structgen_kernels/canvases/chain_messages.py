@@ -1,12 +1,12 @@
 """Messages along the slots of a batch of canvases, over the runs of an automaton, in logarithms.
 
 Everything that a decoder asks about all runs follows from the weight of those that lead to a state, and of those that
-go on from it: of all together, or of the best.  What is meant is what ``structgen.decode.diffusion.chain`` says.
+go on from it: of all together, or of the best.  What is meant is what ``structgen.decode.diffusion.regular`` says.
 
 Messages are float64.  128 slots at a probability of 1e-3 are -884 in logarithms, where float32 counts in steps of 6e-5;
 an addition and a maximum in double precision cost a GPU little beside waiting for the slot before.  Maxima are
 therefore those of the processor bit for bit.  Sums take exponentials and logarithms of differences in float32, and
-differ from exact ones by at most 1e-6 a slot, whatever their size; the twin takes them in float64.
+differ from exact ones by at most 1e-6 a slot, whatever their size; the reference implementation takes them in float64.
 
 Bytes, of a batch of 8 canvases of 128 slots, 151 states and 170 labels: the weights are read, 697 KB, the messages
 written, 1.25 MB, and read again a slot later, from the nearest cache.  Bandwidth is no limit: one program a canvas

@@ -162,7 +162,10 @@ def _runs(
 
 
 def _walk(weights: Tensor, edges: ChainEdges, messages: Tensor, noise: Noise | None, made: ChainRuns) -> None:
-    """The twin: in each slot every edge has a score, which is minus infinity where it has another source."""
+    """The reference implementation.
+
+    In each slot every edge has a score, which is minus infinity where it has another source.
+    """
     batch, slots = weights.shape[:2]
     known = torch.where(weights < torch.inf, weights, -torch.inf).to(torch.float64)
     label, target = edges.label.long(), edges.target.long()

@@ -57,9 +57,9 @@ def log_matmul(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Ten
     Precision: that of the type times the largest logarithm that takes part, whatever the others are.  Both backends
         multiply exponentials, of which every row on the left and every column on the right is scaled by its largest.
         What that rounds to nothing, where the largest of a row meets nothing large in a column, is summed anew: by the
-        twin in double precision, whose range is eight times that of single precision in logarithms, and then term by
-        term; by the kernel term by term at once, but only the 16 terms and 32 x 32 numbers where it happens.  Its
-        products of float64 are all term by term.
+        reference implementation in double precision, whose range is eight times that of single precision in logarithms,
+        and then term by term; by the kernel term by term at once, but only the 16 terms and 32 x 32 numbers where it
+        happens.  Its products of float64 are all term by term.
     """
     made = _output("log_matmul", left, right, out)
     if backend_for(left.device) == "triton":
@@ -136,7 +136,7 @@ class ChainTree:
 
     Args:
         transitions: log weight of going from each state to each other in each slot, ``[batch, slots, states, states]``.
-        initial: log weight of beginning in each state, ``[states]``.
+        initial: log weight of prefix in each state, ``[states]``.
         final: log weight of ending in each state, ``[states]``.
         is_max: whether alternatives are compared, or added.
 

@@ -51,7 +51,7 @@ def class_best(
         out: int32 ``[choices]``, filled in place; nothing is allocated then.
 
     Returns:
-        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no law.
+        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no distribution.
 
     Raises:
         KernelArgumentError: an argument is of the wrong type, shape or device.
@@ -98,7 +98,7 @@ def class_draw(
         out: int32 ``[choices]``, filled in place; nothing is allocated then.
 
     Returns:
-        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no law.
+        int32 ``[choices]``; -1 where nothing is asked for, the class has no tokens, or the row has no distribution.
 
     Raises:
         KernelArgumentError: an argument is of the wrong type, shape or device.

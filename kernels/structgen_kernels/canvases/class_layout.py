@@ -29,9 +29,9 @@ __all__ = ["GROUP", "ClassLayout"]
 GROUP: Final = 8
 """Places of a group."""
 
-_LEAST_BLOCK: Final = 64
+_MIN_BLOCK: Final = 64
 _USUAL_BLOCK: Final = 2048
-_MOST_BLOCK: Final = 4096
+_MAX_BLOCK: Final = 4096
 
 
 @final
@@ -100,9 +100,9 @@ class ClassLayout:
         if classes < 1 or of.min() < 0 or of.max() >= classes:
             raise _wrong("class_of", f"must be from 0 to {classes - 1}; found {of.min()} to {of.max()}")
         if block is None:
-            block = min(_USUAL_BLOCK, max(_LEAST_BLOCK, 1 << (len(of) - 1).bit_length()))
-        if not _LEAST_BLOCK <= block <= _MOST_BLOCK or block & (block - 1):
-            raise _wrong("block", f"must be a power of two from {_LEAST_BLOCK} to {_MOST_BLOCK}, not {block}")
+            block = min(_USUAL_BLOCK, max(_MIN_BLOCK, 1 << (len(of) - 1).bit_length()))
+        if not _MIN_BLOCK <= block <= _MAX_BLOCK or block & (block - 1):
+            raise _wrong("block", f"must be a power of two from {_MIN_BLOCK} to {_MAX_BLOCK}, not {block}")
         begin = [0]
         places: list[NDArray[np.int16]] = []
         groups: list[NDArray[np.int32]] = []

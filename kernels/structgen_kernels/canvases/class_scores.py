@@ -1,7 +1,7 @@
-"""What the law of each slot of a canvas says about classes of tokens: one pass over the logits.
+"""What the distribution of each slot of a canvas says about classes of tokens: one pass over the logits.
 
-The law of a row is the softmax of its logits times a scale, of which none counts as less than ``LOWEST`` below the
-row's largest, so that every token has a chance.  Decoders over a partition of the vocabulary need its most probable
+The distribution of a row is the softmax of its logits times a scale, of which none counts as less than ``LOWEST`` below
+the row's largest, so that every token has a chance.  Decoders over a partition of the vocabulary need its most probable
 token and its mass for each class; what they do after that does not know the size of the vocabulary.
 
 What the largest logit of a row is, is known after the pass only.  Sums are therefore kept relative to the largest logit
@@ -49,7 +49,7 @@ STEEPEST: Final = 1e30
 NEGLIGIBLE: Final = 2.0**-20
 """The share of a sum that is less than what float32 leaves uncertain of ``exp(LOWEST)``, which is 4e-6 of it."""
 
-_TWIN_ELEMENTS: Final = 1 << 22
+_REFERENCE_ELEMENTS: Final = 1 << 22
 _ROWS: Final = 4
 """Rows of one program, which share what it reads of the layout."""
 
@@ -83,9 +83,9 @@ class Segments:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassScores:
-    """The laws of some rows, by class.
+    """The distributions of some rows, by class.
 
-    A row whose status is not 0 has no law: all its scores are minus infinity, and its ``mean_logs`` 0.
+    A row whose status is not 0 has no distribution: all its scores are minus infinity, and its ``mean_logs`` 0.
 
     Attributes:
         maxima: float32 ``[rows, classes]``, the largest logit; minus infinity for a class without tokens.
@@ -146,7 +146,7 @@ def class_scores(
     moments: bool = False,
     out: ClassScores | None = None,
 ) -> ClassScores:
-    """Return what the laws of rows say of classes.
+    """Return what the distributions of rows say of classes.
 
     Args:
         logits: float32, float16 or bfloat16 ``[rows, columns]`` with ``columns >= layout.size``; rows may lie apart,
@@ -178,7 +178,7 @@ def class_scores(
     else:
         _check_room(out, layout, rows, moments=moments)
     if backend_for(logits.device) == "torch":
-        _twin(logits, layout, scale, out)
+        _reference(logits, layout, scale, out)
     elif rows:
         _launch(logits, layout, scale, out)
     return out
@@ -263,7 +263,7 @@ def _launch(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Cla
     )
 
 
-def _twin(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: ClassScores) -> None:
+def _reference(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: ClassScores) -> None:
     out.scales.copy_(scale if isinstance(scale, torch.Tensor) else torch.full_like(out.scales, scale))
     out.scales.clamp_(max=STEEPEST)
     sizes = layout.sizes()
@@ -272,7 +272,7 @@ def _twin(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Class
         largest = values.amax(1)
         wrong = values.isnan().any(1) | (largest == torch.inf)
         status = torch.where(wrong, NON_FINITE, torch.where(largest == -torch.inf, MASSLESS, CHOSEN))
-        has_law = (status == CHOSEN)[:, None]
+        has_distribution = (status == CHOSEN)[:, None]
         of = layout.class_of.to(torch.int64).expand(len(values), -1)
         room = values.new_zeros((len(values), layout.classes))
         maxima = torch.full_like(room, -torch.inf).scatter_reduce_(1, of, values, "amax")
@@ -281,7 +281,7 @@ def _twin(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Class
         log_norms = powers.sum(1, keepdim=True).log()
         log_maxima = floored(maxima, largest[:, None], out.scales[rows, None]) - log_norms
         log_sums = room.scatter_add(1, of, powers).log() - log_norms
-        possible = has_law & (sizes > 0)
+        possible = has_distribution & (sizes > 0)
         for place, found in (
             (out.maxima, maxima),
             (out.log_maxima, log_maxima),
@@ -289,12 +289,12 @@ def _twin(logits: Tensor, layout: ClassLayout, scale: float | Tensor, out: Class
             (out.log_norms, log_norms),
             (out.largest, largest[:, None]),
         ):
-            keep = possible if found.shape == possible.shape else has_law
+            keep = possible if found.shape == possible.shape else has_distribution
             place[rows] = found.where(keep, -torch.inf).view_as(place[rows]).to(torch.float32)
         if out.mean_logs is not None:
             log_p = scaled - log_norms
             mean_logs = room.scatter_add(1, of, log_p.exp() * log_p)
-            out.mean_logs[rows] = mean_logs.where(has_law, 0.0).to(torch.float32)
+            out.mean_logs[rows] = mean_logs.where(has_distribution, 0.0).to(torch.float32)
         out.status[rows] = status.to(torch.int32)
 
 
@@ -304,8 +304,8 @@ def floored(logits: Tensor, largest: Tensor, scale: Tensor) -> Tensor:
 
 
 def row_groups(rows: int, size: int) -> Iterator[slice]:
-    """Stretches of rows, so small that the twins' copies of them are."""
-    step = max(1, _TWIN_ELEMENTS // size)
+    """Stretches of rows, so small that the reference implementations' copies of them are."""
+    step = max(1, _REFERENCE_ELEMENTS // size)
     for first in range(0, rows, step):
         yield slice(first, min(rows, first + step))
 

@@ -2,7 +2,7 @@
 
 A step is a composition, of which nothing waits for the host:
 
-1. ``class_scores``: one pass over all logits, which says what each slot's law makes of each class of tokens;
+1. ``class_scores``: one pass over all logits, which says what each slot's distribution makes of each class of tokens;
 2. ``label_scores``: what each label of an edge weighs, from its classes; a slot that is fixed then allows the labels of
    its token and no others, for nothing, and where the tail is free, the label of the tail weighs nothing;
 3. ``chain_backward``: the weight of what goes on from each state;
@@ -61,7 +61,8 @@ class Filled:
 
     Attributes:
         tokens: int32 ``[batch, slots]``.
-        log_prob: float64 ``[batch]``: log of their mass under the mean-field law; fixed slots and a free tail count 1.
+        log_prob: float64 ``[batch]``: log of their mass under the mean-field distribution; fixed slots and a free tail
+            count 1.
         totals: float64 ``[batch]``: of a draw, log of the mass of all runs; of the best completion, ``log_prob``.
         status: int32 ``[batch]``: ``CHOSEN``; ``EMPTY`` where no completion spells a member; ``NON_FINITE`` where there
             is none, and a free slot has NaN or plus infinity among its logits.
@@ -230,7 +231,10 @@ def _settle_by_triton(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables
 
 
 def _classes(work: DingoWorkspace, canvas: Tensor, tables: CanvasTables, free_tail: int, noise: Noise | None) -> None:
-    """The twin: of every label that was taken all classes, each with a score, in a table as wide as the largest."""
+    """The reference implementation.
+
+    Of every label that was taken all classes, each with a score, in a table as wide as the largest.
+    """
     label, labels, scores, canvas = work.runs.labels.view(-1), tables.labels, work.scores, canvas.view(-1)
     is_asked = (canvas == -1) & (label >= 0) & (label != free_tail)
     begin = labels.begin.long()

@@ -100,7 +100,7 @@ def label_scores(scores: Tensor, labels: ClassLabels, *, is_max: bool, out: Tens
         "label_scores", "out", out, dtype=torch.float32, shape=(len(scores), len(labels)), device=scores.device
     )
     if backend_for(scores.device) == "torch":
-        _twin(scores, labels, out, is_max=is_max)
+        _reference(scores, labels, out, is_max=is_max)
     elif out.numel():
         from structgen_kernels.canvases.jit.label_scores import label_scores_kernel
 
@@ -121,7 +121,7 @@ def label_scores(scores: Tensor, labels: ClassLabels, *, is_max: bool, out: Tens
     return out
 
 
-def _twin(scores: Tensor, labels: ClassLabels, out: Tensor, *, is_max: bool) -> None:
+def _reference(scores: Tensor, labels: ClassLabels, out: Tensor, *, is_max: bool) -> None:
     held = scores[:, labels.held.to(torch.int64)].to(torch.float64)
     lengths = labels.begin.diff().to(torch.int64)
     label = torch.repeat_interleave(torch.arange(len(labels), device=scores.device), lengths).expand(len(scores), -1)

@@ -137,7 +137,7 @@ def boolean_products(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *
     if len(triples) != len(out) or triples.begin.device != device:
         raise KernelArgumentError("boolean_products", "triples", f"must be of {len(out)} items on {str(device)!r}")
     if backend_for(device) == "torch":
-        _twin(left, right, triples, out, is_span=is_span)
+        _reference(left, right, triples, out, is_span=is_span)
     elif out.numel():
         from structgen_kernels.charts.jit.boolean_products import boolean_products_kernel
 
@@ -166,7 +166,7 @@ def bits_of(inner: int) -> int:
     return min(32, max(inner, 1))
 
 
-def _twin(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *, is_span: bool) -> None:
+def _reference(left: Tensor, right: Tensor, triples: Pairs, out: Tensor, *, is_span: bool) -> None:
     inner, columns = right.shape[1], right.shape[2] * 32
     one = unpacked_bits(left, inner)[triples.first.to(torch.int64)]
     two = unpacked_bits(right, columns)[triples.second.to(torch.int64)]

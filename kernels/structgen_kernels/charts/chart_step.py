@@ -139,7 +139,7 @@ def chart_closure(
     """
     chart = _checked(tables, admissible, ends, chart)
     if backend_for(admissible.device) == "torch":
-        _twin(chart, admissible, ends)
+        _reference(chart, admissible, ends)
     elif len(admissible):
         _launch(chart, admissible, ends)
     return chart
@@ -265,7 +265,7 @@ def _launch(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
         )
 
 
-def _twin(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
+def _reference(chart: CanvasChart, admissible: Tensor, ends: Tensor) -> None:
     """The same on booleans ``[batch, items, boundaries, boundaries]``."""
     tables, slots = chart.tables, chart.slots
     batch, boundaries = len(chart), slots + 1

@@ -356,6 +356,6 @@ class _Layout:
 
 
 def _owned(lists: PairLists) -> list[_Triple]:
-    """The pairs of lists, each behind the number of its list."""
+    """The pairs of lists, each after the number of its list."""
     owners = np.repeat(np.arange(len(lists.begin) - 1), np.diff(lists.begin)).tolist()
     return list(zip(owners, lists.first.tolist(), lists.second.tolist(), strict=True))

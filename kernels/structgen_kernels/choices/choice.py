@@ -33,7 +33,7 @@ class Choice:
 
     Attributes:
         tokens: int32 ``[rows]``.
-        log_p: float32 ``[rows]``, log-probability of the token under the projection: the law of the model, at
+        log_p: float32 ``[rows]``, log-probability of the token under the projection: the distribution of the model, at
             temperature 1 and without truncation, restricted to what is allowed and renormalised.
         log_z: float32 ``[rows]``, log of the probability that the model gives to all allowed tokens together.
         log_mass: float32 ``[rows]``, log-sum-exp of all logits of the vocabulary, allowed or not; -inf where some are

@@ -71,7 +71,7 @@ def chunk_summary(
 
 
 def _sum_up(logits: Tensor, masks: MaskRows, temperature: Tensor | None, workspace: Workspace) -> None:
-    """The twin."""
+    """The reference implementation."""
     rows, size = len(logits), masks.size
     allowed = masks.allowed()
     values = logits[:, :size].to(torch.float64)

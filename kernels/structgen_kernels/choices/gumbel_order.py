@@ -3,18 +3,18 @@
 Token ``i`` has the key ``x[i] - log E[i]``: ``x`` are the logits over the temperature, ``E`` standard exponential
 numbers that are a function of the row's seed and offset and of ``i`` alone.  In descending order of their keys, tokens
 are drawn without replacement from ``softmax(x)``.  As keys can be made again at any time, nothing but the last key and
-token of a part is needed to go on behind it, and what a mask forbids does not change the order of the rest.
+token of a part is needed to go on after it, and what a mask forbids does not change the order of the rest.
 
 Nothing is sorted.  One pass keeps the first token and the mass of each chunk of 128 columns; then the first of all
-chunks is taken, its chunk is looked at again, and so on.  What is left of the law is summed from what is left, never
-found as 1 minus what was drawn, so that masses of any smallness are exact.
+chunks is taken, its chunk is looked at again, and so on.  What is left of the distribution is summed from what is left,
+never found as 1 minus what was drawn, so that masses of any smallness are exact.
 
 Bytes: the first pass reads the mask words and the allowed logits once and writes 16 for each chunk; the second reads
 these and 128 logits for each token.  One row of 131,072 bfloat16 logits: 256 KiB, then 32 KiB and 256 for each token.
 
 Source: J. Vieira, "Gumbel-max trick and weighted reservoir sampling" (2014), and W. Kool, H. van Hoof, M. Welling,
 "Stochastic Beams and Where to Find Them" (ICML 2019, arXiv 1903.06059), for the order; P. Efraimidis, P. Spirakis,
-"Weighted random sampling with a reservoir" (2006), for the law of such keys.
+"Weighted random sampling with a reservoir" (2006), for the distribution of such keys.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _launch(
         out.tokens.shape[1],
         **constants,
         CHUNK=ORDER_CHUNK,
-        MOST_CHUNKS=max(2, 1 << (chunks - 1).bit_length()),
+        MAX_CHUNKS=max(2, 1 << (chunks - 1).bit_length()),
         enable_fp_fusion=False,
     )
 
@@ -183,7 +183,7 @@ def _order(
     after: Order | None,
     out: Order,
 ) -> None:
-    """The twin."""
+    """The reference implementation."""
     size, count = logits.shape[1], out.tokens.shape[1]
     allowed = torch.ones_like(logits, dtype=torch.bool) if masks is None else masks.allowed()
     scaled = logits.to(torch.float32)

@@ -4,9 +4,9 @@ One pass over the logits (``chunk_summary``) finds the largest allowed logit and
 One program a row then works on these numbers, 1,024 for 131,072 logits, and reads again only the chunks that matter:
 
 - nothing truncated: a chunk is drawn by its mass, then a token of it by its weight.  Both are exponential races (Gumbel
-  maxima), so the law is exact: the minimum of the arrivals of a chunk arrives at the rate of its mass.  That is 1,152
-  random numbers for 131,072 tokens; a race of all tokens would take 131,072, of 10 rounds of Philox each, some 60
-  integer operations, where reading a bfloat16 logit leaves time for about 17.
+  maxima), so the distribution is exact: the minimum of the arrivals of a chunk arrives at the rate of its mass.  That
+  is 1,152 random numbers for 131,072 tokens; a race of all tokens would take 131,072, of 10 rounds of Philox each, some
+  60 integer operations, where reading a bfloat16 logit leaves time for about 17.
 - truncated: the kept tokens are the first ones in the order of falling logits, and of ids where logits are equal.  A
   bound on the last one follows from the chunks: of top-k the k-th largest maximum; of top-p that down to which
   maxima, or masses but for 127 tokens just below the bound, have the mass p; of min-p the largest plus
@@ -27,7 +27,7 @@ The steps are, for top-k and for top-p, the logarithm to the base 4 of the dista
 and 8 of bfloat16, or fewer where one key is left before, and then 1 more.  Where candidates do not fit, each step reads
 the chunks above the bound again.  The race is 1 more pass, or 2 with uniform numbers.
 
-Truncation means what it does in ``structgen.decode.sampler``: temperature, then top-k, then top-p on what is left,
+Truncation means what it does in ``structgen.decode.step.sampler``: temperature, then top-k, then top-p on what is left,
 renormalised (the fewest most probable tokens that have at least ``p`` together), then min-p.
 
 Source: the race is the Gumbel-max trick, C. Maddison, D. Tarlow, T. Minka, "A* Sampling" (NeurIPS 2014), section 2.
@@ -59,7 +59,7 @@ __all__ = ["Shape", "Uniforms", "masked_sample"]
 
 _REALS: Final = (torch.float64, torch.float32)
 _ZERO_BITS: Final = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
-_LEAST_KEY: Final = -0x7F800001  # that of minus infinity
+_MIN_KEY: Final = -0x7F800001  # that of minus infinity
 _REACH: Final = 16
 _PIVOTS: Final = 4
 
@@ -67,7 +67,9 @@ _PIVOTS: Final = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the law of each row is shaped; values are on the device and are not looked at before the kernel does.
+    """How the distribution of each row is shaped.
+
+    Values are on the device and are not looked at before the kernel does.
 
     Attributes:
         temperature: float64 or float32 ``[rows]``, at least 0; 0 is the most probable token.
@@ -176,7 +178,10 @@ def masked_sample(
 
 
 def _drawn(kept: Tensor, shape: Shape, noise: Chance) -> Tensor:
-    """The twin: the column that is chosen in each row of allowed logits, float64 ``[rows, size]``."""
+    """The reference implementation.
+
+    The column that is chosen in each row of allowed logits, float64 ``[rows, size]``.
+    """
     best = kept.max(1, keepdim=True).values
     best = torch.where(best == -torch.inf, 0, best)
     temperature = shape.temperature.to(torch.float64)[:, None]
@@ -257,7 +262,7 @@ def _launch(logits: Tensor, masks: MaskRows, shape: Shape, noise: Chance, worksp
         CHUNK_STREAM=STREAMS["chunk"],
         TOKEN_STREAM=STREAMS["token"],
         SHIFT=shift,
-        NONE=_LEAST_KEY >> shift,
+        NONE=_MIN_KEY >> shift,
         REACH=_REACH,
         CANDIDATES=CANDIDATES,
         PIVOTS=_PIVOTS,

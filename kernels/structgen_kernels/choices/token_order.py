@@ -1,4 +1,7 @@
-"""Tokens of a batch in the order in which they were drawn without replacement, with what was left of the law."""
+"""Tokens of a batch in the order in which they were drawn without replacement.
+
+With what was left of the distribution.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Order:
     Attributes:
         tokens: int32 ``[rows, count]``, each drawn from what those before it, in this part and in earlier ones, left.
         keys: float32 ``[rows, count]``, descending; of equal keys the lower token comes first.
-        log_p: float32 ``[rows, count]``, log-probability of each token in the law of the whole row.
+        log_p: float32 ``[rows, count]``, log-probability of each token in the distribution of the whole row.
         left_log_mass: float32 ``[rows, count]``, log of the probability of all that was left when the token was drawn,
             itself included: 0 for the first of all.
         log_z: float32 ``[rows]``, log-sum-exp of the allowed logits over the temperature.
@@ -78,7 +81,7 @@ class Order:
             raise EmptyRowError("gumbel_order", empty, names)
 
     def check_finite(self, names: Sequence[str] | None = None) -> None:
-        """Raise where a row is no law; as ``check``, which rows where nothing is possible pass.
+        """Raise where a row is no distribution; as ``check``, which rows where nothing is possible pass.
 
         Raises:
             NonFiniteLogitsError: rows have NaN or plus infinity among their allowed logits, or no valid temperature.

@@ -24,7 +24,7 @@ import torch
 
 from structgen_kernels.arguments import check_tensor
 from structgen_kernels.errors import KernelArgumentError
-from structgen_kernels.masks.mask_rows import MOST_CODES, NOTHING, SPARSE_WORDS, MaskRows, MaskTable
+from structgen_kernels.masks.mask_rows import MAX_CODES, NOTHING, SPARSE_WORDS, MaskRows, MaskTable
 from structgen_kernels.masks.mask_slots import HeldRow, MaskSlots
 from structgen_kernels.masks.sparse_masks import SPARSE_WIDTH, chosen_forms, default_words, pack_sparse
 
@@ -54,7 +54,7 @@ class MaskPool:
     """Rows of masks by key, counted references to them, and the table that kernels read.
 
     A row stays while it is held.  A row that nobody holds stays until its place is needed; then the one that was
-    held last the longest ago goes first.  Where all are held, the pool grows by doubling, up to ``most_bytes``.
+    held last the longest ago goes first.  Where all are held, the pool grows by doubling, up to ``max_bytes``.
 
     Numbers of rows do not change while their rows are there.  Growing makes new tensors and copies the old ones on the
     device, so ``table`` is another one afterwards: masks made before stay what they were, and a CUDA graph that was
@@ -92,7 +92,7 @@ class MaskPool:
         sparse_rows: int,
         device: torch.device | str,
         grows: bool = True,
-        most_bytes: int = 256 << 20,
+        max_bytes: int = 256 << 20,
     ) -> None:
         if size < 1 or rows < 1 or sparse_rows < 0:
             raise KernelArgumentError(
@@ -102,9 +102,9 @@ class MaskPool:
         self.uploaded_bytes = 0
         self.step_bytes = 0
         self._words = (size + 31) // 32
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._grows = grows
-        share = most_bytes // (4 * (rows * self._words + sparse_rows * SPARSE_WIDTH)) if grows else 1
+        share = max_bytes // (4 * (rows * self._words + sparse_rows * SPARSE_WIDTH)) if grows else 1
         self._dense = MaskSlots(rows, self._words, torch.device(device), first=0, most=rows * max(share, 1))
         self._sparse = MaskSlots(
             sparse_rows,
@@ -198,7 +198,7 @@ class MaskPool:
         """Return masks for rows of logits, whose codes are sent in one copy.
 
         Args:
-            lists: for each row of logits numbers of rows and ``without`` of such numbers, at most ``MOST_CODES``.
+            lists: for each row of logits numbers of rows and ``without`` of such numbers, at most ``MAX_CODES``.
                 All are filled up to the longest, rounded up to a power of two.
 
         Raises:
@@ -229,16 +229,16 @@ class MaskPool:
 
     def _codes(self, lists: Sequence[Sequence[int]], rows: int, width: int) -> Tensor:
         lengths = np.fromiter(map(len, lists), dtype=np.intp, count=len(lists))
-        if lengths.max(initial=0) > min(width, MOST_CODES):
+        if lengths.max(initial=0) > min(width, MAX_CODES):
             raise KernelArgumentError(
-                "mask pool", "lists", f"must have at most {min(width, MOST_CODES)} codes, not {lengths.max()}"
+                "mask pool", "lists", f"must have at most {min(width, MAX_CODES)} codes, not {lengths.max()}"
             )
         given = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(lengths.sum()))
         numbers = np.where(given < NOTHING, -2 - given, given)
         is_named = given != NOTHING
         if not (~is_named | self._dense.has(numbers) | self._sparse.has(numbers)).all():
             raise KernelArgumentError("mask pool", "lists", "name a row that is not there, or has been evicted")
-        # The table numbers sparse rows from behind the dense rows that there are.
+        # The table numbers sparse rows from after the dense rows that there are.
         shift = np.where(numbers >= self._sparse.first, self._sparse.first - len(self._dense.rows), 0)
         staging = self._staging(rows, width)
         codes = staging.numpy()
@@ -298,6 +298,6 @@ class MaskPool:
     def _full(self, too_many: int) -> MaskPoolFull:
         held = sum(row.references > 0 for row in self._rows.values())
         places = f"{self._dense.most} dense and {self._sparse.most} sparse ones"
-        more = f"raise most_bytes={self._most_bytes:,}" if self._grows else "make it with more"
+        more = f"raise most_bytes={self._max_bytes:,}" if self._grows else "make it with more"
         problem = f"there is no room for {too_many} more rows beside {held} that are held, among {places}"
         return MaskPoolFull(problem, f"release rows, or {more}")

@@ -22,7 +22,7 @@ from structgen_kernels.errors import KernelArgumentError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MOST_CODES", "NOTHING", "SPARSE_WORDS", "MaskRows", "MaskTable", "without"]
+__all__ = ["MAX_CODES", "NOTHING", "SPARSE_WORDS", "MaskRows", "MaskTable", "without"]
 
 NOTHING: Final = -1
 """The code that says nothing."""
@@ -30,7 +30,7 @@ NOTHING: Final = -1
 SPARSE_WORDS: Final = 127
 """Words of a sparse row that may differ from its default; one less than a power of two, for they are searched."""
 
-MOST_CODES: Final = 8
+MAX_CODES: Final = 8
 """Codes of one row of logits, at most: each is looked at in turn."""
 
 _ABSENT: Final = 2**31 - 1
@@ -104,7 +104,7 @@ class MaskRows:
 
     Attributes:
         table: the masks.
-        codes: int32 ``[rows, n]`` with ``n`` at most ``MOST_CODES``; contiguous.
+        codes: int32 ``[rows, n]`` with ``n`` at most ``MAX_CODES``; contiguous.
 
     Raises:
         KernelArgumentError: the codes have another type or shape, or are on another device than the table.
@@ -116,9 +116,9 @@ class MaskRows:
     def __post_init__(self) -> None:
         device = self.table.device
         check_tensor("masks", "codes", self.codes, dtype=torch.int32, dims=2, device=device)
-        if not self.codes.is_contiguous() or not 1 <= self.codes.shape[1] <= MOST_CODES:
+        if not self.codes.is_contiguous() or not 1 <= self.codes.shape[1] <= MAX_CODES:
             raise KernelArgumentError(
-                "masks", "codes", f"must be contiguous, with 1 to {MOST_CODES} a row; found {list(self.codes.shape)}"
+                "masks", "codes", f"must be contiguous, with 1 to {MAX_CODES} a row; found {list(self.codes.shape)}"
             )
 
     @classmethod
@@ -143,7 +143,10 @@ class MaskRows:
         return self.table.size
 
     def allowed(self) -> Tensor:
-        """Which tokens are allowed, bool ``[rows, size]``: the twin of what kernels do on the fly."""
+        """Which tokens are allowed, bool ``[rows, size]``.
+
+        The reference implementation of what kernels do on the fly.
+        """
         table, codes = self.table, self.codes.to(torch.int64)
         included = self.table.dense.new_zeros((len(codes), table.words))
         excluded = included.clone()

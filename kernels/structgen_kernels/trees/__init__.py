@@ -1,1 +1,1 @@
-"""How much of a tree of guesses, or of drawn drafts, is taken."""
+"""How much of a tree of draft tokens, or of drawn drafts, is taken."""

@@ -1,11 +1,11 @@
 """Trees of draft tokens of a batch.
 
-The nodes of all requests stand one behind the other, those of request ``r`` from ``first[r]`` on.  Within a request
+The nodes of all requests stand one after the other, those of request ``r`` from ``first[r]`` on.  Within a request
 they are numbered from 0, parents before their children; -1 is the sequence itself, which is the root.  A chain is a
 tree in which every node follows the one before.
 
 What the target says of a batch, such as logits, has a row for each *position*: of request ``r`` one for the root and
-one behind each of its nodes, ``first[r] + r + 1 + node`` for ``node`` from -1 on.
+one after each of its nodes, ``first[r] + r + 1 + node`` for ``node`` from -1 on.
 """
 
 from __future__ import annotations

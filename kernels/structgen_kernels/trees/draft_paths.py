@@ -25,7 +25,7 @@ class DraftPaths:
     """The nodes of each tree that are taken, and the token that follows them.
 
     Attributes:
-        nodes: int32 ``[nodes]``: of request ``r`` the accepted nodes from ``first[r]`` on, one behind the other, and -1
+        nodes: int32 ``[nodes]``: of request ``r`` the accepted nodes from ``first[r]`` on, one after the other, and -1
             in the rest of its places.
         accepted: bool ``[nodes]``, whether each node is taken.
         counts: int32 ``[requests]``, how many are.
@@ -74,7 +74,7 @@ class DraftPaths:
             names: what the requests are called, for messages.
 
         Raises:
-            NonFiniteLogitsError: logits, or the law of drafts, have NaN or plus infinity.
+            NonFiniteLogitsError: logits, or the distribution of drafts, have NaN or plus infinity.
             EmptyRowError: no token is allowed, or none with any probability.
         """
         found: list[int] = self.status.tolist()

@@ -1,7 +1,8 @@
 """Sample and match: from the root down for as long as a tree holds what the target chose.
 
 The target has chosen a token at every position, in one step for all; which of these count is decided here.  That is
-lossless whatever the guesses are, for each token that comes out is one that the target chose behind the ones before.
+lossless whatever the draft tokens are, for each token that comes out is one that the target chose after the ones
+before.
 
 Bytes: 5 a node and 12 a request are written; read are 8 a node for each token of the path, out of the cache but for
 the first time.
@@ -38,7 +39,7 @@ def follow_tree(
     """Return the path of each request.  Of children with the same token the first is taken.
 
     Args:
-        forest: the guesses.
+        forest: the draft tokens.
         tokens: int32 ``[positions]``, what the target chose at each; -1 for nothing, and then the path ends.
         status: int32 ``[positions]``, as it was chosen; None gives EMPTY where there is no token.
         out: where to write; None makes it.
@@ -78,7 +79,7 @@ def follow_tree(
 
 
 def _follow(forest: DraftForest, tokens: Tensor, status: Tensor | None, out: DraftPaths) -> None:
-    """The twin."""
+    """The reference implementation."""
     walk = TreeWalk(forest, out)
     while bool(walk.going.any()):
         token = tokens[walk.position()]

@@ -1,21 +1,21 @@
 """Verification of drafts that were drawn: recursive rejection down the trees of a batch.
 
-At a position whose children were drawn from a law ``q``, they are tried in their order.  A child ``x`` is taken with
-probability ``min(1, p(x) / q(x))``; else ``p`` becomes its residual ``max(p - q, 0)``, renormalised, and ``q`` what is
-left without ``x``.  Where none is taken, the token comes from the last residual.  At a position whose children were
-chosen by a rule, and behind the last, it is drawn from ``p``.  A token that the tree holds is followed there.  So what
-comes out has the law of drawing from ``p`` again and again, whatever was drawn.
+At a position whose children were drawn from a distribution ``q``, they are tried in their order.  A child ``x`` is
+taken with probability ``min(1, p(x) / q(x))``; else ``p`` becomes its residual ``max(p - q, 0)``, renormalised, and
+``q`` what is left without ``x``.  Where none is taken, the token comes from the last residual.  At a position whose
+children were chosen by a rule, and after the last, it is drawn from ``p``.  A token that the tree holds is followed
+there.  So what comes out has the distribution of drawing from ``p`` again and again, whatever was drawn.
 
-``p`` is the model's law over what is allowed, at a temperature; ``q`` is restricted to the same tokens and
+``p`` is the model's distribution over what is allowed, at a temperature; ``q`` is restricted to the same tokens and
 renormalised.  A draft that is not allowed is passed over: restricted so, ``q`` gives it no probability.
 
-One pass sums up both laws in blocks of columns, for all positions at once.  Then one program a request walks down.  It
-reads single logits for as long as children are taken, both laws once for each that is refused, and one block for a
-token that is drawn; residuals are made again from the few numbers that say how ``p`` shrank, and never stored.  Tokens
-are drawn by exponential races, one between blocks and one within the block that won.
+One pass sums up both distributions in blocks of columns, for all positions at once.  Then one program a request walks
+down.  It reads single logits for as long as children are taken, both distributions once for each that is refused, and
+one block for a token that is drawn; residuals are made again from the few numbers that say how ``p`` shrank, and never
+stored.  Tokens are drawn by exponential races, one between blocks and one within the block that won.
 
-Bytes: the first pass reads mask words, allowed logits and laws once and writes 20 for each block of 1,024; each refused
-child reads mask words, logits and law of one position again.
+Bytes: the first pass reads mask words, allowed logits and distributions once and writes 20 for each block of 1,024;
+each refused child reads mask words, logits and distribution of one position again.
 
 Source: Y. Leviathan et al. (ICML 2023, arXiv 2211.17192) and C. Chen et al. (2023, arXiv 2302.01318) for chains;
 W. Jeon et al., "Recursive Speculative Decoding" (2024, arXiv 2402.14160), and Z. Chen et al., "Sequoia" (2024, arXiv
@@ -48,29 +48,30 @@ if TYPE_CHECKING:
     from structgen_kernels.masks.mask_rows import MaskRows
     from structgen_kernels.trees.draft_forest import DraftForest
 
-__all__ = ["DraftLaws", "verify_tree"]
+__all__ = ["DraftDistributions", "verify_tree"]
 
 _KERNEL: Final = "verify_tree"
 _NODES: Final = 128
 """Nodes that are compared at a time."""
 _TINY: Final = 1e-25
-"""A residual below this is rounding: the laws are equal, and nothing is refused but by it."""
+"""A residual below this is rounding: the distributions are equal, and nothing is refused but by it."""
 _SEEN: Final = 1e-30
 """Blocks of less probability are not drawn from."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class DraftLaws:
+class DraftDistributions:
     """What the children of each position were drawn from.
 
     Attributes:
-        values: float32, float16 or bfloat16 ``[laws, columns]``, log-probabilities or logits: ``q`` in proportion to
-            their exponentials.  The drafter's temperature has to be in them.
-        rows: int32 ``[positions]``, the law of the children of each; -1 where they were chosen, or there are none.
-        replaced: whether each child is tried against the whole law.  They must have been drawn with replacement then,
-            and a token that came again is a node again.  Else tokens may have been drawn either way; those that come
-            again are passed over.
+        values: float32, float16 or bfloat16 ``[distributions, columns]``, log-probabilities or logits: ``q`` in
+            proportion to their exponentials.  The drafter's temperature has to be in them.
+        rows: int32 ``[positions]``, the distribution of the children of each; -1 where they were chosen, or there are
+            none.
+        replaced: whether each child is tried against the whole distribution.  They must have been drawn with
+            replacement then, and a token that came again is a node again.  Else tokens may have been drawn either way;
+            those that come again are passed over.
     """
 
     values: Tensor
@@ -81,7 +82,7 @@ class DraftLaws:
 def verify_tree(
     logits: Tensor,
     forest: DraftForest,
-    laws: DraftLaws,
+    distributions: DraftDistributions,
     noise: Noise,
     *,
     masks: MaskRows | None = None,
@@ -89,12 +90,12 @@ def verify_tree(
     workspace: VerificationWorkspace | None = None,
     out: DraftPaths | None = None,
 ) -> DraftPaths:
-    """Return the path that is taken in each tree, and the token behind it.
+    """Return the path that is taken in each tree, and the token after it.
 
     Args:
         logits: the target's, float32, float16 or bfloat16 ``[positions, columns]``; rows may lie apart.
         forest: the drafts; children stand in the order in which they were drawn.
-        laws: what they were drawn from.
+        distributions: what they were drawn from.
         noise: of each request.
         masks: what each position may hold; None allows every column.
         temperature: float32 ``[positions]``; 0 takes the first token with the largest logit.  None is 1.  A negative
@@ -108,23 +109,23 @@ def verify_tree(
     Complexity: O(positions * columns), and O(columns * refused children) for each position of a path that has such.
     """
     size = logits.shape[-1] if masks is None else masks.size
-    _check(logits, forest, laws, noise, masks, temperature, size)
+    _check(logits, forest, distributions, noise, masks, temperature, size)
     out = DraftPaths.fitting(_KERNEL, forest, out)
     if workspace is None:
         workspace = VerificationWorkspace(len(forest.parents), forest.requests, size, forest.device)
     else:
         workspace.check(_KERNEL, forest, size)
     if backend_for(forest.device) == "torch":
-        _Verification(logits, forest, laws, noise, masks, temperature, workspace, out).run()
+        _Verification(logits, forest, distributions, noise, masks, temperature, workspace, out).run()
     elif forest.requests:
-        _launch(logits, forest, laws, noise, masks, temperature, workspace, out)
+        _launch(logits, forest, distributions, noise, masks, temperature, workspace, out)
     return out
 
 
 def _check(
     logits: Tensor,
     forest: DraftForest,
-    laws: DraftLaws,
+    distributions: DraftDistributions,
     noise: Noise,
     masks: MaskRows | None,
     temperature: Tensor | None,
@@ -133,10 +134,12 @@ def _check(
     check_logits(_KERNEL, logits, size=max(1, size))
     positions, device = forest.positions, forest.device
     check_tensor(_KERNEL, "logits", logits, dtype=FLOATS, shape=(positions, None), device=device)
-    check_tensor(_KERNEL, "laws.values", laws.values, dtype=FLOATS, dims=2, device=device)
-    if laws.values.shape[1] < size:
-        raise KernelArgumentError(_KERNEL, "laws.values", f"has {laws.values.shape[1]} columns for {size} tokens")
-    check_tensor(_KERNEL, "laws.rows", laws.rows, dtype=torch.int32, shape=(positions,), device=device)
+    check_tensor(_KERNEL, "laws.values", distributions.values, dtype=FLOATS, dims=2, device=device)
+    if distributions.values.shape[1] < size:
+        raise KernelArgumentError(
+            _KERNEL, "laws.values", f"has {distributions.values.shape[1]} columns for {size} tokens"
+        )
+    check_tensor(_KERNEL, "laws.rows", distributions.rows, dtype=torch.int32, shape=(positions,), device=device)
     if len(noise) != forest.requests or noise.seeds.device != device:
         raise KernelArgumentError(_KERNEL, "noise", f"must be of {forest.requests} requests on {str(device)!r}")
     if masks is not None and (len(masks) != positions or masks.table.device != device):
@@ -148,7 +151,7 @@ def _check(
 def _launch(
     logits: Tensor,
     forest: DraftForest,
-    laws: DraftLaws,
+    distributions: DraftDistributions,
     noise: Noise,
     masks: MaskRows | None,
     temperature: Tensor | None,
@@ -160,8 +163,16 @@ def _launch(
     size, blocks = workspace.columns, workspace.blocks
     masking: tuple[Any, ...] = (None, 0, 0, None, None, size) if masks is None else masks.arguments()
     constants = {"CODES": 0, "SPARSE_WORDS": SPARSE_WORDS} if masks is None else masks.constants()
-    laws_stride = laws.values.stride(0)
-    shared = (logits, logits.stride(0), temperature, laws.values, laws_stride, laws.rows, *masking)
+    distributions_stride = distributions.values.stride(0)
+    shared = (
+        logits,
+        logits.stride(0),
+        temperature,
+        distributions.values,
+        distributions_stride,
+        distributions.rows,
+        *masking,
+    )
     sums = (workspace.p_maxima, workspace.p_sums, workspace.p_best, workspace.q_maxima, workspace.q_sums, blocks)
     launch(sum_positions_kernel, (forest.positions, blocks), *shared, *sums, **constants, BLOCK=workspace.block)
     launch(
@@ -183,9 +194,9 @@ def _launch(
         out.tokens,
         out.status,
         **constants,
-        REPLACED=laws.replaced,
+        REPLACED=distributions.replaced,
         BLOCK=workspace.block,
-        MOST_BLOCKS=1 << (blocks - 1).bit_length(),
+        MAX_BLOCKS=1 << (blocks - 1).bit_length(),
         NODES=_NODES,
         TINY=_TINY,
         SEEN=_SEEN,
@@ -196,13 +207,13 @@ def _launch(
 
 
 class _Verification:
-    """The twin: all requests go down one level at a time, and try one child at a time."""
+    """The reference implementation: all requests go down one level at a time, and try one child at a time."""
 
     def __init__(
         self,
         logits: Tensor,
         forest: DraftForest,
-        laws: DraftLaws,
+        distributions: DraftDistributions,
         noise: Noise,
         masks: MaskRows | None,
         temperature: Tensor | None,
@@ -211,7 +222,7 @@ class _Verification:
     ) -> None:
         self._size, self._block, self._blocks = workspace.columns, workspace.block, workspace.blocks
         self._logits = logits[:, : self._size].to(torch.float32)
-        self._laws, self._noise = laws, noise
+        self._distributions, self._noise = distributions, noise
         self._allowed = torch.ones_like(self._logits, dtype=torch.bool) if masks is None else masks.allowed()
         ones = torch.ones(len(logits), dtype=torch.float32, device=logits.device)
         self._temperature = ones if temperature is None else temperature
@@ -223,15 +234,15 @@ class _Verification:
         while bool(walk.going.any()):
             position = walk.position()
             p, best, status = self._target(position)
-            is_law = status == CHOSEN
+            is_distribution = status == CHOSEN
             is_greedy = self._temperature[position] == 0
-            left, token, broken = self._try(position, p, walk.going & is_law & ~is_greedy)
+            left, token, broken = self._try(position, p, walk.going & is_distribution & ~is_greedy)
             token = torch.where(is_greedy, best, torch.where(token < 0, self._drawn(left), token))
             status = torch.where(broken, NON_FINITE, status)
             walk.step(torch.where(status == CHOSEN, token, -1), status)
 
     def _target(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The target's laws ``[requests, size]``, their best tokens and whether they are laws."""
+        """The target's distributions ``[requests, size]``, their best tokens and whether they are distributions."""
         allowed, temperature = self._allowed[position], self._temperature[position]
         divisor = torch.where(temperature == 0, 1.0, torch.where(temperature > 0, temperature, torch.nan))
         scaled = torch.where(allowed, self._logits[position] / divisor[:, None], -torch.inf)
@@ -242,19 +253,22 @@ class _Verification:
         return calm.softmax(1), calm.argmax(1), status
 
     def _drafted(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The laws of drafts ``[requests, size]``, whether there is any, and whether one is broken."""
-        law = self._laws.rows[position].to(torch.int64)
-        if not len(self._laws.values):
-            nothing = torch.zeros_like(law, dtype=torch.bool)
+        """The distributions of drafts ``[requests, size]``, whether there is any, and whether one is broken."""
+        distribution = self._distributions.rows[position].to(torch.int64)
+        if not len(self._distributions.values):
+            nothing = torch.zeros_like(distribution, dtype=torch.bool)
             return torch.zeros_like(self._logits[position]), nothing, nothing
-        values = self._laws.values[law.clamp(min=0), : self._size].to(torch.float32)
+        values = self._distributions.values[distribution.clamp(min=0), : self._size].to(torch.float32)
         values = torch.where(self._allowed[position], values, -torch.inf)
-        broken = (values.isnan() | (values == torch.inf)).any(1) & (law >= 0)
-        drawn = (values.amax(1) > -torch.inf) & (law >= 0) & ~broken
+        broken = (values.isnan() | (values == torch.inf)).any(1) & (distribution >= 0)
+        drawn = (values.amax(1) > -torch.inf) & (distribution >= 0) & ~broken
         return torch.where(drawn[:, None], values, 0.0).softmax(1), drawn, broken
 
     def _try(self, position: Tensor, p: Tensor, trying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Try the children; return what is left of ``p``, the tokens taken or -1, and where a law is broken."""
+        """Try the children; return what is left of ``p``, the tokens taken or -1.
+
+        And where a distribution is broken.
+        """
         walk = self._walk
         q, drawn, broken = self._drafted(position)
         broken = broken & trying & (walk.child(None, walk.node) < walk.most)
@@ -267,7 +281,7 @@ class _Verification:
             draft = walk.token(child).clamp(max=self._size - 1)
             is_draft = torch.arange(self._size, device=p.device) == draft[:, None]
             p_draft, q_draft = left.gather(1, draft[:, None])[:, 0], q.gather(1, draft[:, None])[:, 0]
-            if not self._laws.replaced:
+            if not self._distributions.replaced:
                 q_draft = torch.where((gone & is_draft).any(1), 0.0, q_draft)
             tried = trying & (child < walk.most) & (q_draft > 0) & (walk.token(child) < self._size)
             ratio = p_draft * q_total / torch.where(tried, q_draft * p_total, 1.0)
@@ -280,7 +294,7 @@ class _Verification:
             left = torch.where(refused[:, None], rest, left)
             p_total = torch.where(refused, total, p_total)
             gone = gone | (is_draft & refused[:, None])
-            if not self._laws.replaced:
+            if not self._distributions.replaced:
                 q_total = torch.where(refused, torch.where(gone, 0.0, q).sum(1), q_total)
                 trying = trying & (q_total > _TINY)
             child = walk.child(None, child)

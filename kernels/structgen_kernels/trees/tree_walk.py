@@ -1,4 +1,4 @@
-"""A walk down all trees of a batch together: what the twins of kernels for trees share."""
+"""A walk down all trees of a batch together: what the reference implementations of kernels for trees share."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TreeWalk:
         return self._begin + self._request + 1 + self.node
 
     def child(self, token: Tensor | None, after: Tensor) -> Tensor:
-        """The first child behind node number ``after``, int64 ``[requests]``; with a token, if one is given."""
+        """The first child after node number ``after``, int64 ``[requests]``; with a token, if one is given."""
         number = torch.arange(self.most, device=after.device)
         fits = (self._parents == self.node[:, None]) & (number > after[:, None])
         if token is not None:

@@ -21,7 +21,7 @@ class VerificationWorkspace:
     """Buffers for a forest of up to ``nodes`` nodes and ``requests`` requests over ``columns`` tokens.
 
     Bytes: ``20 * blocks`` a position, ``8 * blocks`` a request and 8 a node, where ``blocks = ceil(columns / 1024)``:
-    2.5 KiB a position for 131,072 tokens.  No law is copied.
+    2.5 KiB a position for 131,072 tokens.  No distribution is copied.
 
     Args:
         nodes: of all trees together.
@@ -35,11 +35,11 @@ class VerificationWorkspace:
         p_maxima: float32 ``[positions, blocks]``, the largest logit over the temperature.
         p_sums: float32 ``[positions, blocks]``, sums of exponentials relative to it.
         p_best: int32 ``[positions, blocks]``, the first token with the largest logit.
-        q_maxima: float32 ``[positions, blocks]``, as ``p_maxima`` of the law of drafts.
+        q_maxima: float32 ``[positions, blocks]``, as ``p_maxima`` of the distribution of drafts.
         q_sums: float32 ``[positions, blocks]``.
         residual_sums: float32 ``[requests, 2, blocks]``, of the last residual and of the next.
         refused: int32 ``[nodes]``, children that were refused at the position that a request stands at.
-        scales: float32 ``[nodes]``, what the law was multiplied by at each.
+        scales: float32 ``[nodes]``, what the distribution was multiplied by at each.
     """
 
     def __init__(

@@ -86,10 +86,10 @@ def _batch_schema(engines: list[Engine], case: Case, tokens: list[int]) -> Batch
     for engine in engines:
         try:
             compiled[engine.name] = engine.compile(case.schema)
-            verdict = check_instance(engine.start(compiled[engine.name]), tokens, len(tokens), [])
+            verification = check_instance(engine.start(compiled[engine.name]), tokens, len(tokens), [])
         except Exception:  # any refusal counts, whatever its class in the engine
             return None
-        if verdict is not InstanceResult.ACCEPTED:
+        if verification is not InstanceResult.ACCEPTED:
             return None
     return BatchSchema(tokens, compiled)
 

@@ -102,7 +102,7 @@ class Structgen:
 
 
 class Llguidance:
-    """The Rust engine behind guidance, with its defaults."""
+    """The Rust engine after guidance, with its defaults."""
 
     name = "llguidance"
 

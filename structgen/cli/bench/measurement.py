@@ -180,20 +180,20 @@ def run_case(engine: Engine, tally: Tally, case: Case, tokenize: Tokenize, most:
     samples: list[float] = []
     for index, instance in enumerate(case.instances):
         name = f"{case.name}#{index}"
-        verdict = check_instance(engine.start(compiled), tokenize(instance.text), most, samples)
-        tally.undecided += verdict is InstanceResult.UNDECIDED
+        verification = check_instance(engine.start(compiled), tokenize(instance.text), most, samples)
+        tally.undecided += verification is InstanceResult.UNDECIDED
         if not instance.is_valid:
             tally.invalid += 1
-            if verdict is InstanceResult.ACCEPTED:
+            if verification is InstanceResult.ACCEPTED:
                 tally.invalid_accepted.append(name)
             continue
         tally.valid += 1
-        if verdict is InstanceResult.REJECTED:
+        if verification is InstanceResult.REJECTED:
             tally.valid_rejected.append(name)
-        if verdict is InstanceResult.REJECTED and instance.ordered is not None:
+        if verification is InstanceResult.REJECTED and instance.ordered is not None:
             tally.reordered += 1
-            verdict = check_instance(engine.start(compiled), tokenize(instance.ordered), most, [])
-        if verdict is InstanceResult.REJECTED:
+            verification = check_instance(engine.start(compiled), tokenize(instance.ordered), most, [])
+        if verification is InstanceResult.REJECTED:
             tally.ordered_rejected.append(name)
     tally.between[case.name] = samples
 

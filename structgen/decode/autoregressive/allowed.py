@@ -26,19 +26,19 @@ class Allowed:
 
     Attributes:
         mask: the token mask of the next token, as it was filled last, int32 ``[ceil(V / 32)]``.
-        withheld: what must not come, by the tokens before it; an EOS is the stop.
-        floor: how many tokens at the beginning are not taken back, even if nothing is left to follow them.
+        blocked: what must not come, by the tokens before it; an EOS is the stop.
+        floor: how many tokens at the start are not taken back, even if nothing is left to follow them.
 
     Args:
         output: see above.
-        potentials: what they forbid is withheld where it would come.
+        potentials: what they forbid is blocked where it would come.
     """
 
     def __init__(self, output: Output, potentials: Sequence[Potential]) -> None:
         size = output.vocabulary.size
         self._rows: NDArray[np.int32] = np.zeros((1, (size + 31) // 32), dtype=np.int32)
         self.mask = self._rows[0]
-        self.withheld: dict[tuple[int, ...], set[int]] = {}
+        self.blocked: dict[tuple[int, ...], set[int]] = {}
         self.floor = 0
         self._output = output
         self._eos = output.vocabulary.eos
@@ -49,7 +49,7 @@ class Allowed:
     @property
     def is_plain(self) -> bool:
         """Whether only grammar and budget have a say."""
-        return not self.withheld and not self._has_potentials
+        return not self.blocked and not self._has_potentials
 
     @property
     def ordinary(self) -> NDArray[np.int32]:
@@ -76,10 +76,10 @@ class Allowed:
         self.exclude()
 
     def exclude(self) -> None:
-        """Take out of the mask what is withheld, and what potentials are known to forbid."""
-        withheld = self.withheld_here()
-        if withheld:
-            self.mask &= words_without(tuple(withheld), self._output.vocabulary.size)
+        """Take out of the mask what is blocked, and what potentials are known to forbid."""
+        blocked = self.blocked_here()
+        if blocked:
+            self.mask &= words_without(tuple(blocked), self._output.vocabulary.size)
         forbidding = self._gate.mask(self._output.tokens)
         if forbidding is not None:
             self.mask &= forbidding | ~self._not_eos  # the stop is asked about when it comes
@@ -90,26 +90,26 @@ class Allowed:
         return bool(self.ordinary.any())
 
     def admits(self, token: int | None) -> bool:
-        """Ask the potentials about a token or the stop; what they forbid is withheld here from now on."""
+        """Ask the potentials about a token or the stop; what they forbid is blocked here from now on."""
         if self._gate.admits(self._output.tokens, token):
             return True
-        self.withhold(self._eos if token is None else (token,))
+        self.block(self._eos if token is None else (token,))
         return False
 
-    def withheld_here(self) -> Set[int]:
-        """What is withheld after the tokens that stand."""
-        return self.withheld.get(tuple(self._output.tokens), _NOTHING) if self.withheld else _NOTHING
+    def blocked_here(self) -> Set[int]:
+        """What is blocked after the tokens that stand."""
+        return self.blocked.get(tuple(self._output.tokens), _NOTHING) if self.blocked else _NOTHING
 
-    def withheld_after(self, tokens: tuple[int, ...]) -> Set[int]:
-        """What is withheld where the output went on with ``tokens``."""
-        return self.withheld.get((*self._output.tokens, *tokens), _NOTHING) if self.withheld else _NOTHING
+    def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
+        """What is blocked where the output went on with ``tokens``."""
+        return self.blocked.get((*self._output.tokens, *tokens), _NOTHING) if self.blocked else _NOTHING
 
-    def withhold(self, tokens: Iterable[int], length: int | None = None) -> None:
+    def block(self, tokens: Iterable[int], length: int | None = None) -> None:
         """Let none of ``tokens`` come after the first ``length`` tokens of the output; None is after all of them."""
-        self.withheld.setdefault(tuple(self._output.tokens[:length]), set()).update(tokens)
+        self.blocked.setdefault(tuple(self._output.tokens[:length]), set()).update(tokens)
 
     def turn_back(self) -> None:
-        """Give up the last token where all that may follow it is withheld.
+        """Give up the last token where all that may follow it is blocked.
 
         Raises:
             GenerationError: it is not to be taken back, or there is none.
@@ -118,11 +118,11 @@ class Allowed:
         length = len(tokens)
         if length <= self.floor:
             raise self.nothing_left()
-        self.withhold(tokens[-1:], length - 1)
+        self.block(tokens[-1:], length - 1)
         self._output.truncate(length - 1)
 
     def nothing_left(self) -> GenerationError:
-        """The refusal to go on where all that the grammar allows is withheld."""
+        """The refusal to go on where all that the grammar allows is blocked."""
         return GenerationError(
             "generation",
             "all that may follow was rejected",
@@ -140,9 +140,9 @@ class Allowed:
         )
 
     def _standing(self) -> str:
-        verdict = self._gate.verdict()
+        verification = self._gate.verification()
         standing = f"it stands at {len(self._output.tokens)} tokens and ends with {self._output.data[-40:]!r}"
-        return f"{standing}; {verdict}" if verdict else standing
+        return f"{standing}; {verification}" if verification else standing
 
 
 @final
@@ -181,7 +181,7 @@ class ForcedSteps:
             if remaining <= 0:
                 break
             tight = matcher.needs_budget_mask(remaining)
-            if token in allowed.withheld_here() or not allowed.admits(token) or not matcher.accept(token):
+            if token in allowed.blocked_here() or not allowed.admits(token) or not matcher.accept(token):
                 break
             if tight and not self._is_completable(remaining - 1):
                 matcher.rollback(1)  # the canonical tokens are too many here: let the budgeted mask choose
@@ -201,7 +201,7 @@ class ForcedSteps:
         while True:
             allowed.fill()
             ordinary = allowed.ordinary
-            is_accepting = matcher.is_accepting and allowed.withheld_here().isdisjoint(eos)
+            is_accepting = matcher.is_accepting and allowed.blocked_here().isdisjoint(eos)
             if output.remaining <= 0 or not ordinary.any():
                 if is_accepting and allowed.admits(None):
                     self.end()
@@ -213,7 +213,7 @@ class ForcedSteps:
             token = None if is_accepting and eos else only_token(ordinary)
             if token is None or (allowed.admits(token) and not matcher.accept(token)):
                 return []
-            if token in allowed.withheld_here():
+            if token in allowed.blocked_here():
                 continue
             output.add_forced(token)
             return [token]
@@ -224,16 +224,16 @@ class ForbiddenTokens(Potential):
     """Forbids what was rejected.
 
     Args:
-        withheld: which tokens must not come, by the tokens before them; an EOS is the stop.
+        blocked: which tokens must not come, by the tokens before them; an EOS is the stop.
     """
 
-    def __init__(self, withheld: Mapping[tuple[int, ...], Set[int]]) -> None:
-        self._withheld = withheld
+    def __init__(self, blocked: Mapping[tuple[int, ...], Set[int]]) -> None:
+        self._blocked = blocked
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
         tokens = hypothesis.tokens
-        for before, ids in self._withheld.items():
+        for before, ids in self._blocked.items():
             length = len(before)
             if len(tokens) > length and tokens[length] in ids and tokens[:length] == before:
                 return -np.inf
@@ -241,5 +241,5 @@ class ForbiddenTokens(Potential):
 
     def complete(self, hypothesis: Hypothesis, /) -> float:
         """See ``Potential``."""
-        ids = self._withheld.get(hypothesis.tokens, frozenset())
+        ids = self._blocked.get(hypothesis.tokens, frozenset())
         return self.prefix(hypothesis) if ids.isdisjoint(hypothesis.vocabulary.eos) else -np.inf

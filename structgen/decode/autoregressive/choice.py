@@ -42,7 +42,7 @@ _ARGMAX = SamplingParams(temperature=0.0)
 
 
 def sampling_params(sampler: Sampler) -> SamplingParams | None:
-    """What a device has to know of a sampler; None where it has to see the law itself."""
+    """What a device has to know of a sampler; None where it has to see the distribution itself."""
     match sampler:
         case Greedy():
             return _ARGMAX
@@ -63,20 +63,20 @@ def sample_query(
 def tree_queries(
     tree: DraftTree, told: LogitsRows, matcher: Matcher, shape: SamplingParams, generator: np.random.Generator
 ) -> Iterator[tuple[ResidentLogits, LogitsQuery]]:
-    """What will be asked behind the tokens of a tree where they come.
+    """What will be asked after the tokens of a tree where they come.
 
     Args:
-        tree: what was looked at, with what the grammar forces behind each guess.
-        told: the logits behind the sequence and each of its nodes.
+        tree: what was looked at, with what the grammar forces after each draft token.
+        told: the logits after the sequence and each of its nodes.
         matcher: where the output stands; it is not moved.
         shape: what tokens are drawn from.
-        generator: the sampler's; it is not moved.  The next choice takes its next number, the choice behind it the one
+        generator: the sampler's; it is not moved.  The next choice takes its next number, the choice after it the one
             after that.
     """
     masks = np.zeros((1 + len(tree), (matcher.constraint.vocabulary.size + 31) // 32), dtype=np.int32)
     try:
         matcher.fill_mask_tree(tree.tokens, tree.parents, masks)
-    except LimitExceeded:  # the limits are for outputs, not for guesses
+    except LimitExceeded:  # the limits are for outputs, not for draft tokens
         return
     forced = {
         parent: token
@@ -84,8 +84,8 @@ def tree_queries(
         if source == FORCED
     }
     were_run = told.were_run()
-    twin = copy.deepcopy(generator)
-    uniforms = [twin.random() for _ in range(tree.depth() + 1)]
+    reference = copy.deepcopy(generator)
+    uniforms = [reference.random() for _ in range(tree.depth() + 1)]
     taken: list[int] = []  # choices down to each node
     for node, (parent, source) in enumerate(zip(tree.parents, tree.sources, strict=True)):
         taken.append((0 if parent == ROOT else taken[parent]) + (source != FORCED))
@@ -121,7 +121,7 @@ class TokenChoice:
         allowed: what may come next in it.
         sampler: chooses tokens.
         generator: the sampler's random numbers.
-        drafts: what verifies guesses that were drawn; None where there are none.
+        drafts: what verifies draft tokens that were drawn; None where there are none.
         alternatives: see above.
     """
 
@@ -148,13 +148,13 @@ class TokenChoice:
         return 0 if len(log_p) == 1 else self._sampler_here().draw(log_p, self._generator)
 
     def step(self, row: LogitsRow) -> Step | None:
-        """Choose among what the mask allows; None where potentials forbid all of it, which is withheld then.
+        """Choose among what the mask allows; None where potentials forbid all of it, which is blocked then.
 
         Args:
             row: the logits of the next token.
 
         Raises:
-            GenerationError: the logits are no law, or leave nothing to choose.
+            GenerationError: the logits are no distribution, or leave nothing to choose.
         """
         shape = self._shape() if isinstance(row, DeviceRow) else None
         if isinstance(row, DeviceRow) and shape is not None:
@@ -162,7 +162,9 @@ class TokenChoice:
         return self._step_on_host(on_host(row))
 
     def questions(self, row: DeviceRow, tree: DraftTree | None) -> list[tuple[ResidentLogits, LogitsQuery]]:
-        """What ``step`` will ask of a row, and of those behind a tree; none where it has to look at the law itself.
+        """What ``step`` will ask of a row, and of those after a tree.
+
+        None where it has to look at the distribution itself.
 
         Args:
             row: the logits of the next token.
@@ -211,7 +213,7 @@ class TokenChoice:
             token = int(ids[index])
             if allowed.admits(None if token in eos else token):
                 break
-            ids = ids[~np.isin(ids, list(allowed.withheld_here()))]
+            ids = ids[~np.isin(ids, list(allowed.blocked_here()))]
             if not len(ids):
                 return None
         others = runners_up(projection, index, self.alternatives)
@@ -252,7 +254,7 @@ class ScoredPasses:
     Args:
         output: what is run and scored.
         allowed: what may come next in it, for drafts.
-        drafts: guesses that are run with it; None not to.
+        drafts: draft tokens that are run with it; None not to.
         costs: where the time is noted.
         jump_forward: run forced tokens together with the next token that has to be chosen, not one by one.
     """
@@ -270,7 +272,7 @@ class ScoredPasses:
         """Run the pending tokens, score the forced ones among them, and return the logits of the next token.
 
         Args:
-            choice: how the next token is chosen, under the mask, where that comes next: guesses are run with the
+            choice: how the next token is chosen, under the mask, where that comes next: draft tokens are run with the
                 pending tokens then, and what it asks of logits that stay with the model is asked at once.
         """
         return self._run(ahead=True, choice=choice)[-1]
@@ -291,7 +293,7 @@ class ScoredPasses:
         Args:
             ahead: whether the last of them is run too, so that the last row is what comes after it.
             choice: see ``next_row``.
-            stops: whether the stop is scored behind the last of them.
+            stops: whether the stop is scored after the last of them.
 
         Returns:
             The logits before each unscored token, and those after the last one if ``ahead``.
@@ -368,6 +370,6 @@ class ScoredPasses:
         choosing = [] if choice is None else choice.questions(row, tree)
         in_masks = perf_counter() - began
         prefetch([*asked, *choosing])
-        if choice is not None and not choosing:  # it has to look at the law itself
+        if choice is not None and not choosing:  # it has to look at the distribution itself
             on_host(row)
         return in_masks

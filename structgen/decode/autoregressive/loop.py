@@ -76,8 +76,8 @@ class Generation:
         score_ending: spend one more forward pass if the output ends in forced steps, so that they are scored.
             Without ``jump_forward`` they always are.
         alternatives: how many other tokens are noted at each choice.
-        potentials: what they forbid is withheld where it would come.
-        speculation: how to guess tokens, so that one forward pass tells several; None not to.  Not without
+        potentials: what they forbid is blocked where it would come.
+        speculation: how to draft tokens, so that one forward pass tells several; None not to.  Not without
             ``jump_forward``, which runs even forced tokens one by one.
     """
 
@@ -177,18 +177,18 @@ class Generation:
         """
         last = on_host(self._passes.next_row())
         unseen = self.context.unseen
-        if unseen:  # the law was known, but the session does not hold the tokens any more
+        if unseen:  # the distribution was known, but the session does not hold the tokens any more
             return self.context.session.extend(unseen)
         return last
 
-    def withheld_after(self, tokens: tuple[int, ...]) -> Set[int]:
-        """What must not come next where the output went on with ``tokens``: see ``reject`` and ``withhold``."""
-        return self._allowed.withheld_after(tokens)
+    def blocked_after(self, tokens: tuple[int, ...]) -> Set[int]:
+        """What must not come next where the output went on with ``tokens``: see ``reject`` and ``block``."""
+        return self._allowed.blocked_after(tokens)
 
-    def withhold(self, tokens: Iterable[int]) -> None:
+    def block(self, tokens: Iterable[int]) -> None:
         """Take none of ``tokens`` here; where nothing else is left, go back as after ``reject``."""
         self.context.prepare()
-        self._allowed.withhold(tokens)
+        self._allowed.block(tokens)
 
     def rewind(self, length: int) -> None:
         """Take back all tokens from position ``length`` of the output on, and what was planned."""
@@ -201,7 +201,7 @@ class Generation:
 
     def take_back(self, chunk: Chunk, keep: int) -> Chunk:
         """Take back ``chunk``, which came last, but for its first ``keep`` tokens; return what is left of it."""
-        kept = self._output.beginning(chunk, keep)
+        kept = self._output.prefix(chunk, keep)
         self.rewind(chunk.start + keep)
         return kept
 
@@ -220,9 +220,9 @@ class Generation:
     def reject(self, length: int, *, keep: int, also: Iterable[int] = ()) -> None:
         """Go on from the first ``keep`` tokens, with no output that begins with the first ``length`` tokens.
 
-        For what is found wrong although it is a member: the token that completed it is withheld there from now on, and
+        For what is found wrong although it is a member: the token that completed it is blocked there from now on, and
         so is, one token earlier, what no token is left to continue.  Samplers draw from what remains.  Of a finished
-        output, its stop is withheld: a longer one may begin with it.
+        output, its stop is blocked: a longer one may begin with it.
 
         Args:
             length: a number of tokens of the output, at least ``keep``.
@@ -238,11 +238,11 @@ class Generation:
             raise ValueError(f"reject: expected 0 <= {keep} <= {length} <= {len(tokens)}")
         self._allowed.floor = keep
         if self._output.finish_reason is not None and length == len(tokens) and eos:
-            self._allowed.withhold(eos)
+            self._allowed.block(eos)
         elif length == keep:
             raise self._allowed.nothing_left()
         else:
-            self._allowed.withhold([tokens[length - 1], *also], length - 1)
+            self._allowed.block([tokens[length - 1], *also], length - 1)
         self.rewind(keep)
 
     def result(self) -> Result:
@@ -322,6 +322,6 @@ class Generation:
         if writer.is_complete(self.tokens):
             self._forced.end()
             return
-        potentials = [*self._potentials, ForbiddenTokens(self._allowed.withheld)]
+        potentials = [*self._potentials, ForbiddenTokens(self._allowed.blocked)]
         written = writer.write(self.tokens, potentials, self._generator)
         self.plan(written.steps, forwards=written.stats.forwards, time_model_s=written.stats.time_model_s)

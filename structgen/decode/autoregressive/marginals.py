@@ -1,9 +1,9 @@
 """How probable each of a few texts is at one place of an output.
 
-What is meant is the law of the loop (``structgen.decode.autoregressive.loop``) with a lossless sampler: forced tokens
-come without being drawn, and all others from the projection. A text may be spelled by many token sequences, and the
-model has a law of its own after each of them. So the sequences are searched: up to the token with which only one of
-the values is left, whatever else that token holds.
+What is meant is the distribution of the loop (``structgen.decode.autoregressive.loop``) with a lossless sampler: forced
+tokens come without being drawn, and all others from the projection. A text may be spelled by many token sequences, and
+the model has a distribution of its own after each of them. So the sequences are searched: up to the token with which
+only one of the values is left, whatever else that token holds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MarginalQuery:
         context: ends with a token after which the loop looks at the model; it is left as it is.
         matcher: after the same token; likewise.
         budget: tokens that may follow.
-        written: the end of the output, from the beginning of a token on, from which the place counts.
+        written: the end of the output, from the start of a token on, from which the place counts.
         before: the text from there up to the place.
         values: the values by the texts that may stand at the place; no other may.
     """
@@ -190,7 +190,7 @@ def marginals(questions: Sequence[MarginalQuery], *, most: int) -> list[dict[Any
     Raises:
         GenerationError: the model fails.
 
-    Complexity: one forward pass, of few tokens, for each spelling of a beginning that several values have in common.
+    Complexity: one forward pass, of few tokens, for each spelling of a prefix that several values have in common.
     """
     searches = [_MarginalSearch(question) for question in questions]
     while True:

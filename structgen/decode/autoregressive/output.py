@@ -114,13 +114,13 @@ class Output:
     Matcher and context move with its tokens, so that the three always stand at the same place.
 
     Attributes:
-        context: the prompt, and behind it the tokens.
+        context: the prompt, and after it the tokens.
         constraint: what the output is a member of.
         vocabulary: what its tokens belong to.
         matcher: where it stands in the grammar.
         tokens: the token ids, EOS left out; to be read only.
         steps: one for each token, and one for the stop where it was taken; to be read only.
-        scored: how many tokens at the beginning have a step with its ``log_z``.
+        scored: how many tokens at the start have a step with its ``log_z``.
         finish_reason: why it ended; None while it goes on.
 
     Args:
@@ -225,7 +225,7 @@ class Output:
         text = self._decoder.decode(b"", final=True)
         return Chunk(text, (), False, len(self.tokens)) if text else None
 
-    def beginning(self, chunk: Chunk, count: int) -> Chunk:
+    def prefix(self, chunk: Chunk, count: int) -> Chunk:
         """What ``chunk`` would be with its first ``count`` tokens only; the tokens before it still stand."""
         decoder = _decoder()
         decoder.decode(self.vocabulary.decode(self.tokens[: chunk.start]))

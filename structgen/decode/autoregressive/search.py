@@ -1,6 +1,6 @@
 """The most probable way to write a part of the output, in place of what a sampler draws token by token.
 
-Best first: of all beginnings that were found, the most probable one is followed next.  A beginning is never less
+Best first: of all prefixes that were found, the most probable one is followed next.  A prefix is never less
 probable than what it leads to, so the first complete part that comes up is the most probable of all.
 
 Source: O. Castel, O. Ram, A. Efrat and O. Levy, "How Optimal is Greedy Decoding for Extractive Question Answering?"
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FoundRegion", "Region", "most_probable"]
 
 _MAX_PACKED: Final = 4
-"""Beginnings that are followed in one forward pass: more would be followed in vain, and each holds a cache."""
+"""Prefixes that are followed in one forward pass: more would be followed in vain, and each holds a cache."""
 
 
 class Region(Protocol):
@@ -45,7 +45,7 @@ class Region(Protocol):
     is_rest: bool
 
     def admits(self, data: bytes) -> bool:
-        """Whether the part may begin with ``data``, or lie at the beginning of it."""
+        """Whether the part may begin with ``data``, or lie at the start of it."""
 
     def end(self, data: bytes) -> int | None:
         """How many bytes of ``data``, which it admits, the part has, if it ends within them."""
@@ -61,7 +61,7 @@ class FoundRegion:
         data: the bytes of the part.
         logprob: the model's log-probability of writing it with these tokens and ending it there, by whatever token:
             that of the tokens before the last, and of all together that end the part as the last does.
-        followed: beginnings that were run through the model.
+        followed: prefixes that were run through the model.
         forwards: forward passes that this took, beside those that the context counts.
         time_model_s: seconds in the model.
     """
@@ -80,7 +80,8 @@ def most_probable(
     """Find the most probable way to write a part of the output of ``generation``, which stays where it is.
 
     All sequences of tokens are compared with which the output can go on, by the constraint and the budget, and that
-    write such a part, whatever their spelling.  What counts is the model's own law, at temperature 1 and without the
+    write such a part, whatever their spelling.  What counts is the model's own distribution, at temperature 1 and
+    without the
     mask: what a mask removes at one step makes no sequence more probable than it is.  A part has one probability for
     all tokens that may end it alike: which of them does is left to the sampler.  Of equally probable ones, the one is
     found whose tokens have the lowest ids, compared in order.
@@ -88,17 +89,17 @@ def most_probable(
     Args:
         generation: at the place where the part begins.
         region: which part.
-        limit: the most beginnings that are run through the model.
+        limit: the most prefixes that are run through the model.
         excluded: bytes of parts that are passed over.
 
     Returns:
-        None where everything is passed over or withheld.
+        None where everything is passed over or blocked.
 
     Raises:
-        LimitExceeded: more than ``limit`` beginnings are more probable than what was found so far.
+        LimitExceeded: more than ``limit`` prefixes are more probable than what was found so far.
         GenerationError: the model gives all of them the probability zero, or the logits are not usable.
 
-    Complexity: a forward pass for every ``_PACKED`` beginnings that are at least as probable as the part that is
+    Complexity: a forward pass for every ``_PACKED`` prefixes that are at least as probable as the part that is
         found, and for few others, in one pass where the model is a ``PackedModel``.
     """
     search = _RegionSearch(generation, region, excluded)
@@ -117,21 +118,21 @@ def most_probable(
 @final
 @dataclass(eq=False, slots=True)
 class _PrefixNode:
-    """A beginning of the part.
+    """A prefix of the part.
 
     Attributes:
         score: its log-probability under the model.
         tokens: that write it.
         data: their bytes.
         parent: without the last token.
-        law: of what may follow, once it was expanded.
+        distribution: of what may follow, once it was expanded.
     """
 
     score: float
     tokens: tuple[int, ...]
     data: bytes
     parent: _PrefixNode | None
-    law: Projection | None = None
+    distribution: Projection | None = None
 
 
 @final
@@ -173,7 +174,7 @@ class _RegionSearch:
         return self.heap[0][1]
 
     def best(self, most: int) -> list[_PrefixNode]:
-        """Take out the most probable beginnings, up to the best complete part."""
+        """Take out the most probable prefixes, up to the best complete part."""
         found: list[_PrefixNode] = []
         while self.heap and len(found) < most and isinstance(node := self.heap[0][3], _PrefixNode):
             heappop(self.heap)
@@ -181,7 +182,7 @@ class _RegionSearch:
         return found
 
     def expand(self, node: _PrefixNode, logits: Logits) -> None:
-        """Find what a beginning leads to."""
+        """Find what a prefix leads to."""
         ids, accepts = self._allowed(node.tokens)
         if not len(ids):
             if accepts and self._region.is_rest and not self._eos:
@@ -192,7 +193,7 @@ class _RegionSearch:
         if log_z == -np.inf:
             self._is_impossible = True
             return
-        node.law = Projection(ids, log_p - log_z, log_z)
+        node.distribution = Projection(ids, log_p - log_z, log_z)
         ends: dict[bytes, list[int]] = {}
         for index, token in enumerate(ids.tolist()):
             if token in self._eos:
@@ -232,14 +233,14 @@ class _RegionSearch:
             "the most probable quotation",
             limit="search_limit",
             maximum=limit,
-            evidence=f"{len(self.heap)} beginnings are left; the best complete one so far has probability "
+            evidence=f"{len(self.heap)} prefixes are left; the best complete one so far has probability "
             f"{math.exp(self._least):.3g}",
             remedy="raise search_limit, shorten the document, or take evidence=True",
         )
 
     def _push_complete(self, node: _PrefixNode, data: bytes, lasts: list[int], log_p: float) -> None:
         if data not in self._excluded:
-            last = () if node.law is None or not lasts else (int(node.law.ids[lasts[0]]),)
+            last = () if node.distribution is None or not lasts else (int(node.distribution.ids[lasts[0]]),)
             self._push(_CompleteRegion(node.score + log_p, (*node.tokens, *last), data, node, lasts))
 
     def _push(self, found: _PrefixNode | _CompleteRegion) -> None:
@@ -264,49 +265,49 @@ class _RegionSearch:
             matcher.fill_mask(mask)
         accepts = matcher.is_accepting
         matcher.rollback(len(tokens))
-        withheld = self._generation.withheld_after(tokens)
+        blocked = self._generation.blocked_after(tokens)
         ids = allowed_ids(mask[0], self._generation.vocabulary.size)
-        if withheld:
-            ids = ids[~np.isin(ids, list(withheld))]
+        if blocked:
+            ids = ids[~np.isin(ids, list(blocked))]
         if remaining <= 0:
             ids = ids[np.isin(ids, list(self._eos))]
         return ids, accepts
 
     def _steps(self, best: _CompleteRegion) -> Iterator[Step]:
         """What writes a complete part; the sampler chooses among the tokens that end it alike."""
-        path: list[tuple[Projection, int]] = []  # each law with the token that was taken from it
+        path: list[tuple[Projection, int]] = []  # each distribution with the token that was taken from it
         node = best.node
-        while node.parent is not None and node.parent.law is not None:
-            path.append((node.parent.law, node.tokens[-1]))
+        while node.parent is not None and node.parent.distribution is not None:
+            path.append((node.parent.distribution, node.tokens[-1]))
             node = node.parent
-        for law, token in reversed(path):
-            yield self._step(law, int(np.searchsorted(law.ids, token)))
-        law_of_last = best.node.law
-        if law_of_last is None or not best.lasts:
+        for distribution, token in reversed(path):
+            yield self._step(distribution, int(np.searchsorted(distribution.ids, token)))
+        distribution_of_last = best.node.distribution
+        if distribution_of_last is None or not best.lasts:
             return
-        log_p = law_of_last.log_p[best.lasts]
+        log_p = distribution_of_last.log_p[best.lasts]
         mass = log_mass(log_p)
         index = best.lasts[self._generation.draw(log_p - mass)]
-        step = self._step(law_of_last, index)
+        step = self._step(distribution_of_last, index)
         if step.token in self._eos:  # stopping is one event
-            step = replace(step, token=None, forced=len(law_of_last.ids) == len(best.lasts), logprob=mass)
+            step = replace(step, token=None, forced=len(distribution_of_last.ids) == len(best.lasts), logprob=mass)
         yield step
 
-    def _step(self, law: Projection, index: int) -> Step:
+    def _step(self, distribution: Projection, index: int) -> Step:
         return Step(
-            int(law.ids[index]),
-            len(law.ids) == 1,
-            float(law.log_p[index]),
-            law.log_z,
-            runners_up(law, index, self._generation.alternatives),
+            int(distribution.ids[index]),
+            len(distribution.ids) == 1,
+            float(distribution.log_p[index]),
+            distribution.log_z,
+            runners_up(distribution, index, self._generation.alternatives),
         )
 
 
 @final
 class _PrefixSessions:
-    """Sessions that stand where the search began, and follow beginnings from there.
+    """Sessions that stand where the search began, and follow prefixes from there.
 
-    Each beginning goes to the session that has most of it already, so that mostly one token is run.
+    Each prefix goes to the session that has most of it already, so that mostly one token is run.
     """
 
     def __init__(self, generation: Generation) -> None:

@@ -31,14 +31,14 @@ class Denoised:
     """What one forward pass said of a canvas, and what the language made of it.
 
     Attributes:
-        law: the mean-field law.
-        posterior: the law, restricted to the language.
+        distribution: the mean-field distribution.
+        posterior: the distribution, restricted to the language.
         completion: one completion, from which all that is committed is taken.
         confidence: float64 ``[slots]``: the probability of the completion's token in the CONSTRAINED marginal of each
             slot; 1 for fixed slots.
     """
 
-    law: MeanField
+    distribution: MeanField
     posterior: CanvasPosterior
     completion: Completion
     confidence: NDArray[np.float64]
@@ -72,7 +72,7 @@ class CanvasRun:
         language: which canvases are complete.
         canvas: the first one; it must be completable.
         sampler: takes one completion at each step.
-        temperature: of the mean-field law.
+        temperature: of the mean-field distribution.
         generator: of random numbers.
         block: slots that are filled before those right of them; None is the whole canvas.
         reuse: which slots a pass over the canvas as it is runs anew; None for all of them.
@@ -83,9 +83,10 @@ class CanvasRun:
         was_forced: bool ``[slots]``: the language left one token for the slot, so that it cost no forward pass.
         log_confidence: float64 ``[slots]``: log of the confidence with which a slot was committed; NaN where it was
             fixed, forced, or committed from a completion that no pass of this run had found.
-        log_prob: float64 ``[slots]``: likewise, log-probability of the token under the mean-field law of that pass.
-        drafted: slots that a policy guessed ahead, for it to count.
-        accepted: those of them that were committed as they were guessed.
+        log_prob: float64 ``[slots]``: likewise, log-probability of the token under the mean-field distribution of that
+            pass.
+        drafted: slots that a policy drafted ahead, for it to count.
+        accepted: those of them that were committed as they were drafted.
         model_seconds: spent in the denoiser.
         language_seconds: spent in posteriors, completions and forced slots.
         told_seconds: spent in ``on_commit``.
@@ -156,7 +157,7 @@ class CanvasRun:
         start, stop = self.block
         return self.free[(self.free >= start) & (self.free < stop)]
 
-    def laws(self, canvases: Sequence[Canvas]) -> list[MeanField]:
+    def distributions(self, canvases: Sequence[Canvas]) -> list[MeanField]:
         """Ask the model about several canvases in one forward pass.
 
         Raises:
@@ -164,45 +165,45 @@ class CanvasRun:
         """
         began = perf_counter()
         logits = denoise(self.denoiser, canvases, mask_token=self.mask_token, size=self.language.vocabulary.size)
-        laws = [
+        distributions = [
             MeanField(canvas, of, temperature=self.temperature) for canvas, of in zip(canvases, logits, strict=True)
         ]
         self.model_seconds += perf_counter() - began
-        return laws
+        return distributions
 
-    def law(self) -> MeanField:
+    def distribution(self) -> MeanField:
         """Ask the model about the canvas as it is, in one forward pass; slots that ``reuse`` leaves out do not run.
 
         Raises:
-            GenerationError: as ``laws``.
+            GenerationError: as ``distributions``.
         """
         if self._passes is None:
-            return self.laws([self.canvas])[0]
+            return self.distributions([self.canvas])[0]
         began = perf_counter()
         live = self._passes.live_slots(self.canvas, self.block)
         size = self.language.vocabulary.size
         logits = denoise_live(self._passes.denoiser, self.canvas, live, mask_token=self.mask_token, size=size)
-        law = MeanField(self.canvas, logits, temperature=self.temperature)
+        distribution = MeanField(self.canvas, logits, temperature=self.temperature)
         self.model_seconds += perf_counter() - began
-        return law
+        return distribution
 
-    def restrict(self, law: MeanField) -> Denoised:
-        """Take a completion of a law.
+    def restrict(self, distribution: MeanField) -> Denoised:
+        """Take a completion of a distribution.
 
         Raises:
             GenerationError: there is none.
         """
         began = perf_counter()
-        posterior = self.language.posterior(law, tail=self.sampler.tail)
+        posterior = self.language.posterior(distribution, tail=self.sampler.tail)
         completion = self.sampler.complete(posterior, self.generator)
-        found = Denoised(law, posterior, completion, posterior.shares(completion.tokens))
+        found = Denoised(distribution, posterior, completion, posterior.shares(completion.tokens))
         self.language_seconds += perf_counter() - began
         self._found.append(found)
         return found
 
     def denoise(self) -> Denoised:
         """Ask the model about the canvas as it is, and take a completion."""
-        return self.restrict(self.law())
+        return self.restrict(self.distribution())
 
     def commit(self, slots: NDArray[np.intp], completion: Completion) -> None:
         """Fill some free slots with what ONE completion of the canvas holds, and what is forced then.
@@ -222,7 +223,7 @@ class CanvasRun:
         for found in self._found:
             if found.completion is completion:
                 self.log_confidence[slots] = np.log(np.maximum(found.confidence[slots], np.finfo(np.float64).tiny))
-                self.log_prob[slots] = found.law.log_prob_of(tokens)[slots]
+                self.log_prob[slots] = found.distribution.log_prob_of(tokens)[slots]
         self._found.clear()
         began = perf_counter()
         filled = self.language.forced(canvas)

@@ -26,22 +26,22 @@ __all__ = ["ClassPosterior", "ClassScores", "sampled_index"]
 
 @final
 class ClassScores:
-    """The laws of the free slots of one canvas, by class.  Rows are free slots, from left to right.
+    """The distributions of the free slots of one canvas, by class.  Rows are free slots, from left to right.
 
     Args:
-        law: the laws.
+        distribution: the distributions.
         classes: of tokens.
 
     Complexity: O(free slots x vocabulary) for ``maxima``, ``log_sums`` and ``mean_logs``, each when first asked for,
         where the logits are; what comes from there is O(free slots x classes).
     """
 
-    __slots__ = ("_classes", "_log_sums", "_logits", "_maxima", "_mean_logs", "law")
+    __slots__ = ("_classes", "_log_sums", "_logits", "_maxima", "_mean_logs", "distribution")
 
-    def __init__(self, law: MeanField, classes: TokenClasses) -> None:
-        self.law = law
+    def __init__(self, distribution: MeanField, classes: TokenClasses) -> None:
+        self.distribution = distribution
         self._classes = classes
-        self._logits = law.slot_logits.by_class(classes, law.scale)
+        self._logits = distribution.slot_logits.by_class(classes, distribution.scale)
         self._maxima: NDArray[np.float64] | None = None
         self._log_sums: NDArray[np.float64] | None = None
         self._mean_logs: NDArray[np.float64] | None = None
@@ -49,10 +49,10 @@ class ClassScores:
     def maxima(self) -> NDArray[np.float64]:
         """Log-probability of the most probable token of each class, float64 ``[rows, classes]``; -inf without tokens.
 
-        The normalisers are those of the laws, so that sums of ``maxima`` are log-probabilities of canvases.
+        The normalisers are those of the distributions, so that sums of ``maxima`` are log-probabilities of canvases.
         """
         if self._maxima is None:
-            scaled = self.law.scaled(self._logits.maxima(), self.law.largest[:, None])
+            scaled = self.distribution.scaled(self._logits.maxima(), self.distribution.largest[:, None])
             scaled[:, self._classes.sizes == 0] = -np.inf
             self._maxima = scaled - self._log_norms()[:, None]
         return self._maxima
@@ -82,9 +82,9 @@ class ClassScores:
         return self._logits.draw(rows, classes, uniform)
 
     def _log_norms(self) -> NDArray[np.float64]:
-        """The normalisers, which the pass over classes has found, and which the laws take over."""
+        """The normalisers, which the pass over classes has found, and which the distributions take over."""
         log_norms = self._logits.log_norms()
-        self.law.set_log_norms(log_norms)
+        self.distribution.set_log_norms(log_norms)
         return log_norms
 
 
@@ -92,26 +92,26 @@ class ClassPosterior(ABC):
     """A posterior that is known by classes of tokens: its marginals, and the tokens of a completion.
 
     Args:
-        law: the mean-field law.
+        distribution: the mean-field distribution.
         tail: whether the tail costs anything.
         vocabulary: of the slots.
         classes: of the tokens.
 
     Raises:
-        GenerationError: the law is over another number of tokens.
+        GenerationError: the distribution is over another number of tokens.
     """
 
-    def __init__(self, law: MeanField, tail: Tail, vocabulary: Vocabulary, classes: TokenClasses) -> None:
-        if len(law.free) and law.slot_logits.shape[1] != len(classes.of):
+    def __init__(self, distribution: MeanField, tail: Tail, vocabulary: Vocabulary, classes: TokenClasses) -> None:
+        if len(distribution.free) and distribution.slot_logits.shape[1] != len(classes.of):
             raise GenerationError(
                 "diffusion decoding",
                 f"there must be one logit for each of {len(classes.of)} tokens",
-                evidence=f"found {law.slot_logits.shape[1]} in a slot",
+                evidence=f"found {distribution.slot_logits.shape[1]} in a slot",
                 remedy="compile the grammar for the vocabulary of this model, padding of its head included",
             )
-        self.law = law
+        self.distribution = distribution
         self.tail = tail
-        self.scores = ClassScores(law, classes)
+        self.scores = ClassScores(distribution, classes)
         self._classes = classes
         self._class_of = classes.of
         # What the slots of a tail are filled with: nothing where there is no EOS, for then there is no tail.
@@ -134,57 +134,65 @@ class ClassPosterior(ABC):
         """See ``CanvasPosterior.shares``."""
         around, tail = self._factors()
         slots = np.arange(len(tokens))
-        found: NDArray[np.float64] = np.exp(self.law.log_prob_of(tokens) + around[slots, self._class_of[tokens]])
+        found: NDArray[np.float64] = np.exp(
+            self.distribution.log_prob_of(tokens) + around[slots, self._class_of[tokens]]
+        )
         found += np.where(np.isin(tokens, self._filler), tail, 0.0)
-        found[self.law.canvas != FREE] = 1.0
+        found[self.distribution.canvas != FREE] = 1.0
         return np.minimum(found, 1.0, out=found)
 
     def marginals(self, slot: int, /) -> NDArray[np.float64]:
         """See ``CanvasPosterior.marginals``."""
-        law = self.law
+        distribution = self.distribution
         found = np.zeros(len(self._class_of))
-        if law.canvas[slot] != FREE:
-            found[law.canvas[slot]] = 1.0
+        if distribution.canvas[slot] != FREE:
+            found[distribution.canvas[slot]] = 1.0
             return found
         around, tail = self._factors()
-        np.exp(law.log_probs(slot) + around[slot][self._class_of], out=found)
+        np.exp(distribution.log_probs(slot) + around[slot][self._class_of], out=found)
         found[list(self._filler)] += tail[slot]
         return found
 
     def leaders(self) -> Leaders:
         """See ``CanvasPosterior.leaders``."""
-        law = self.law
-        tokens, shares, seconds = law.canvas.copy(), np.ones(law.slots), np.zeros(law.slots)
-        if len(law.free):
+        distribution = self.distribution
+        tokens, shares, seconds = distribution.canvas.copy(), np.ones(distribution.slots), np.zeros(distribution.slots)
+        if len(distribution.free):
             factors, tail = self._factors()
             # What the tail adds to its filler is added here, so one more token may lead.
             count = min(2 + len(self._filler), len(self._class_of))
-            found, values = law.slot_logits.leading(self._classes, factors[law.free], law.scale, count)
-            made = np.exp(values - law.log_norms()[:, None])
+            found, values = distribution.slot_logits.leading(
+                self._classes, factors[distribution.free], distribution.scale, count
+            )
+            made = np.exp(values - distribution.log_norms()[:, None])
             for token in self._filler:
                 made[found == token] = 0.0
-                of_law = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self._class_of[token]])
+                of_distribution = np.exp(
+                    distribution.log_prob_of(np.full(distribution.slots, token)) + factors[:, self._class_of[token]]
+                )
                 found = np.column_stack([found, np.full(len(found), token, dtype=np.int32)])
-                made = np.column_stack([made, (of_law + tail)[law.free]])
+                made = np.column_stack([made, (of_distribution + tail)[distribution.free]])
             order = np.lexsort((found, -made))
-            tokens[law.free] = np.take_along_axis(found, order[:, :1], axis=1)[:, 0]
+            tokens[distribution.free] = np.take_along_axis(found, order[:, :1], axis=1)[:, 0]
             ordered = np.take_along_axis(made, order, axis=1)
-            shares[law.free] = np.minimum(ordered[:, 0], 1.0)
-            seconds[law.free] = ordered[:, 1] if ordered.shape[1] > 1 else 0.0
+            shares[distribution.free] = np.minimum(ordered[:, 0], 1.0)
+            seconds[distribution.free] = ordered[:, 1] if ordered.shape[1] > 1 else 0.0
         return Leaders(tokens, shares, seconds)
 
     def entropies(self) -> NDArray[np.float64]:
         """See ``CanvasPosterior.entropies``."""
-        law = self.law
+        distribution = self.distribution
         factors, tail = self._factors()
-        found = np.zeros(law.slots)
-        log_factors, log_shares = factors[law.free], self.scores.log_sums()
+        found = np.zeros(distribution.slots)
+        log_factors, log_shares = factors[distribution.free], self.scores.log_sums()
         with np.errstate(invalid="ignore"):  # 0 times infinity
             surprise = np.exp(log_factors) * (self.scores.mean_logs() + np.exp(log_shares) * log_factors)
-        found[law.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
-        for token in self._filler:  # its share in the tail is added to the one of the law
-            share = np.exp(law.log_prob_of(np.full(law.slots, token)) + factors[:, self._class_of[token]])
-            found[law.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[law.free]
+        found[distribution.free] = -np.where(np.isfinite(log_factors + log_shares), surprise, 0.0).sum(axis=1)
+        for token in self._filler:  # its share in the tail is added to the one of the distribution
+            share = np.exp(
+                distribution.log_prob_of(np.full(distribution.slots, token)) + factors[:, self._class_of[token]]
+            )
+            found[distribution.free] += (_negated_entropy(share) - _negated_entropy(share + tail))[distribution.free]
         return np.maximum(found, 0.0)
 
     def _choose(
@@ -195,7 +203,7 @@ class ClassPosterior(ABC):
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Choose a class of the label of each slot that is still free, and return their rows and classes."""
         free = np.flatnonzero(tokens == FREE)
-        rows = self.law.row_of[free]
+        rows = self.distribution.row_of[free]
         chosen = np.empty(len(free), dtype=np.int32)
         for index, (row, label) in enumerate(zip(rows.tolist(), labels[free].tolist(), strict=True)):
             of = self._classes_of(label)

@@ -145,7 +145,7 @@ class Static:
     """Commits a number of slots that is known in advance.
 
     With ``steps``, the ``m`` slots that the first completion of a block has to fill are spread over so many steps,
-    ``m // steps`` in each and one more in the first ``m % steps``.  What lies behind the end of the member is not
+    ``m // steps`` in each and one more in the first ``m % steps``.  What lies after the end of the member is not
     counted, and what a grammar forces in the meantime costs no step, so that a block may take fewer.
 
     Attributes:
@@ -214,9 +214,9 @@ class Threshold:
     """Commits every slot whose token is at least so probable given the language, and always the surest one.
 
     Theorem 1 of the source: where each of ``n`` tokens has a marginal probability above ``1 - e`` and
-    ``(n + 1) e <= 1``, together they are the most probable joint choice of their slots, whatever joint law has these
-    marginals.  Here the marginals are those of the law restricted to the language, so the joint law is that, too; how
-    near the law of one pass is to the model's own the theorem does not say.
+    ``(n + 1) e <= 1``, together they are the most probable joint choice of their slots, whatever joint distribution has
+    these marginals.  Here the marginals are those of the distribution restricted to the language, so the joint
+    distribution is that, too; how near the distribution of one pass is to the model's own the theorem does not say.
 
     Attributes:
         confidence: above 0, at most 1.
@@ -283,7 +283,7 @@ class Unmasking:
         canvas: slots of every canvas, or (for ``generate``) the canvas itself with some of them fixed; None lets the
             grammar say.
         policy: what is committed when; None for the default.
-        temperature: of the mean-field law.
+        temperature: of the mean-field distribution.
         block: slots that are filled before those right of them; None is the whole canvas.
         reuse: which slots each pass runs; None runs all.
         stream: called with a ``Snapshot`` of every canvas after each commit, and once at its start.

@@ -68,12 +68,12 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
 ) -> Samples:
     """Draw members of ``grammar`` as answers of a diffusion model to ``prompt``, each with a weight.
 
-    The target is the law of canvases that the model fills by itself, slots revealed in ``order``, on those that spell a
-    member; see ``structgen.decode.diffusion.trajectory``.  The log-evidence is an estimate of the log of the
-    probability that the model by itself writes a member.  Each step is one forward pass over all particles.
+    The target is the distribution of canvases that the model fills by itself, slots revealed in ``order``, on those
+    that spell a member; see ``structgen.decode.diffusion.trajectory``.  The log-evidence is an estimate of the log of
+    the probability that the model by itself writes a member.  Each step is one forward pass over all particles.
 
     In the results, a step's ``logprob`` is the log of the probability with which its token was drawn, and
-    ``logprob + log_z`` that of the model's own law for the slot in that pass.
+    ``logprob + log_z`` that of the model's own distribution for the slot in that pass.
 
     Args:
         model: the diffusion model.
@@ -82,7 +82,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         canvas: as for ``fill_canvas``; what is fixed on it is given, and has no probability of its own.
         sampler: how many particles there are, and when and how they are resampled.
         order: which slots are revealed when, and how many in each step.
-        temperature: of the model's law of each slot; the target is the model at that temperature.
+        temperature: of the model's distribution of each slot; the target is the model at that temperature.
         seed: of the random numbers; the same seed gives the same samples.
         chat: whether a text becomes a message of the model's chat template.
         limits: for compiling a grammar; a constraint has its own.
@@ -135,7 +135,7 @@ def fill_smc(  # noqa: PLR0913  as fill_canvas
         forwards=forwards,
         tokens=run.revealed,
         asked=0,
-        verdict="the model gives no completion of the canvas any probability",
+        verification="the model gives no completion of the canvas any probability",
         history=tuple(run.rounds),
     )
 

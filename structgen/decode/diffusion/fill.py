@@ -61,13 +61,13 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
 ) -> Result:
     """Let a diffusion model answer ``prompt`` with a member of ``grammar`` on a canvas.
 
-    Each step is one forward pass; the mean-field law of all free slots is restricted to the canvases that spell a
-    member, the sampler takes one completion of it, and the policy commits some of its slots.  Slots for which the
-    grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots that are left.
+    Each step is one forward pass; the mean-field distribution of all free slots is restricted to the canvases that
+    spell a member, the sampler takes one completion of it, and the policy commits some of its slots.  Slots for which
+    the grammar leaves one token cost no pass.  At every moment the canvas can be completed in the slots that are left.
 
     In the result, a step's ``logprob`` is the log of the token's constrained marginal when it was committed, and
-    ``logprob + log_z`` its log-probability under the model's own law of that slot in that pass.  Other than with
-    autoregressive models, ``log_z`` may be positive: the language may ask for a token more than the model does.
+    ``logprob + log_z`` its log-probability under the model's own distribution of that slot in that pass.  Other than
+    with autoregressive models, ``log_z`` may be positive: the language may ask for a token more than the model does.
 
     Of a recursive grammar whose next byte does not always decide how to read on, canvases may have several readings.
     What is taken and drawn is exact all the same; confidence, ``logprob`` and ``log_z`` count readings there.
@@ -80,7 +80,7 @@ def fill_canvas(  # noqa: PLR0913  as generate: each of them is a keyword with a
             filled; None for a length that suits the grammar (see ``structgen.decode.diffusion.canvas``).
         policy: which slots of a completion are committed; None for ``Static()``, one in each step.
         sampler: how a completion is taken.
-        temperature: of the laws of the slots.
+        temperature: of the distributions of the slots.
         block: slots that are filled before those right of them; None to fill the whole canvas in any order.
         reuse: which slots a pass runs anew, if the model keeps keys and values; None for all.
         seed: of the random numbers; the same seed gives the same output.

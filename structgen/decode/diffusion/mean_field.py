@@ -33,7 +33,7 @@ _STEEPEST: Final = 1e30
 
 @final
 class MeanField:
-    """The laws of the free slots of one canvas; immutable.
+    """The distributions of the free slots of one canvas; immutable.
 
     Args:
         canvas: int32 ``[slots]``, token ids and ``FREE``.
@@ -74,7 +74,7 @@ class MeanField:
         if len(wrong):
             raise GenerationError(
                 f"slot {self.free[wrong[0]]}",
-                "its logits are no law over tokens",
+                "its logits are no distribution over tokens",
                 evidence=f"their maximum is {self.largest[wrong[0]]}",
                 remedy="run the model in float32 or bfloat16: float16 overflows in some",
             )

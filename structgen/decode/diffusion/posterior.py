@@ -39,7 +39,7 @@ class Completion(NamedTuple):
 
     Attributes:
         tokens: int32 ``[slots]``; EOS from the end of the member on.
-        log_prob: log of its mass under the mean-field law, the tail counted as it was asked for.
+        log_prob: log of its mass under the mean-field distribution, the tail counted as it was asked for.
     """
 
     tokens: NDArray[np.int32]
@@ -61,7 +61,7 @@ class Leaders(NamedTuple):
 
 
 class CanvasPosterior(Protocol):
-    """The mean-field law of one canvas, restricted to completions that spell a member."""
+    """The mean-field distribution of one canvas, restricted to completions that spell a member."""
 
     @property
     def log_z(self) -> float:
@@ -94,7 +94,7 @@ class CanvasPosterior(Protocol):
         """Return the entropy of every slot's marginal, in nats, float64 ``[slots]``; 0 for fixed slots."""
 
     def clamped(self, canvas: Canvas, /) -> float:
-        """Return log of the mass of completions of ``canvas``, which fixes more slots, under the SAME law.
+        """Return log of the mass of completions of ``canvas``, which fixes more slots, under the SAME distribution.
 
         This is ``Z(x'; x)`` of TWISTER: the model is not asked again.
         """
@@ -111,8 +111,8 @@ class CanvasLanguage(Protocol):
     def shortest(self) -> int:
         """How many slots the shortest member takes, EOS not counted."""
 
-    def posterior(self, law: MeanField, /, *, tail: Tail = "free") -> CanvasPosterior:
-        """Restrict the law of one canvas."""
+    def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> CanvasPosterior:
+        """Restrict the distribution of one canvas."""
 
     def completable(self, canvas: Canvas, /) -> bool:
         """Whether the free slots can be filled, each by one token, so that the canvas spells a member."""
@@ -139,7 +139,7 @@ class CanvasSampler(Protocol):
 
     Attributes:
         target: in words, what a step takes.
-        lossless: whether ONE step that commits everything samples the model's law given the language.
+        lossless: whether ONE step that commits everything samples the model's distribution given the language.
         tail: how slots after the member count; see ``structgen.decode.diffusion.posterior``.
     """
 
@@ -173,7 +173,7 @@ class Dingo:
     logarithms, on the model's marginals in every free slot, over all slots that are left, and ending in acceptance.
     """
 
-    target: ClassVar[str] = "the most probable completion of each step under the mean-field law"
+    target: ClassVar[str] = "the most probable completion of each step under the mean-field distribution"
     lossless: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
     tail: ClassVar[Tail] = "free"
@@ -187,19 +187,20 @@ class Dingo:
 @final
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """An exact draw from the mean-field law of each step, given that the canvas spells a member.
+    """An exact draw from the mean-field distribution of each step, given that the canvas spells a member.
 
-    Over several steps this is not the model's law given the language: each step conditions anew.  ``SMC`` corrects it.
+    Over several steps this is not the model's distribution given the language: each step conditions anew.  ``SMC``
+    corrects it.
 
     Attributes:
-        tail: ``"scored"`` counts what the model says about padding, as its own law does.
+        tail: ``"scored"`` counts what the model says about padding, as its own distribution does.
 
     Source: M. Dang and S. Ermon (2026, arXiv 2607.07026).
     """
 
     tail: Tail = "free"
 
-    target: ClassVar[str] = "the mean-field law of each step, given the language"
+    target: ClassVar[str] = "the mean-field distribution of each step, given the language"
     deterministic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -208,7 +209,7 @@ class Posterior:
 
     @property
     def lossless(self) -> bool:
-        """Whether one step that commits everything samples the model's own law given the language."""
+        """Whether one step that commits everything samples the model's own distribution given the language."""
         return self.tail == "scored"
 
     def complete(self, posterior: CanvasPosterior, generator: np.random.Generator, /) -> Completion:

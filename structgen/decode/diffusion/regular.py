@@ -163,9 +163,9 @@ class RegularLanguage:
         self.sizes = self.token_classes.sizes
         self.holds[:, self.sizes == 0] = False
 
-    def posterior(self, law: MeanField, /, *, tail: Tail = "free") -> RegularPosterior:
+    def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> RegularPosterior:
         """See ``CanvasLanguage.posterior``."""
-        return RegularPosterior(self, law, tail)
+        return RegularPosterior(self, distribution, tail)
 
     def completable(self, canvas: Canvas, /) -> bool:
         """See ``CanvasLanguage.completable``."""
@@ -216,10 +216,10 @@ class RegularLanguage:
 
 @final
 class RegularPosterior(ClassPosterior):
-    """The mean-field law of one canvas, restricted to a regular language.  See ``CanvasPosterior``."""
+    """The mean-field distribution of one canvas, restricted to a regular language.  See ``CanvasPosterior``."""
 
-    def __init__(self, language: RegularLanguage, law: MeanField, tail: Tail) -> None:
-        super().__init__(law, tail, language.vocabulary, language.token_classes)
+    def __init__(self, language: RegularLanguage, distribution: MeanField, tail: Tail) -> None:
+        super().__init__(distribution, tail, language.vocabulary, language.token_classes)
         self.language = language
         self._sum: Chain | None = None
         self._around: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -244,7 +244,7 @@ class RegularPosterior(ClassPosterior):
         """See ``CanvasPosterior.draw``."""
         chain = self._sums()
         self._check(chain.total)
-        labels = self.language.edges.label[chain.run(generator.random(self.law.slots))]
+        labels = self.language.edges.label[chain.run(generator.random(self.distribution.slots))]
         log_sums = self.scores.log_sums()
         tokens = self._fixed_and_tail(labels)
         rows, classes = self._choose(
@@ -255,10 +255,10 @@ class RegularPosterior(ClassPosterior):
 
     def clamped(self, canvas: Canvas, /) -> float:
         """See ``CanvasPosterior.clamped``."""
-        law = self.law
+        distribution = self.distribution
         weights = self._sums().weights.copy()
-        for slot in np.flatnonzero((canvas != FREE) & (canvas != law.canvas)).tolist():
-            is_free = law.canvas[slot] == FREE
+        for slot in np.flatnonzero((canvas != FREE) & (canvas != distribution.canvas)).tolist():
+            is_free = distribution.canvas[slot] == FREE
             weights[slot] = self.language.fixed_weights(int(canvas[slot])) if is_free else -np.inf
         return Chain(self.language.edges, weights, is_max=False).total
 
@@ -269,21 +269,21 @@ class RegularPosterior(ClassPosterior):
 
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
         """Log weight of every label in every slot, from those of the classes in every free slot."""
-        language, law = self.language, self.law
-        made = np.empty((law.slots, len(language.holds)))
-        if len(law.free):
+        language, distribution = self.language, self.distribution
+        made = np.empty((distribution.slots, len(language.holds)))
+        if len(distribution.free):
             spread = scores[:, language.automaton.label_class]
             starts = language.label_begin[:-1]
             if len(starts):  # an automaton of the empty text alone has no labels
-                made[law.free, : language.eos_label] = (
+                made[distribution.free, : language.eos_label] = (
                     np.maximum.reduceat(spread, starts, axis=1) if is_max else _logsumexp_columns(spread, starts)
                 )
-            made[law.free, language.eos_label] = scores[:, language.automaton.eos_class]
-            made[law.free, language.tail_label] = (
+            made[distribution.free, language.eos_label] = scores[:, language.automaton.eos_class]
+            made[distribution.free, language.tail_label] = (
                 0.0 if self.tail == "free" else scores[:, language.automaton.eos_class]
             )
-        for slot in np.flatnonzero(law.canvas != FREE).tolist():
-            made[slot] = language.fixed_weights(int(law.canvas[slot]))
+        for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
+            made[slot] = language.fixed_weights(int(distribution.canvas[slot]))
         return made
 
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -292,9 +292,9 @@ class RegularPosterior(ClassPosterior):
             self._check(chain.total)
             language = self.language
             labels = np.exp(chain.label_masses() - chain.total)
-            tail = np.zeros(self.law.slots)
+            tail = np.zeros(self.distribution.slots)
             if self.tail == "free":
-                tail = np.where(self.law.canvas == FREE, labels[:, language.tail_label], 0.0)
+                tail = np.where(self.distribution.canvas == FREE, labels[:, language.tail_label], 0.0)
                 labels[:, language.tail_label] = 0.0
             with np.errstate(divide="ignore"):
                 self._around = np.log(labels @ language.holds), tail
@@ -302,7 +302,7 @@ class RegularPosterior(ClassPosterior):
 
     def _fixed_and_tail(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
         """The canvas with its tail filled; other free slots stay free."""
-        tokens = self.law.canvas.copy()
+        tokens = self.distribution.canvas.copy()
         if self.tail == "free":
             tokens[(tokens == FREE) & (labels == self.language.tail_label)] = (self._filler or (FREE,))[0]
         return tokens
@@ -314,7 +314,7 @@ class RegularPosterior(ClassPosterior):
         return language.automaton.label_class[language.label_begin[label] : language.label_begin[label + 1]]
 
     def _log_prob(self, tokens: NDArray[np.int32], labels: NDArray[np.int32]) -> float:
-        each = self.law.log_prob_of(tokens)
+        each = self.distribution.log_prob_of(tokens)
         if self.tail == "free":
             each[labels == self.language.tail_label] = 0.0
         return float(each.sum())
@@ -326,7 +326,7 @@ class RegularPosterior(ClassPosterior):
             raise GenerationError(
                 "diffusion decoding",
                 "no completion of the canvas spells a member of the grammar",
-                evidence=f"{self.law.slots} slots, of which {len(self.law.free)} are free; {needed}",
+                evidence=f"{self.distribution.slots} slots, of which {len(self.distribution.free)} are free; {needed}",
                 remedy="give the canvas more slots, or check the tokens that are fixed in it",
             )
 
@@ -334,7 +334,8 @@ class RegularPosterior(ClassPosterior):
 def _logsumexp_columns(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Log of the sum of exponentials over each stretch of the columns, for each row.
 
-    Shares of one law are at least exp(-80) over the size of the vocabulary of its largest, so that none is lost.
+    Shares of one distribution are at least exp(-80) over the size of the vocabulary of its largest, so that none is
+    lost.
     """
     largest = values.max(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):

@@ -124,7 +124,7 @@ class Replay:
             raise ValueError("a replay needs a snapshot at least; pass what stream= was called with")
         confidences = np.full(len(snapshots[-1].canvas), np.nan)
         for slot, step in enumerate(result.steps[: len(confidences)]):
-            if step.forced or step.log_z is not None:  # else it stood there from the beginning
+            if step.forced or step.log_z is not None:  # else it stood there from the start
                 confidences[slot] = math.exp(min(step.logprob, 0.0))
         return cls(snapshots, result.vocabulary, confidences, name)
 

@@ -1,27 +1,28 @@
-"""Exact laws over trajectories: particles that are canvases, each weighed by what its next pass says.
+"""Exact distributions over trajectories: particles that are canvases, each weighed by what its next pass says.
 
 A masked diffusion model alone fills a canvas in steps.  In each it is asked about the canvas ``x``, draws tokens for
-some free slots, each from its own law, and so comes to ``x'``; the chain of these steps gives the model a law over
-whole canvases.  The target is that law on the canvases of the language, EOS tails included and counted as any slots:
+some free slots, each from its own distribution, and so comes to ``x'``; the chain of these steps gives the model a
+distribution over whole canvases.  The target is that distribution on the canvases of the language, EOS tails included
+and counted as any slots:
 
     target(canvas) = P(the model alone fills the canvas so), for canvases that spell a member
 
 and the log-evidence is the log of its sum: of the probability that the model alone would have written a member.  Two
 canvases are two outputs, though they may spell the same text.
 
-``Posterior`` samples something else over several steps.  Each of its draws is exact given the law of one pass, so a
-step from ``x`` to ``x'`` has the probability of the model's own, times ``Z(x'; x) / Z(x; x)``: how much mass valid
+``Posterior`` samples something else over several steps.  Each of its draws is exact given the distribution of one pass,
+so a step from ``x`` to ``x'`` has the probability of the model's own, times ``Z(x'; x) / Z(x; x)``: how much mass valid
 completions of ``x'`` have under the pass that was asked about ``x``, over that of ``x``.  Along a trajectory the
 factors do not cancel, since the next pass thinks otherwise of ``x'``: what comes out is the target times
 
     product over steps of  Z(x_t; x_{t-1}) / Z(x_t; x_t)
 
-up to a constant.  So canvases are too likely whose beginnings promised more than they kept.  It is the target in three
+up to a constant.  So canvases are too likely whose prefixes promised more than they kept.  It is the target in three
 cases: everything is committed in one step; the language forbids nothing; no token that is revealed changes by how much
 the model believes in the rest.
 
 Here each particle steps as ``Posterior`` does and has the inverse of that factor for its weight: ``Z(x_0; x_0)`` at the
-beginning, then ``Z(x_t; x_t) / Z(x_t; x_{t-1})`` when the pass about ``x_t`` is there.  Both are known without any
+prefix, then ``Z(x_t; x_t) / Z(x_t; x_{t-1})`` when the pass about ``x_t`` is there.  Both are known without any
 further pass.  Weighted particles stand for the target; resampling keeps them few.
 
 Which slots are revealed must not depend on tokens (see ``structgen.decode.diffusion.trajectories.reveal_order``).
@@ -161,12 +162,12 @@ class CanvasParticle:
     Attributes:
         canvas: int32 ``[slots]``.
         log_weight: log of its weight.
-        log_owed: log of ``Z(canvas; canvas before)``, by which the next weight is divided; 0 at the beginning.
-        eve: the particle at the beginning that it comes from.
+        log_owed: log of ``Z(canvas; canvas before)``, by which the next weight is divided; 0 at the start.
+        eve: the particle at the start that it comes from.
         steps: the slots that were revealed, by step.
         log_kernel: float64 ``[slots]``: by slot, log-probability of what was drawn; where several slots were revealed
             together, what the language changes of it is shared equally among them.  0 in slots that were given.
-        log_native: float64 ``[slots]``: log-probability of the token under the model's own law for the slot.
+        log_native: float64 ``[slots]``: log-probability of the token under the model's own distribution for the slot.
     """
 
     canvas: Canvas
@@ -194,7 +195,7 @@ class Twister:
         language: which canvases are complete.
         sampler: how many particles, and when and how they are resampled; its other attributes do not count.
         order: which slots are revealed when.
-        temperature: of the model's law of each slot.
+        temperature: of the model's distribution of each slot.
     """
 
     denoiser: Denoiser
@@ -228,7 +229,7 @@ class Twister:
 class _PassAnswer(NamedTuple):
     """What one pass says of one canvas; ``owed`` keeps what ``clamped`` answered, by the bytes of the canvas."""
 
-    law: MeanField
+    distribution: MeanField
     posterior: CanvasPosterior
     owed: dict[bytes, float]
 
@@ -280,7 +281,7 @@ class TwisterRun:
 
     @property
     def standard_error(self) -> float | None:
-        """Of ``log_evidence``, by how unequally the particles at the beginning share in the end, as for ``SMC``.
+        """Of ``log_evidence``, by how unequally the particles at the start share in the end, as for ``SMC``.
 
         Source: A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018).
         """
@@ -297,14 +298,14 @@ class TwisterRun:
         size = self._of.language.vocabulary.size
         began = perf_counter()
         logits = denoise(self._of.denoiser, canvases, mask_token=self._of.mask_token, size=size)
-        laws = [
+        distributions = [
             MeanField(canvas, of, temperature=self._of.temperature) for canvas, of in zip(canvases, logits, strict=True)
         ]
         self.model_seconds += perf_counter() - began
         self.canvases += len(canvases)
         return {
-            key: _PassAnswer(law, self._of.language.posterior(law, tail="scored"), {})
-            for key, law in zip(live, laws, strict=True)
+            key: _PassAnswer(distribution, self._of.language.posterior(distribution, tail="scored"), {})
+            for key, distribution in zip(live, distributions, strict=True)
         }
 
     def _weigh(self, asked: dict[bytes, _PassAnswer]) -> None:
@@ -349,7 +350,7 @@ class TwisterRun:
         if log_owed is None:
             log_owed = asked.owed[canvas.tobytes()] = asked.posterior.clamped(canvas)
         log_native, log_kernel = particle.log_native.copy(), particle.log_kernel.copy()
-        log_native[slots] = asked.law.log_prob_of(completion.tokens)[slots]
+        log_native[slots] = asked.distribution.log_prob_of(completion.tokens)[slots]
         log_kernel[slots] = log_native[slots] + (log_owed - asked.posterior.log_z) / len(slots)
         return CanvasParticle(
             canvas,

@@ -49,7 +49,7 @@ class Questions:
         return bool(self._potentials)
 
     def prefix(self, hypothesis: Hypothesis) -> float:
-        """The score of a beginning, of all potentials together.
+        """The score of a prefix, of all potentials together.
 
         Raises:
             GenerationError: a potential raised an error, or its answer is no score.
@@ -70,7 +70,7 @@ class Questions:
         return self._tested < _MAX_TESTED
 
     def test_forbidden(self, hypothesis: Hypothesis) -> None:
-        """Look whether the potential that forbids a beginning, which may be complete, allows it as that.
+        """Look whether the potential that forbids a prefix, which may be complete, allows it as that.
 
         Done only a few times a run, since it may be costly.
 
@@ -89,7 +89,7 @@ class Questions:
             if score > -math.inf:
                 raise GenerationError(
                     f"potential {potential.name}",
-                    "it forbids a beginning and allows the same as a complete output",
+                    "it forbids a prefix and allows the same as a complete output",
                     evidence=f"prefix gives -inf and complete {score!r} for {_shown(hypothesis)}",
                     remedy="let prefix forbid only what nothing that begins so is allowed",
                 )
@@ -184,7 +184,7 @@ def _raised(potential: Potential, what: str, hypothesis: Hypothesis, error: Exce
         f"potential {potential.name}",
         f"{what} raised {type(error).__name__}: {error}",
         evidence=f"for {_shown(hypothesis)}",
-        remedy="make it answer for every beginning that the grammar allows",
+        remedy="make it answer for every prefix that the grammar allows",
     )
 
 
@@ -233,7 +233,7 @@ class Gate:
         """A row of a mask without what is known to be forbidden after ``tokens``; None where nothing is known."""
         return self._questions.allowed(self._at(tokens)) if self._questions.any else None
 
-    def verdict(self) -> str:
+    def verification(self) -> str:
         """Who forbade what, for messages; empty where there are no potentials."""
         return self._questions.culprits() if self._questions.any else ""
 

@@ -43,7 +43,7 @@ __all__ = [
 
 @final
 class Hypothesis:
-    """The tokens of an output, or of its beginning; immutable.
+    """The tokens of an output, or of its prefix; immutable.
 
     Attributes:
         tokens: their ids, EOS left out.
@@ -90,11 +90,11 @@ _MAX_MATCHERS: Final = 256
 
 
 class Potential(ABC):
-    """A score of outputs, as a logarithm: 0 leaves the model's law as it is, minus infinity forbids.
+    """A score of outputs, as a logarithm: 0 leaves the model's distribution as it is, minus infinity forbids.
 
-    The laws (``structgen.testing.check_potential`` tries them):
+    The distributions (``structgen.testing.check_potential`` tries them):
 
-    - Where ``prefix`` is minus infinity, so is ``prefix`` of every longer beginning, and ``complete``.
+    - Where ``prefix`` is minus infinity, so is ``prefix`` of every longer prefix, and ``complete``.
     - ``logw_next``, where there is one, is the difference of scores that it is said to be.
     - The batch forms agree with the single ones, and the same hypothesis always has the same score.
 
@@ -112,14 +112,14 @@ class Potential(ABC):
 
     @abstractmethod
     def prefix(self, hypothesis: Hypothesis, /) -> float:
-        """Score a beginning."""
+        """Score a prefix."""
 
     @abstractmethod
     def complete(self, hypothesis: Hypothesis, /) -> float:
         """Score a complete output."""
 
     def prefix_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
-        """Score several beginnings, ``[len(hypotheses)]``; for those that are quicker at it together."""
+        """Score several prefixes, ``[len(hypotheses)]``; for those that are quicker at it together."""
         return np.array([self.prefix(each) for each in hypotheses], dtype=np.float64)
 
     def complete_many(self, hypotheses: Sequence[Hypothesis], /) -> NDArray[np.float64]:
@@ -296,7 +296,7 @@ class Lifted(Potential):
     Args:
         score: of complete outputs.
         over: what the functions are given.
-        early: of beginnings; None where nothing is known before the end.
+        early: of prefixes; None where nothing is known before the end.
         name: what messages call it.
     """
 
@@ -315,7 +315,7 @@ class Lifted(Potential):
 
     @property
     def is_one_function(self) -> bool:
-        """Whether the same function judges beginnings and complete outputs."""
+        """Whether the same function judges prefixes and complete outputs."""
         return self._early is self._score
 
     def prefix(self, hypothesis: Hypothesis, /) -> float:
@@ -334,20 +334,18 @@ class Lifted(Potential):
         """Return the same potential, which takes the values of outputs from ``value``; it may raise ``NoValue``."""
         if self.over != "value":
             return self
-        twin = Lifted(self._score, self.over, self._early, self._name)
-        twin._view = lambda hypothesis: value(hypothesis.data)
-        return twin
+        reference = Lifted(self._score, self.over, self._early, self._name)
+        reference._view = lambda hypothesis: value(hypothesis.data)
+        return reference
 
     def early(self, score: Score) -> Lifted:
-        """Return the potential with ``score`` as what is known of beginnings; for use as a decorator.
+        """Return the potential with ``score`` as what is known of prefixes; for use as a decorator.
 
         Raises:
-            ValueError: it is over values, which beginnings do not have.
+            ValueError: it is over values, which prefixes do not have.
         """
         if self.over == "value":
-            raise ValueError(
-                f"potential {self.name}: a beginning has no value; take over='text' and parse what is there"
-            )
+            raise ValueError(f"potential {self.name}: a prefix has no value; take over='text' and parse what is there")
         return Lifted(self._score, self.over, score, self._name)
 
     def __call__(self, subject: Any) -> bool | float:
@@ -372,7 +370,7 @@ def potential(
     Args:
         score: the function, where this is used as a decorator without arguments.
         over: what it is given: the text, its bytes, the ids of its tokens, or the parsed value.
-        always: whether it can judge beginnings too.  What it forbids then must not become allowed by what follows.
+        always: whether it can judge prefixes too.  What it forbids then must not become allowed by what follows.
 
     Raises:
         ValueError: another word than those for ``over``, or ``always`` with ``over="value"``.

@@ -1,7 +1,7 @@
-"""Beam search: the best beginnings of each length, side by side, in groups that keep out of each other's way.
+"""Beam search: the best prefixes of each length, side by side, in groups that keep out of each other's way.
 
-Scores are those of the model's own law, not of what a mask leaves of it, so what is found is an approximation of the
-most probable members.  Diversity counts only where the grammar leaves a choice.
+Scores are those of the model's own distribution, not of what a mask leaves of it, so what is found is an approximation
+of the most probable members.  Diversity counts only where the grammar leaves a choice.
 
 Source: A. Vijayakumar et al., "Diverse Beam Search: Decoding Diverse Solutions from Neural Sequence Models" (2016,
 arXiv 1610.02424), with their Hamming diversity; one group is ordinary beam search.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Beam"]
 
 _SPARE: Final = 2
-"""Where potentials judge beginnings, so many times as many candidates are judged as a group has beams."""
+"""Where potentials judge prefixes, so many times as many candidates are judged as a group has beams."""
 
 
 @final
@@ -39,7 +39,7 @@ class Beam:
     An output is ranked by ``log_p / steps ** length_penalty + score``: the model's log-probability of its tokens and
     its stop, how many these are, and what the potentials say.  That is ``Sample.score``, and the weight.
 
-    The search ends when no beginning that is left can come before the ``n`` outputs that were found, since
+    The search ends when no prefix that is left can come before the ``n`` outputs that were found, since
     log-probabilities only fall.
 
     Attributes:
@@ -54,7 +54,7 @@ class Beam:
     Raises:
         ValueError: a number is out of range, or the beams cannot be divided into the groups.
 
-    Complexity: a forward pass for each beginning of the beam, of all beams together where the model can.
+    Complexity: a forward pass for each prefix of the beam, of all beams together where the model can.
     """
 
     n: int = 4
@@ -88,11 +88,11 @@ class Beam:
 
 
 class _BeamCandidate(NamedTuple):
-    """A beginning with one of its choices.
+    """A prefix with one of its choices.
 
     Attributes:
         rank: what it is compared by, without diversity.
-        beam: of the beginning, among those that are live.
+        beam: of the prefix, among those that are live.
         choice: its index.
     """
 
@@ -107,7 +107,7 @@ class _BeamGroup:
     """Beams that compete with each other.
 
     Attributes:
-        live: beginnings; another group may have the same.
+        live: prefixes; another group may have the same.
         finished: complete outputs with their ranks, the best first.
     """
 
@@ -143,7 +143,7 @@ class _BeamSearch:
         )
 
     def _live(self) -> list[Branch]:
-        """The beginnings of all groups that can still find something, each once; the others are dropped."""
+        """The prefixes of all groups that can still find something, each once; the others are dropped."""
         before = {id(branch): branch for group in self._groups for branch in group.live}
         for group in self._groups:
             if self._is_through(group):
@@ -155,7 +155,7 @@ class _BeamSearch:
         return list(needed.values())
 
     def _is_through(self, group: _BeamGroup) -> bool:
-        """Whether nothing that a group's beginnings lead to can come before what it has."""
+        """Whether nothing that a group's prefixes lead to can come before what it has."""
         if len(group.finished) < self._width or not group.live:
             return not group.live
         most = max(self._most(branch) for branch in group.live)
@@ -178,15 +178,19 @@ class _BeamSearch:
     def _step(self, live: Sequence[Branch]) -> None:
         """Give every beam its next token."""
         rows = self._branches.logits(live)
-        laws = [self._branches.law(branch, logits, tilted=False) for branch, logits in zip(live, rows, strict=True)]
+        distributions = [
+            self._branches.distribution(branch, logits, tilted=False) for branch, logits in zip(live, rows, strict=True)
+        ]
         places = {id(branch): place for place, branch in enumerate(live)}
         taken: Counter[int] = Counter()
         chosen: list[list[_BeamCandidate]] = []
         for group in self._groups:
             beams = [places[id(branch)] for branch in group.live]
-            mine = self._chosen(beams, live, laws, taken)
+            mine = self._chosen(beams, live, distributions, taken)
             chosen.append(mine)
-            taken.update(int(laws[beam].ids[index]) for _, beam, index in mine if not laws[beam].is_forced)
+            taken.update(
+                int(distributions[beam].ids[index]) for _, beam, index in mine if not distributions[beam].is_forced
+            )
         wanted: dict[int, dict[int, float]] = {beam: {} for beam in range(len(live))}
         for mine in chosen:
             for rank, beam, index in mine:
@@ -195,23 +199,23 @@ class _BeamSearch:
             (beam, index): child
             for beam, branch in enumerate(live)
             for index, child in zip(
-                wanted[beam], self._branches.take(branch, laws[beam], list(wanted[beam])), strict=True
+                wanted[beam], self._branches.take(branch, distributions[beam], list(wanted[beam])), strict=True
             )
         }
         for group, mine in zip(self._groups, chosen, strict=True):
             self._take(group, [children[beam, index] for _, beam, index in mine])
 
     def _chosen(
-        self, beams: Sequence[int], live: Sequence[Branch], laws: Sequence[Distribution], taken: Counter[int]
+        self, beams: Sequence[int], live: Sequence[Branch], distributions: Sequence[Distribution], taken: Counter[int]
     ) -> list[_BeamCandidate]:
         """The candidates that a group goes on with: as many as it has beams, and beside them those that stop."""
         admitted: list[tuple[float, _BeamCandidate]] = []
         has_potentials = self._branches.questions.any
         wanted = self._width * (_SPARE if has_potentials else 1)
         going_on = 0
-        for diverse, candidate in self._candidates(beams, live, laws, taken, wanted):
-            branch, law = live[candidate.beam], laws[candidate.beam]
-            token = int(law.ids[candidate.choice])
+        for diverse, candidate in self._candidates(beams, live, distributions, taken, wanted):
+            branch, distribution = live[candidate.beam], distributions[candidate.beam]
+            token = int(distribution.ids[candidate.choice])
             gain = self._gain(branch, token) if has_potentials else 0.0
             if gain == -math.inf:
                 continue
@@ -220,10 +224,10 @@ class _BeamSearch:
             if going_on == wanted:
                 break
         admitted.sort(key=lambda item: -item[0])
-        return self._best(admitted, laws)
+        return self._best(admitted, distributions)
 
     def _best(
-        self, admitted: Sequence[tuple[float, _BeamCandidate]], laws: Sequence[Distribution]
+        self, admitted: Sequence[tuple[float, _BeamCandidate]], distributions: Sequence[Distribution]
     ) -> list[_BeamCandidate]:
         """The best that go on, and the stops before the last of them."""
         found: list[_BeamCandidate] = []
@@ -232,27 +236,27 @@ class _BeamSearch:
             if going_on == self._width:
                 break
             found.append(candidate)
-            going_on += not self._branches.is_stop(int(laws[candidate.beam].ids[candidate.choice]))
+            going_on += not self._branches.is_stop(int(distributions[candidate.beam].ids[candidate.choice]))
         return found
 
     def _candidates(
         self,
         beams: Sequence[int],
         live: Sequence[Branch],
-        laws: Sequence[Distribution],
+        distributions: Sequence[Distribution],
         taken: Counter[int],
         wanted: int,
     ) -> Iterator[tuple[float, _BeamCandidate]]:
         """All candidates, the best by probability and diversity first; with the rank that they have by that."""
         ranks, diverse, owners, indices = [], [], [], []
         for beam in beams:
-            branch, law = live[beam], laws[beam]
-            steps = self._steps(branch) + (not law.ends)
-            rank = (branch.log_p + law.log_p) / self._divisor(steps) + branch.score
+            branch, distribution = live[beam], distributions[beam]
+            steps = self._steps(branch) + (not distribution.ends)
+            rank = (branch.log_p + distribution.log_p) / self._divisor(steps) + branch.score
             ranks.append(rank)
-            diverse.append(rank - self._penalties(law, taken))
-            owners.append(np.full(len(law), beam))
-            indices.append(np.arange(len(law)))
+            diverse.append(rank - self._penalties(distribution, taken))
+            owners.append(np.full(len(distribution), beam))
+            indices.append(np.arange(len(distribution)))
         keys = np.concatenate(diverse) if diverse else np.zeros(0)
         if not len(keys):
             return
@@ -261,15 +265,15 @@ class _BeamSearch:
             if keys[at] > -math.inf:
                 yield float(keys[at]), _BeamCandidate(float(all_ranks[at]), int(all_owners[at]), int(all_indices[at]))
 
-    def _penalties(self, law: Distribution, taken: Counter[int]) -> NDArray[np.float64]:
-        penalties = np.zeros(len(law))
-        if taken and not law.is_forced:
+    def _penalties(self, distribution: Distribution, taken: Counter[int]) -> NDArray[np.float64]:
+        penalties = np.zeros(len(distribution))
+        if taken and not distribution.is_forced:
             for token, count in taken.items():
-                penalties[law.ids == token] = self._sampler.diversity * count
+                penalties[distribution.ids == token] = self._sampler.diversity * count
         return penalties
 
     def _gain(self, branch: Branch, token: int) -> float:
-        """What a choice adds to the potentials' score of a beginning."""
+        """What a choice adds to the potentials' score of a prefix."""
         questions = self._branches.questions
         if self._branches.is_stop(token):
             return questions.complete(branch.hypothesis) - branch.score

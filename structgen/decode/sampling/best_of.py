@@ -1,9 +1,9 @@
 """Several outputs, of which a score chooses one.
 
 Source: Z. Kang, X. Zhao and D. Song, "Scalable Best-of-N Selection for Large Language Models via Self-Certainty" (2025,
-arXiv 2502.18581), for the self-certainty and the vote.  Under a grammar it is computed on the model's own law, since a
-mask makes every law look certain, and only where the grammar leaves a choice, since text that it dictates says nothing
-about the answer.
+arXiv 2502.18581), for the self-certainty and the vote.  Under a grammar it is computed on the model's own distribution,
+since a mask makes every distribution look certain, and only where the grammar leaves a choice, since text that it
+dictates says nothing about the answer.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class BestOf:
     """The best of several outputs.
 
     They are drawn by locally constrained decoding: token by token from what the constraint allows and the potentials
-    admit, renormalised.  Those with the same beginning share it, and their next tokens are drawn from equal strata of
-    the law: on average each output comes up as often as if all were drawn alone, and they are more diverse.
+    admit, renormalised.  Those with the same prefix share it, and their next tokens are drawn from equal strata of
+    the distribution: on average each output comes up as often as if all were drawn alone, and they are more diverse.
 
     The samples are in the order of their scores, and ``Sample.score`` holds these.
 
     Attributes:
         n: how many are drawn.
         score: what is compared, the more the better: ``"self_certainty"``, the mean over the choices of the
-            divergence from the uniform law to the model's; ``"logprob"``, the model's log-probability of the output; or
-            a function of the result.  Where it is minus infinity, the output is left out.
+            divergence from the uniform distribution to the model's; ``"logprob"``, the model's log-probability of the
+            output; or a function of the result.  Where it is minus infinity, the output is left out.
         vote: None takes the output with the highest score.  Else each output gives ``(n - rank + 1) ** vote`` votes to
             its answer, rank 1 being the highest score, and the best output with the answer of most votes is taken.
             Weights are votes then.
@@ -140,10 +140,12 @@ class BestOf:
 
 
 def self_certainty(logits: Logits) -> float:
-    """The Kullback-Leibler divergence from the uniform law to the law that ``logits`` describe, in nats.
+    """The Kullback-Leibler divergence from the uniform distribution to the distribution that ``logits`` describe.
+
+    In nats.
 
     0 where the model has no idea, and the larger the surer it is.  Tokens that the model can never write, as those that
-    pad a vocabulary, count in neither law: one of them would make every divergence infinite.
+    pad a vocabulary, count in neither distribution: one of them would make every divergence infinite.
 
     Args:
         logits: unnormalised log-probabilities, ``[V]``.
@@ -189,13 +191,13 @@ def _children(
     branches: Branches, written: _WrittenBranch, logits: Logits, generator: np.random.Generator
 ) -> list[_WrittenBranch]:
     branch = written.branch
-    law = branches.law(branch, logits)
-    if not law.is_forced:
+    distribution = branches.distribution(branch, logits)
+    if not distribution.is_forced:
         written.certainty += self_certainty(logits)
         written.choices += 1
-    drawn = AWRS().draw_from(law, branches, branch, written.count, generator)
-    counts = Counter(law.index(each.token) for each in drawn if each.token is not None)
-    children = branches.take(branch, law, list(counts))
+    drawn = AWRS().draw_from(distribution, branches, branch, written.count, generator)
+    counts = Counter(distribution.index(each.token) for each in drawn if each.token is not None)
+    children = branches.take(branch, distribution, list(counts))
     return [
         _WrittenBranch(child, count, written.certainty, written.choices)
         for child, count in zip(children, counts.values(), strict=True)

@@ -48,7 +48,7 @@ class MaskCache:
         self._stops = frozenset(vocabulary.eos)
         self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
         self._rows: dict[tuple[int, int], NDArray[np.int32]] = {}
-        self._guessed: dict[tuple[int, int], NDArray[np.int32]] = {}
+        self._drafted: dict[tuple[int, int], NDArray[np.int32]] = {}
 
     def allowed(
         self, matcher: Matcher, remaining: int, forbidding: NDArray[np.int32] | None = None
@@ -69,11 +69,11 @@ class MaskCache:
         self.time_s += perf_counter() - began
         return ids
 
-    def guessing(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
-        """What is allowed where a matcher stands, with every EOS id, for those that guess; read-only.
+    def drafting(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
+        """What is allowed where a matcher stands, with every EOS id, for those that draft token; read-only.
 
-        ``knows`` knows nothing of it, since what is drawn must not depend on guesses; who needs the mask later finds it
-        filled.
+        ``knows`` knows nothing of it, since what is drawn must not depend on draft tokens; who needs the mask later
+        finds it filled.
 
         Args:
             matcher: stays as it is.
@@ -81,13 +81,13 @@ class MaskCache:
         """
         began = perf_counter()
         key = _mask_key(matcher, remaining)
-        row = None if key is None else self._rows.get(key, self._guessed.get(key))
+        row = None if key is None else self._rows.get(key, self._drafted.get(key))
         if row is None:
             row = self._fill(matcher, remaining)
             if key is not None:
-                if len(self._guessed) >= _MAX_CACHED:
-                    self._guessed.clear()
-                self._guessed[key] = row
+                if len(self._drafted) >= _MAX_CACHED:
+                    self._drafted.clear()
+                self._drafted[key] = row
         row = row.view()
         row.flags.writeable = False
         self.time_s += perf_counter() - began
@@ -122,7 +122,7 @@ class MaskCache:
     def clear(self) -> None:
         """Forget all masks."""
         self._rows.clear()
-        self._guessed.clear()
+        self._drafted.clear()
 
     def _filled(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
         """The row of the constraint and the budget, which is not spent."""
@@ -131,7 +131,7 @@ class MaskCache:
         if known is not None:
             return known
         self.filled += 1
-        row = None if key is None else self._guessed.pop(key, None)
+        row = None if key is None else self._drafted.pop(key, None)
         if row is None:
             row = self._fill(matcher, remaining)
         if key is not None:
@@ -199,7 +199,7 @@ class Branch:
         matcher: where they stand in the grammar.
         context: the prompt and the tokens in front of the model; None once it is finished, or without a cache.
         log_p: the model's log-probability of the tokens, and of the stop where it is finished.
-        score: what the potentials say of it: of a beginning, or once it is finished of the complete output.
+        score: what the potentials say of it: of a prefix, or once it is finished of the complete output.
         finish_reason: None for as long as it is not finished.
         logits: what the model says after it, where that is known already.
     """

@@ -46,12 +46,12 @@ class Branches:
         problem: what is sampled.
         questions: its potentials, asked.
         masks: what its constraint allows.
-        expectation: what is expected of beginnings, for laws to propose tokens by; None for nothing.
+        expectation: what is expected of prefixes, for distributions to propose tokens by; None for nothing.
 
     Args:
         problem: see above.
         context: the prompt in a context that may have it cached; it is forked, not used.
-        speculation: how to guess what branches that grow together take; None not to.
+        speculation: how to draft what branches that grow together take; None not to.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Branches:
         return self.masks.asked + sum(self.questions.asked.values())
 
     @property
-    def verdict(self) -> str:
+    def verification(self) -> str:
         """Who forbade what, for messages."""
         return self.questions.culprits()
 
@@ -147,7 +147,7 @@ class Branches:
             forwards=self.forwards,
             tokens=self.sampled,
             asked=self.asked,
-            verdict=f"{remark}; {self.verdict}" if remark else self.verdict,
+            verification=f"{remark}; {self.verification}" if remark else self.verification,
             masks=self.masks.filled,
             history=tuple(history),
             drafts=self.drafts,
@@ -164,7 +164,7 @@ class Branches:
         return self._passes.is_packed
 
     def is_stop(self, token: int) -> bool:
-        """Whether ``token``, one of a law, stands for the stop."""
+        """Whether ``token``, one of a distribution, stands for the stop."""
         return token in self._stops or token == BARE_END
 
     def root(self) -> Branch:
@@ -174,7 +174,7 @@ class Branches:
             GenerationError: the potentials forbid every output.
         """
         problem = self.problem
-        hypothesis = problem.beginning()
+        hypothesis = problem.prefix()
         score = self.questions.prefix(hypothesis)
         if score == -np.inf:
             raise GenerationError(
@@ -204,7 +204,7 @@ class Branches:
         """
         pending = [branch for branch in branches if branch.logits is None]
         if any(branch.context is None for branch in pending):
-            raise ValueError("a finished branch has no law")
+            raise ValueError("a finished branch has no distribution")
         if self._drafts is not None and counts:
             self._run_ahead(self._drafts, branches, counts)
         else:
@@ -219,7 +219,7 @@ class Branches:
         pending = [branch for branch in branches if branch.logits is None]
         paths = [branch.hypothesis.tokens[skipped:] for branch in pending]
         rows = iter(self._passes.run(self._pool.placed([path for path in paths if path])))
-        found = iter([next(rows) if path else self._prompt_law() for path in paths])
+        found = iter([next(rows) if path else self._prompt_distribution() for path in paths])
         return [next(found) if branch.logits is None else branch.logits for branch in branches]
 
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
@@ -232,7 +232,7 @@ class Branches:
         forbidding = self.questions.allowed(branch.hypothesis) if asked else None
         return self.masks.allowed(branch.matcher, remaining, forbidding)
 
-    def law(
+    def distribution(
         self, branch: Branch, logits: Logits, ids: NDArray[np.intp] | None = None, *, tilted: bool = True
     ) -> Distribution:
         """What may come next.
@@ -294,13 +294,13 @@ class Branches:
         """Whether the constraint and the budget allow ``token``: as ``allowed``, without a mask."""
         return self.masks.accepts(branch.matcher, self.remaining(branch), token)
 
-    def take(self, branch: Branch, law: Distribution, indices: Sequence[int]) -> list[Branch]:
-        """Go on with several choices of a law; ``branch`` is used up.
+    def take(self, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
+        """Go on with several choices of a distribution; ``branch`` is used up.
 
         Args:
             branch: not finished.
-            law: of what may come after it.
-            indices: into the law, no two alike.
+            distribution: of what may come after it.
+            indices: into the distribution, no two alike.
 
         Returns:
             A branch for each index.
@@ -308,9 +308,11 @@ class Branches:
         Raises:
             GenerationError: as ``split``.
         """
-        if law.ends and indices:
+        if distribution.ends and indices:
             return [self.finish(branch)]
-        return self.split(branch, [law.step(index) for index in indices], [float(law.log_p[at]) for at in indices])
+        return self.split(
+            branch, [distribution.step(index) for index in indices], [float(distribution.log_p[at]) for at in indices]
+        )
 
     def split(self, branch: Branch, steps: Sequence[Step], log_ps: Sequence[float]) -> list[Branch]:
         """Go on in several ways; ``branch`` is used up.
@@ -340,19 +342,19 @@ class Branches:
             for step, log_p in zip(steps, log_ps, strict=True)
         ]
 
-    def grown(self, branch: Branch, law: Distribution, token: int, log_p: float) -> Branch:
-        """Go on without a cache, for searches that come back to many beginnings; ``branch`` stays as it is.
+    def grown(self, branch: Branch, distribution: Distribution, token: int, log_p: float) -> Branch:
+        """Go on without a cache, for searches that come back to many prefixes; ``branch`` stays as it is.
 
         Args:
             branch: not finished, without a cache.
-            law: of what may come after it; it may be blank.
-            token: one of the law's.
+            distribution: of what may come after it; it may be blank.
+            token: one of the distribution's.
             log_p: the model's log-probability of it.
         """
-        if law.ends:
+        if distribution.ends:
             return self.finish(branch)
         self._sampled += 1
-        step = law.step_of(token, log_p)
+        step = distribution.step_of(token, log_p)
         return self._finished(branch, step, log_p) if step.token is None else self._grown(branch, step, log_p, None)
 
     def finish(self, branch: Branch) -> Branch:
@@ -427,7 +429,7 @@ class Branches:
         return None
 
     def _run_ahead(self, drafts: BranchDrafts, branches: Sequence[Branch], counts: Sequence[int]) -> None:
-        """Give every branch its law: from what was looked at, else by passes that look ahead."""
+        """Give every branch its distribution: from what was looked at, else by passes that look ahead."""
         pending: list[tuple[Branch, Growing]] = []
         ready: list[Growing] = []
         for branch, count in zip(branches, counts, strict=True):
@@ -461,13 +463,13 @@ class Branches:
         return self._base
 
     def _unprompted(self) -> Context:
-        """A context with the prompt, which is run with what is looked at behind it."""
+        """A context with the prompt, which is run with what is looked at after it."""
         context = self._prompt().fork()
         self._open.add(context)
         context.prepare()
         return context
 
-    def _prompt_law(self) -> Logits:
+    def _prompt_distribution(self) -> Logits:
         """What the model says after the prompt; all of it is in front of the model then."""
         if self._base_logits is None:
             base = self._prompt()
@@ -477,10 +479,10 @@ class Branches:
 
     def _prompted(self) -> tuple[Context, Logits]:
         """A context with the prompt, all of it in front of the model, and what the model says then."""
-        law = self._prompt_law()
+        distribution = self._prompt_distribution()
         context = self._prompt().fork()
         self._open.add(context)
-        return context, law
+        return context, distribution
 
     def _contexts(self, branch: Branch, count: int) -> list[Context]:
         """As many contexts with what ``branch`` holds, its own last."""
@@ -541,7 +543,7 @@ def run_sampler(
         max_tokens: see ``sample``; what is written already counts.
         generator: the randomness.
         begun: tokens of the output that stand already; the context ends with them.
-        speculation: how to guess tokens; None not to.
+        speculation: how to draft tokens; None not to.
 
     Raises:
         GenerationError, BudgetError, VocabularyError: as ``sample``.

@@ -37,8 +37,8 @@ __all__ = ["DICTATED", "AutoParticles", "BranchDrafts", "DictatedText", "Growing
 class AutoParticles(Drafter):
     """``Auto`` for as long as one particle is written, and nobody while several are.
 
-    A pass is spared only where all particles that grow together are guessed right, which mostly fails for any but the
-    text that the grammar dictates; that is looked at behind all of them in any case, and costs next to nothing.
+    A pass is spared only where all particles that grow together are drafted right, which mostly fails for any but the
+    text that the grammar dictates; that is looked at after all of them in any case, and costs next to nothing.
     """
 
     @property
@@ -64,7 +64,7 @@ _STRENGTH: Final = 10.0
 
 @final
 class DictatedText:
-    """Adds such text to the guesses of a run, as likely as it has proved to be spelled so.
+    """Adds such text to the draft tokens of a run, as likely as it has proved to be spelled so.
 
     Args:
         constraint: what outputs are members of.
@@ -81,7 +81,7 @@ class DictatedText:
         return self._spelled / (self._spelled + self._respelled)
 
     def extend(self, tree: DraftTree, matcher: Matcher, *, remaining: int, budget: int) -> None:
-        """Add what is dictated to a tree: at its root, and behind the ends of its paths.
+        """Add what is dictated to a tree: at its root, and after the ends of its paths.
 
         Args:
             tree: tokens that the grammar allows.
@@ -103,12 +103,12 @@ class DictatedText:
                     run = self._run(matcher, remaining - len(path), room)
                     tree.extend(end, run, confidence, source=DICTATED)
             except LimitExceeded:
-                break  # the limits are for outputs, not for guesses
+                break  # the limits are for outputs, not for draft tokens
             finally:
                 matcher.rollback(matcher.history_length - before)
 
     def learn(self, tree: DraftTree, node: int, ways: Sequence[tuple[int, float]]) -> None:
-        """Count how much of what came behind a node is spelled as guessed.
+        """Count how much of what came after a node is spelled as drafted.
 
         Args:
             tree: what was looked at.
@@ -181,12 +181,12 @@ class _TokenPasses(NamedTuple):
 
 @final
 class BranchDrafts:
-    """The guesses for the sequences of one run.
+    """The draft tokens for the sequences of one run.
 
     Each has a ``Drafting`` of its own, which begins when it is first asked and goes along with the context.
 
     Args:
-        speculation: how to guess.
+        speculation: how to draft.
         problem: what is sampled.
         masks: of the run.
         is_packed: whether one pass runs all sequences that need one.
@@ -215,37 +215,37 @@ class BranchDrafts:
 
         Args:
             pending: what is run.
-            ready: what grows beside them and need not be run, for its law is known.
+            ready: what grows beside them and need not be run, for its distribution is known.
         """
         began = perf_counter()
         self._needed = sum(len(each.context.unseen) for each in pending)
         particles = sum(each.particles for each in (*pending, *ready))
         asks = self._asks_for is None or particles <= self._asks_for
         together = self._is_packed and particles > 1 and self._cost is not None
-        trees = self._all_guessed(pending, ready, asks=asks, together=together)
+        trees = self._all_drafted(pending, ready, asks=asks, together=together)
         if self._cost is not None:
             trees = self._worthwhile(self._cost, pending, trees, ready, together=together)
         self._time += perf_counter() - began
         return trees
 
     def observe(
-        self, pending: Sequence[Growing], trees: Sequence[DraftTree], laws: Sequence[Logits], seconds: float
+        self, pending: Sequence[Growing], trees: Sequence[DraftTree], distributions: Sequence[Logits], seconds: float
     ) -> None:
         """Take in what the passes told.
 
         Args:
             pending: what was run.
-            trees: what was looked at behind each, if the session could.
-            laws: of their next tokens.
+            trees: what was looked at after each, if the session could.
+            distributions: of their next tokens.
             seconds: that it took.
         """
         began = perf_counter()
         looked = 0
-        for each, tree, law in zip(pending, trees, laws, strict=True):
+        for each, tree, distribution in zip(pending, trees, distributions, strict=True):
             context, ahead = each.context, each.context.ahead
             self._looked.leave(context)
             if ahead is None or not len(tree):
-                verified = Verified(len(context), DraftTree(), law[None])
+                verified = Verified(len(context), DraftTree(), distribution[None])
             else:
                 verified = Verified(len(context), tree, ahead.told)
                 self._looked.look(context, tree)
@@ -259,7 +259,7 @@ class BranchDrafts:
         self._time += perf_counter() - began
 
     def spare(self, ready: int, pending: int) -> None:
-        """Of so many sequences laws were known, while so many others were to be run."""
+        """Of so many sequences distributions were known, while so many others were to be run."""
         self._saved += (not pending and ready > 0) if self._is_packed else ready
 
     def split(self, context: Context, ways: Sequence[tuple[int, float]], children: Sequence[Context]) -> None:
@@ -298,21 +298,21 @@ class BranchDrafts:
             time_draft_s=self._time,
         )
 
-    def _all_guessed(
+    def _all_drafted(
         self, pending: Sequence[Growing], ready: Sequence[Growing], *, asks: bool, together: bool
     ) -> list[DraftTree]:
-        """What is guessed of each; nothing where they need it together and of one of them nothing is known."""
+        """What is drafted of each; nothing where they need it together and of one of them nothing is known."""
         trees: list[DraftTree] = []
         if not together or all(self._looked.height(each.context) for each in ready):
             for each in pending:
-                tree = self._guessed(each, asks=asks)
+                tree = self._drafted(each, asks=asks)
                 if together and not len(tree):
                     break
                 trees.append(tree)
         return trees if len(trees) == len(pending) else [DraftTree() for _ in pending]
 
-    def _guessed(self, each: Growing, *, asks: bool) -> DraftTree:
-        """What the drafter guesses and the grammar allows, and what the grammar dictates at the ends of it."""
+    def _drafted(self, each: Growing, *, asks: bool) -> DraftTree:
+        """What the drafter draft tokens and the grammar allows, and what the grammar dictates at the ends of it."""
         if each.remaining <= 0 or (self._is_packed and not each.context.branches):
             return DraftTree()
         budget = self._speculation.budget
@@ -321,7 +321,9 @@ class BranchDrafts:
         if state is not None:
             tree = self._drafting(each.context).propose(each.context, state, budget)
         if len(tree):
-            tree = merged_tree([tree])  # without laws: tokens are compared with what is taken, however they were found
+            tree = merged_tree(
+                [tree]
+            )  # without distributions: tokens are compared with what is taken, however they were found
             tree.sources[:] = [self._source(source) for source in tree.sources]
             tree = grammar_filtered(tree, each.matcher, remaining=each.remaining, budget=budget, forced=False)
         self._dictated.extend(tree, each.matcher, remaining=each.remaining, budget=budget)
@@ -348,14 +350,17 @@ class BranchDrafts:
         if not together:
             return kept
         outlooks = [outlook(tree, each.particles) for each, tree in zip(pending, kept, strict=True)]
-        for each in ready:  # for as long as the tree that told its law goes on
+        for each in ready:  # for as long as the tree that told its distribution goes on
             height = self._looked.height(each.context)
             outlooks.append(Outlook([1.0] * height, [0] * height, each.particles))
         depth = joint_depth(outlooks, cost, pending=sum(rows), budget=budget)
         return [_cut(tree, depth) for tree in kept]
 
     def _source(self, source: str) -> str:
-        """What a node of the drafter's tree counts as: nothing is taken without a law here, dictated or not."""
+        """What a node of the drafter's tree counts as.
+
+        Nothing is taken without a distribution here, dictated or not.
+        """
         return DICTATED if source == FORCED else source or self._speculation.drafter.name
 
     def _drafting(self, context: Context) -> GuardedDrafting:
@@ -366,7 +371,7 @@ class BranchDrafts:
 
     def _state(self, each: Growing) -> DraftState | None:
         try:
-            mask = self._masks.guessing(each.matcher, each.remaining)
+            mask = self._masks.drafting(each.matcher, each.remaining)
         except LimitExceeded:  # there are samplers that never ask for a mask
             return None
         return DraftState(each.matcher.fork(), mask, each.remaining, position_kind(mask))

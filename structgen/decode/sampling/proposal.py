@@ -141,10 +141,12 @@ class Scan:
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """See ``Proposal``."""
-        law = branches.law(branch, logits)
+        distribution = branches.distribution(branch, logits)
         if branches.questions.any:
-            law = law.only(np.array([branches.admits(branch, int(token)) for token in law.ids], dtype=np.bool_))
-        return exact_samples(law, count, generator)
+            distribution = distribution.only(
+                np.array([branches.admits(branch, int(token)) for token in distribution.ids], dtype=np.bool_)
+            )
+        return exact_samples(distribution, count, generator)
 
 
 @final
@@ -173,7 +175,9 @@ class AWRS:
     mask_after: int | None = 0
 
     lossless: ClassVar[bool] = True
-    target: ClassVar[str] = "locally constrained decoding, with a weight for the model's law given the constraint"
+    target: ClassVar[str] = (
+        "locally constrained decoding, with a weight for the model's distribution given the constraint"
+    )
 
     def __post_init__(self) -> None:
         if self.most_rejects is not None and self.most_rejects < 1:
@@ -190,24 +194,24 @@ class AWRS:
             found = self._without_mask(branches, branch, logits, count, generator)
         if len(found) == count:
             return found
-        law = branches.law(branch, logits)
-        return found + self.draw_from(law, branches, branch, count - len(found), generator)
+        distribution = branches.distribution(branch, logits)
+        return found + self.draw_from(distribution, branches, branch, count - len(found), generator)
 
     def draw_from(
-        self, law: Distribution, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
+        self, distribution: Distribution, branches: Branches, branch: Branch, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
-        """Draw ``count`` tokens from the law of what the mask allows after ``branch``."""
+        """Draw ``count`` tokens from the distribution of what the mask allows after ``branch``."""
         if not branches.questions.any:
-            return exact_samples(law, count, generator)
-        return self._draws(law, partial(branches.admits, branch), count, generator)
+            return exact_samples(distribution, count, generator)
+        return self._draws(distribution, partial(branches.admits, branch), count, generator)
 
     def _draws(
-        self, law: Distribution, admits: Callable[[int], bool], count: int, generator: np.random.Generator
+        self, distribution: Distribution, admits: Callable[[int], bool], count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Draw by the estimator that asks less."""
-        if not law.is_possible:
+        if not distribution.is_possible:
             return [NOTHING] * count
-        ids, weights = law.ids, law.weights()
+        ids, weights = distribution.ids, distribution.weights()
         likeliest = float(weights.max() / weights.sum())
 
         def admits_at(index: int) -> bool:
@@ -215,7 +219,7 @@ class AWRS:
 
         return [
             _proposed(
-                law,
+                distribution,
                 sample_weighted(
                     TokensWithoutReplacement(weights, generator), likeliest, admits_at, most_rejects=self.most_rejects
                 ),
@@ -227,7 +231,7 @@ class AWRS:
         self, branches: Branches, branch: Branch, logits: Logits, count: int, generator: np.random.Generator
     ) -> list[Proposed]:
         """Ask the automaton too; stop short of ``count`` where it is quicker to fill the mask."""
-        law = branches.law(branch, logits, branches.masks.all_ids)
+        distribution = branches.distribution(branch, logits, branches.masks.all_ids)
         answers: dict[int, bool] = {}
 
         def admits(token: int) -> bool:
@@ -236,18 +240,18 @@ class AWRS:
             return answers[token]
 
         if self.mask_after is None:
-            return self._draws(law, admits, count, generator)
+            return self._draws(distribution, admits, count, generator)
         found: list[Proposed] = []
-        weights = law.weights()
+        weights = distribution.weights()
         for _ in range(count):
-            patient = _BoundedPredicate(admits, law.ids, self.mask_after)
+            patient = _BoundedPredicate(admits, distribution.ids, self.mask_after)
             try:
                 drawn = sample_recursive(
                     TokensWithoutReplacement(weights, generator), patient, most_rejects=self.most_rejects
                 )
             except _MaskWanted:
                 break
-            found.append(_proposed(law, drawn))
+            found.append(_proposed(distribution, drawn))
         return found
 
 
@@ -280,29 +284,29 @@ class _MaskWanted(Exception):
     """Enough tokens were rejected."""
 
 
-def _proposed(law: Distribution, drawn: WeightedSample[float]) -> Proposed:
+def _proposed(distribution: Distribution, drawn: WeightedSample[float]) -> Proposed:
     if drawn.token is None or drawn.weight == 0:
         return NOTHING
-    return _proposed_at(law, drawn.token, math.log(drawn.weight))
+    return _proposed_at(distribution, drawn.token, math.log(drawn.weight))
 
 
-def _proposed_at(law: Distribution, index: int, log_admitted: float) -> Proposed:
-    """The token at an index of a law, drawn from ``log_q`` where this much of it is admitted."""
-    log_weight = log_admitted + law.log_weight(index)
-    return Proposed(int(law.ids[index]), log_weight, float(law.log_p[index]), law.is_forced)
+def _proposed_at(distribution: Distribution, index: int, log_admitted: float) -> Proposed:
+    """The token at an index of a distribution, drawn from ``log_q`` where this much of it is admitted."""
+    log_weight = log_admitted + distribution.log_weight(index)
+    return Proposed(int(distribution.ids[index]), log_weight, float(distribution.log_p[index]), distribution.is_forced)
 
 
 def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
     """Return a sampler of tokens as a proposal.
 
     Raises:
-        ValueError: it draws from another law than the model's, so that its weights would be wrong.
+        ValueError: it draws from another distribution than the model's, so that its weights would be wrong.
         TypeError: it is no sampler of tokens.
     """
     if isinstance(sampler, Multinomial):
         if not sampler.lossless:
             raise ValueError(
-                f"proposal: {sampler!r} changes the model's law, and weights would be wrong; "
+                f"proposal: {sampler!r} changes the model's distribution, and weights would be wrong; "
                 "use Multinomial() or AWRS() as they are"
             )
         return Scan()
@@ -313,12 +317,14 @@ def as_proposal(sampler: Proposal | Multinomial) -> Proposal:
     return sampler
 
 
-def exact_samples(law: Distribution, count: int, generator: np.random.Generator) -> list[Proposed]:
-    """Draw from a law whose sum is known: stratified, so that ``count`` draws stand for it better than if independent.
+def exact_samples(distribution: Distribution, count: int, generator: np.random.Generator) -> list[Proposed]:
+    """Draw from a distribution whose sum is known.
 
-    Each draw by itself has the law; no token comes up more than one time away from its share.
+    Stratified, so that ``count`` draws stand for it better than if independent.
+
+    Each draw by itself has the distribution; no token comes up more than one time away from its share.
     """
-    if not law.is_possible:
+    if not distribution.is_possible:
         return [NOTHING] * count
-    indices = resample(law.weights(), count, "stratified", generator)
-    return [_proposed_at(law, int(index), 0.0) for index in indices]
+    indices = resample(distribution.weights(), count, "stratified", generator)
+    return [_proposed_at(distribution, int(index), 0.0) for index in indices]

@@ -52,11 +52,13 @@ class Twist(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A law over outputs, known up to its sum: the model's, on the members of a constraint, weighted by potentials.
+    """A distribution over outputs, known up to its sum.
+
+    The model's, on the members of a constraint, weighted by potentials.
 
         target(x) = p(x, stop | prompt) exp(sum of complete(x)), for members x of at most ``max_tokens`` tokens
 
-    Two sequences of tokens are two outputs, though they may spell the same text.  ``p`` is the model's law at
+    Two sequences of tokens are two outputs, though they may spell the same text.  ``p`` is the model's distribution at
     temperature 1.
 
     Attributes:
@@ -75,7 +77,7 @@ class Problem:
     max_tokens: int
     begun: tuple[int, ...] = ()
 
-    def beginning(self) -> Hypothesis:
+    def prefix(self) -> Hypothesis:
         """The output as it stands."""
         return Hypothesis(self.constraint.grammar, self.constraint.vocabulary, self.begun)
 
@@ -151,7 +153,7 @@ class Samples:
     forwards: int
     tokens: int
     asked: int
-    verdict: str = field(repr=False)
+    verification: str = field(repr=False)
     masks: int = 0
     history: tuple[Round, ...] = field(default=(), repr=False)
     drafts: DraftStats | None = field(default=None, repr=False)
@@ -212,7 +214,7 @@ class Samples:
             raise GenerationError(
                 "sampling",
                 f"all {self.particles} weights are zero",
-                evidence=self.verdict,
+                evidence=self.verification,
                 remedy="take more particles, or loosen what forbids most",
             )
 

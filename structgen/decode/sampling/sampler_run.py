@@ -47,7 +47,7 @@ def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) 
     if speculation is not None and not looks_ahead:
         raise ValueError(
             f"drafter={drafter!r:.60} is not for sampler {type(sampler).__name__}, which goes back and forth between "
-            "beginnings; leave it out"
+            "prefixes; leave it out"
         )
     return speculation
 
@@ -61,7 +61,7 @@ class OutputWriter:
         context: the prompt and what is written.
         constraint: what the output is a member of.
         max_tokens: of the whole output.
-        speculation: how to guess tokens; None not to.
+        speculation: how to draft tokens; None not to.
     """
 
     def __init__(

@@ -26,10 +26,10 @@ __all__ = ["ContextPool", "ExploredTrees", "Outlook", "Passes", "TreePosition", 
 
 @final
 class ContextPool:
-    """Contexts that hold the prompt, and behind it what each was used for last.
+    """Contexts that hold the prompt, and after it what each was used for last.
 
-    A beginning goes to the context that has most of it already, so that mostly one token is left to run.  There are as
-    many as beginnings were ever asked for together.
+    A prefix goes to the context that has most of it already, so that mostly one token is left to run.  There are as
+    many as prefixes were ever asked for together.
 
     Args:
         start: returns a new context with the prompt.
@@ -114,7 +114,7 @@ class Passes:
                 can; none for no context.
 
         Raises:
-            GenerationError: the model's laws are of another size than the vocabulary.
+            GenerationError: the model's distributions are of another size than the vocabulary.
         """
         began = perf_counter()
         rows: list[Logits] = []
@@ -126,7 +126,7 @@ class Passes:
                 self.count += 1
             else:
                 before = sum(context.forwards for context, _ in pack)
-                rows += [context.laws(1, tree)[0] for context, tree in pack]
+                rows += [context.distributions(1, tree)[0] for context, tree in pack]
                 self.count += sum(context.forwards for context, _ in pack) - before
         self.time_s += perf_counter() - began
         for row in rows:
@@ -165,7 +165,7 @@ class _ExploredTree:
     Attributes:
         tree: what was run.
         taken: the nodes that some sequence took.
-        heights: of each node how many more tokens the tree has behind it, at the most.
+        heights: of each node how many more tokens the tree has after it, at the most.
     """
 
     tree: DraftTree
@@ -180,12 +180,12 @@ class _ExploredTree:
                 self.heights[parent] = max(self.heights[parent], self.heights[node] + 1)
 
     def depth_taken(self) -> int:
-        """How many tokens of it some sequence took, one behind the other."""
+        """How many tokens of it some sequence took, one after the other."""
         return max((len(self.tree.path(node)) for node in self.taken), default=0)
 
 
 class TreePosition(NamedTuple):
-    """Where a sequence stands in the tree that was looked at last behind it or its beginning."""
+    """Where a sequence stands in the tree that was looked at last after it or its prefix."""
 
     looked: _ExploredTree
     node: int
@@ -211,7 +211,7 @@ class ExploredTrees:
         self._places: dict[Context, TreePosition] = {}
 
     def look(self, context: Context, tree: DraftTree) -> None:
-        """A pass looked at ``tree`` behind a sequence."""
+        """A pass looked at ``tree`` after a sequence."""
         self._all.append(_ExploredTree(tree))
         self._places[context] = TreePosition(self._all[-1], ROOT)
 
@@ -256,7 +256,7 @@ class Outlook(NamedTuple):
     """What may be known of one sequence after further tokens: the ``d``-th entries are about ``d + 1`` more of them.
 
     Attributes:
-        shares: estimated probability that the law behind so many tokens is known.
+        shares: estimated probability that the distribution after so many tokens is known.
         nodes: rows that it takes.
         particles: how many the sequence stands for, each of which takes tokens of its own.
     """
@@ -267,7 +267,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(tree: DraftTree, particles: int = 1) -> Outlook:
-    """What a pass tells that runs ``tree`` behind a sequence of so many particles."""
+    """What a pass tells that runs ``tree`` after a sequence of so many particles."""
     depths = tree.token_tree().depths()
     deepest = 1 + max(depths, default=-1)
     shares, nodes = [0.0] * deepest, [0] * deepest

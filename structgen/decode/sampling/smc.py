@@ -3,7 +3,8 @@
 Source: A. Lew et al. (2023, arXiv 2306.03081) and J. Loula et al. (ICLR 2025, arXiv 2504.13139) for language models.
 Estimates are unbiased whatever the scheme: N. Chopin and O. Papaspiliopoulos, "An Introduction to Sequential Monte
 Carlo" (2020), chapter 16.  Beyond the published code, particles with the same tokens are one: they share cache, mask
-and answers, their weights are averaged, and their next tokens are drawn together, one from each stratum of the law.
+and answers, their weights are averaged, and their next tokens are drawn together, one from each stratum of the
+distribution.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ __all__ = ["SMC"]
 class SMC:
     """Sequential Monte Carlo.
 
-    Its samples, with their weights, stand for the target: the model's law given that the output belongs to the grammar,
-    times the potentials.  One output drawn from them has nearly that law, the more nearly the more particles.
+    Its samples, with their weights, stand for the target: the model's distribution given that the output belongs to the
+      grammar,
+    times the potentials.  One output drawn from them has nearly that distribution, the more nearly the more particles.
 
     Attributes:
         particles: how many.
@@ -46,7 +48,7 @@ class SMC:
         resampling: how: ``"multinomial"``, ``"stratified"``, ``"systematic"`` or ``"residual"``.
         proposal: how a particle takes its next token: ``AWRS(...)``, or ``Multinomial()``, which asks potentials about
             every token that the mask allows.
-        lookahead: what is expected of a beginning, so that resampling and proposals prefer those that can be completed.
+        lookahead: what is expected of a prefix, so that resampling and proposals prefer those that can be completed.
 
     Raises:
         ValueError: a number is out of range, or the proposal is not lossless.
@@ -61,7 +63,7 @@ class SMC:
     lossless: ClassVar[bool] = True
     looks_ahead: ClassVar[bool] = True
     takes_best: ClassVar[bool] = False
-    target: ClassVar[str] = "the model's law given the constraint, times the potentials"
+    target: ClassVar[str] = "the model's distribution given the constraint, times the potentials"
 
     def __post_init__(self) -> None:
         if not isinstance(self.particles, int) or self.particles < 1:
@@ -84,9 +86,9 @@ class _ParticleGroup:
 
     Attributes:
         branch: their tokens.
-        log_weight: log of the sum of their weights, without what is guessed about the rest; they share it equally.
-        eves: for each the particle at the beginning that it comes from.
-        twist: what the look-ahead guesses about the rest; none once it is finished.
+        log_weight: log of the sum of their weights, without what is drafted about the rest; they share it equally.
+        eves: for each the particle at the start that it comes from.
+        twist: what the look-ahead draft tokens about the rest; none once it is finished.
     """
 
     branch: Branch
@@ -100,7 +102,7 @@ class _ParticleGroup:
 
     @property
     def log_total(self) -> float:
-        """Log of the sum of their weights, with potentials and guesses."""
+        """Log of the sum of their weights, with potentials and draft tokens."""
         return self.log_weight + self.branch.score + self.twist
 
     @property
@@ -266,7 +268,7 @@ class _ParticleRun:
         return log_mass(np.array([group.log_total for group in self._groups])) - math.log(self._sampler.particles)
 
     def _standard_error(self) -> float | None:
-        """By how unequally the particles at the beginning share in the end; rather too large than too small.
+        """By how unequally the particles at the start share in the end; rather too large than too small.
 
         A. Lee and N. Whiteley, "Variance estimation in the particle filter" (2018), subtract what multinomial
         resampling makes unequal by chance.  Other schemes leave less to chance, and would seem too certain.

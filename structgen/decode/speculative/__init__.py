@@ -1,1 +1,1 @@
-"""Speculative decoding: tokens that are guessed, and told right or wrong by one forward pass over all of them."""
+"""Speculative decoding: tokens that are drafted, and told right or wrong by one forward pass over all of them."""

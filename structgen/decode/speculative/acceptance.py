@@ -28,24 +28,26 @@ _MAX_KEYS: Final = 4096
 
 @final
 class Calibration:
-    """Estimates, for each kind of guess, the probability that a guess of that kind is taken.
+    """Estimates, for each kind of draft, the probability that a draft token of that kind is taken.
 
     A kind is whatever a drafter puts into a key: how long the match was, the rank among siblings, what sort of position
-    it is.  The chance of a kind has a Beta law: its prior has the mean that the caller states and weighs as much as
-    ``strength`` guesses, and every guess whose outcome is known adds one count.  The estimate is the mean
+    it is.  The chance of a kind has a Beta distribution: its prior has the mean that the caller states and weighs as
+      much as
+    ``strength`` draft tokens, and every draft token whose outcome is known adds one count.  The estimate is the mean
 
         (strength * prior + taken) / (strength + taken + missed).
 
-    Counts fade: beyond ``memory`` guesses of a kind, older ones weigh less, by the same factor at each new one, so that
+    Counts fade: beyond ``memory`` draft tokens of a kind, older ones weigh less, by the same factor at each new one, so
+      that
     an estimate follows a target that changes.  The kinds that nobody recorded or asked for longest are forgotten beyond
-    ``most_keys``.
+    ``max_keys``.
 
     Threads may share one.  What it says depends on the order of the records alone.
 
     Args:
         prior: the mean before anything was recorded, for callers that state none; strictly between 0 and 1.
-        strength: how many guesses the prior weighs as much as; positive.
-        memory: how many guesses of a kind count at most; at least 1.
+        strength: how many draft tokens the prior weighs as much as; positive.
+        memory: how many draft tokens of a kind count at most; at least 1.
         most_keys: how many kinds are kept; at least 1.
 
     Raises:
@@ -64,7 +66,7 @@ class Calibration:
     """
 
     def __init__(
-        self, *, prior: float = 0.5, strength: float = 4.0, memory: float = 200.0, most_keys: int = _MAX_KEYS
+        self, *, prior: float = 0.5, strength: float = 4.0, memory: float = 200.0, max_keys: int = _MAX_KEYS
     ) -> None:
         if not 0 < prior < 1:
             raise ValueError(f"Calibration: prior must lie between 0 and 1; found {prior!r}")
@@ -72,12 +74,12 @@ class Calibration:
             raise ValueError(f"Calibration: strength must be positive; found {strength!r}")
         if not memory >= 1:
             raise ValueError(f"Calibration: memory must be at least 1; found {memory!r}")
-        if most_keys < 1:
-            raise ValueError(f"Calibration: most_keys must be at least 1; found {most_keys!r}")
+        if max_keys < 1:
+            raise ValueError(f"Calibration: most_keys must be at least 1; found {max_keys!r}")
         self._prior = prior
         self._strength = strength
         self._memory = memory
-        self._most_keys = most_keys
+        self._max_keys = max_keys
         self._counts: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # taken, missed
         self._lock = threading.Lock()
 
@@ -85,7 +87,7 @@ class Calibration:
         return len(self._counts)
 
     def probability(self, key: Hashable, prior: float | None = None) -> float:
-        """The estimated probability that a guess of this kind is taken, strictly between 0 and 1.
+        """The estimated probability that a draft token of this kind is taken, strictly between 0 and 1.
 
         Args:
             key: the kind.
@@ -102,18 +104,18 @@ class Calibration:
         return (self._strength * mean + taken) / (self._strength + taken + missed)
 
     def record(self, key: Hashable, *, taken: bool) -> None:
-        """Note that a guess of this kind was taken, or was not although its parent was."""
+        """Note that a draft token of this kind was taken, or was not although its parent was."""
         with self._lock:
             self._record(key, taken)
 
     def record_all(self, outcomes: Iterable[tuple[Hashable, bool]]) -> None:
-        """Note several guesses, as pairs of a kind and whether it was taken, in their order."""
+        """Note several draft tokens, as pairs of a kind and whether it was taken, in their order."""
         with self._lock:
             for key, taken in outcomes:
                 self._record(key, taken)
 
     def count(self, key: Hashable) -> float:
-        """How many guesses of this kind the estimate rests on, besides the prior; at most ``memory``."""
+        """How many draft tokens of this kind the estimate rests on, besides the prior; at most ``memory``."""
         with self._lock:
             return sum(self._counts.get(key, (0.0, 0.0)))
 
@@ -124,7 +126,7 @@ class Calibration:
             hits, misses = hits * fade, misses * fade
         self._counts[key] = (hits + taken, misses + (not taken))
         self._counts.move_to_end(key)
-        if len(self._counts) > self._most_keys:
+        if len(self._counts) > self._max_keys:
             self._counts.popitem(last=False)
 
     def __repr__(self) -> str:
@@ -140,7 +142,7 @@ _MEMORY: Final = 1000.0
 
 @final
 class RankRates:
-    """Estimated acceptance of guesses by their depth and their rank among the guesses for the same position.
+    """Estimated acceptance of draft tokens by their depth and their rank among the draft tokens for the same position.
 
     Threads may share one.
 
@@ -159,7 +161,7 @@ class RankRates:
         self._calibration = Calibration(strength=_STRENGTH, memory=_MEMORY)
 
     def rate(self, depth: int, rank: int) -> float:
-        """How often a guess of a rank came at a depth, the first of which is 0, where its parent did."""
+        """How often a draft token of a rank came at a depth, the first of which is 0, where its parent did."""
         prior = self._prior[min(rank, len(self._prior) - 1)]
         return self._calibration.probability((min(depth, DEPTHS - 1), rank), prior)
 
@@ -168,13 +170,13 @@ class RankRates:
         return [[self.rate(depth, rank) for rank in range(ranks)] for depth in range(DEPTHS)]
 
     def learn(self, outcomes: Iterable[tuple[int, int, bool]]) -> None:
-        """Note guesses whose parent came: their depth, their rank, and whether they came."""
+        """Note draft tokens whose parent came: their depth, their rank, and whether they came."""
         self._calibration.record_all(((min(depth, DEPTHS - 1), rank), taken) for depth, rank, taken in outcomes)
 
 
 _MIN_ACCEPTANCE: Final = 0.004
 _POPS: Final = 4
-"""Guesses that are looked at for each that has room: several may be the same."""
+"""Draft tokens that are looked at for each that has room: several may be the same."""
 
 
 class DraftCandidate(NamedTuple):
@@ -182,9 +184,9 @@ class DraftCandidate(NamedTuple):
 
     Attributes:
         token: its id.
-        key: the kind of the guess, for the calibration.
+        key: the kind of the draft token, for the calibration.
         prior: how likely it is before anything was learned of that kind, in (0, 1).
-        then: what may come after it; called only where the guess became part of the tree.
+        then: what may come after it; called only where the draft token became part of the tree.
     """
 
     token: int
@@ -194,21 +196,21 @@ class DraftCandidate(NamedTuple):
 
 
 def no_candidates() -> tuple[DraftCandidate, ...]:
-    """What comes after a guess that nothing follows."""
+    """What comes after a draft token that nothing follows."""
     return ()
 
 
 @final
 class CandidateTree:
-    """A tree of chosen tokens: of all guesses, those with the largest estimated probability to be taken.
+    """A tree of chosen tokens: of all draft tokens, those with the largest estimated probability to be taken.
 
-    Each turn adds the guess of largest reach, the product of the confidences down to it, and asks what may come after
-    it.  This is the tree of largest expected number of taken tokens among those of this size, as far as the confidences
-    are right (J. Wang et al., "OPT-Tree: Speculative Decoding with Adaptive Draft Tree Structure", 2024, arXiv
-    2406.17276).  The cost is that of the guesses, and ``O(log n)`` for each.
+    Each turn adds the draft token of largest reach, the product of the confidences down to it, and asks what may come
+    after it.  This is the tree of largest expected number of taken tokens among those of this size, as far as the
+    confidences are right (J. Wang et al., "OPT-Tree: Speculative Decoding with Adaptive Draft Tree Structure", 2024,
+    arXiv 2406.17276).  The cost is that of the draft tokens, and ``O(log n)`` for each.
 
     Args:
-        calibration: says how likely a guess is, and learns whether it was taken.
+        calibration: says how likely a draft token is, and learns whether it was taken.
         budget: the most nodes.
     """
 
@@ -221,41 +223,41 @@ class CandidateTree:
         self._keys: list[list[Hashable]] = []
         self._start = 0
 
-    def grow(self, start: int, guesses: Iterable[DraftCandidate]) -> DraftTree:
+    def grow(self, start: int, drafts: Iterable[DraftCandidate]) -> DraftTree:
         """Make the tree.
 
         Args:
             start: how many tokens stand before it.
-            guesses: what may come first.
+            drafts: what may come first.
         """
         self._start = start
         order = count()
         waiting: list[tuple[float, int, int, float, DraftCandidate]] = []
 
         def push(parent: int, reach: float, found: Iterable[DraftCandidate]) -> None:
-            for guess in found:
-                confidence = self._calibration.probability(guess.key, guess.prior)
+            for draft in found:
+                confidence = self._calibration.probability(draft.key, draft.prior)
                 if reach * confidence >= _MIN_ACCEPTANCE:
-                    heapq.heappush(waiting, (-reach * confidence, next(order), parent, confidence, guess))
+                    heapq.heappush(waiting, (-reach * confidence, next(order), parent, confidence, draft))
 
-        push(ROOT, 1.0, guesses)
+        push(ROOT, 1.0, drafts)
         for _ in range(_POPS * self._budget):
             if not waiting or len(self.tree) >= self._budget:
                 break
-            negative, _, parent, confidence, guess = heapq.heappop(waiting)
-            node = self.tree.add(parent, guess.token, confidence)
+            negative, _, parent, confidence, draft = heapq.heappop(waiting)
+            node = self.tree.add(parent, draft.token, confidence)
             if node == len(self._keys):
-                self._keys.append([guess.key])
-            elif guess.key not in self._keys[node]:
-                self._keys[node].append(guess.key)
-            push(node, -negative, guess.then())
+                self._keys.append([draft.key])
+            elif draft.key not in self._keys[node]:
+                self._keys[node].append(draft.key)
+            push(node, -negative, draft.then())
         self._share()
         return self.tree
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """Tell the calibration which guesses were taken.
+        """Tell the calibration which draft tokens were taken.
 
-        A guess is judged once its parent was taken and the token behind that is known, whether a forward pass looked at
+        A draft is judged once its parent was taken and the token after that is known, whether a forward pass looked at
         it or not.
 
         Args:
@@ -286,7 +288,7 @@ class CandidateTree:
 
 
 class FollowingDrafting(Drafting):
-    """Keeps up with a context, also where tokens are taken back, and has its guesses judged by what came.
+    """Keeps up with a context, also where tokens are taken back, and has its draft tokens judged by what came.
 
     Args:
         context: the prompt, and what stands of the output.
@@ -314,9 +316,9 @@ class FollowingDrafting(Drafting):
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""
         self._follow(context)
-        guessed = CandidateTree(self._calibration, max(budget, 0))
-        tree = guessed.grow(len(self._seen), self.guesses(state) if budget > 0 else ())
-        self._last = guessed
+        drafted = CandidateTree(self._calibration, max(budget, 0))
+        tree = drafted.grow(len(self._seen), self.drafts(state) if budget > 0 else ())
+        self._last = drafted
         return tree
 
     def close(self) -> None:
@@ -324,7 +326,7 @@ class FollowingDrafting(Drafting):
         self._follow(self._context)
 
     @abstractmethod
-    def guesses(self, state: DraftState) -> Iterable[DraftCandidate]:
+    def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
         """What may come next, after ``tokens``."""
 
     def appended(self, tokens: Sequence[int]) -> None:

@@ -3,7 +3,8 @@
 The weights are read once for all rows of a pass, so further rows cost little; how much depends on the model and the
 machine (``CostModel``).  A node saves a forward pass if it is accepted and the model is asked what follows it.  Where
 the grammar forces what follows, node and forced tokens together save the pass that would have run them, if their end is
-reached in the tree.  Rows of accepted tokens cost nothing, since that pass would have had them; the others are the price.
+reached in the tree.  Rows of accepted tokens cost nothing, since that pass would have had them; the others are the
+price.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CostModel:
     """The time of a forward pass relative to that of one over a single row: linear between the points of a table.
 
     Attributes:
-        row: what each row adds behind the last point of the table, relative to a pass over one row.
+        row: what each row adds after the last point of the table, relative to a pass over one row.
         table: numbers of rows, ascending and above 1, each with the time of a pass over so many; never falling.
         seconds: of a pass over one row, where it was measured.
 
@@ -61,7 +62,7 @@ class CostModel:
         for (rows, time), (more, longer) in pairwise(((1, 1.0), *self.table)):
             if not (isinstance(more, int) and more > rows and math.isfinite(longer) and longer >= time):
                 raise ValueError(
-                    f"CostModel: table must ascend from 1 row, whose time is 1; found {(more, longer)!r} behind "
+                    f"CostModel: table must ascend from 1 row, whose time is 1; found {(more, longer)!r} after "
                     f"{(rows, time)!r}"
                 )
 
@@ -94,7 +95,7 @@ class CostModel:
     ) -> Self:
         """Measure it on this machine.
 
-        Each number of rows is run behind the same tokens, and the shortest time counts: what else the machine does can
+        Each number of rows is run after the same tokens, and the shortest time counts: what else the machine does can
         only make a pass longer.
 
         Args:
@@ -138,7 +139,7 @@ class CostModel:
         return _relatives(self, most)
 
 
-# Of the embedded model on two cores.  The second row costs more than those behind it: a matrix is multiplied by one
+# Of the embedded model on two cores.  The second row costs more than those after it: a matrix is multiplied by one
 # vector in one way, by several in another.
 _CPU_ROW: Final = 0.08
 _CPU_TABLE: Final = ((2, 1.3), (8, 1.9))
@@ -218,7 +219,7 @@ def pruned_tree(tree: DraftTree, cost: CostModel, budget: int, *, pending: int =
     choice among nodes may depend on which ones were, so such a tree is only cut off at its end, at the budget.
 
     Args:
-        tree: the guesses, forced tokens among them (``FORCED``).
+        tree: the draft tokens, forced tokens among them (``FORCED``).
         cost: of passes.
         budget: the most nodes of the part.
         pending: rows that the pass has in any case.
@@ -249,7 +250,7 @@ def expected_saving(tree: DraftTree, cost: CostModel, *, pending: int = 1) -> fl
     """The time that a tree is expected to save if all of it is run, in passes over one row; negative where it does not.
 
     Args:
-        tree: the guesses, forced tokens among them.
+        tree: the draft tokens, forced tokens among them.
         cost: of passes.
         pending: rows that the pass has in any case.
     """
@@ -259,7 +260,7 @@ def expected_saving(tree: DraftTree, cost: CostModel, *, pending: int = 1) -> fl
 
 
 class _NodeBlock(NamedTuple):
-    """Nodes one behind the other that are of use together or not at all."""
+    """Nodes one after the other that are of use together or not at all."""
 
     nodes: list[int]
     parent: int
@@ -273,9 +274,9 @@ class _NodeBlock(NamedTuple):
 
 
 def _blocks(tree: DraftTree, relatives: NDArray[np.float64], least: float) -> list[_NodeBlock]:
-    """The blocks of a tree, each behind its parent.
+    """The blocks of a tree, each after its parent.
 
-    A node and the forced tokens behind it are one, unless a part of them might pay: rows that are taken over from the
+    A node and the forced tokens after it are one, unless a part of them might pay: rows that are taken over from the
     pass that the rest needs.  It cannot where they save no more in that pass than ``least``, which a row costs in this.
     """
     times = relatives.tolist()
@@ -296,7 +297,7 @@ def _blocks(tree: DraftTree, relatives: NDArray[np.float64], least: float) -> li
 
 
 def _runs(tree: DraftTree) -> tuple[list[list[int]], list[int], list[float]]:
-    """Each node that is not forced with what is forced behind it, the run that it follows, and how likely it is."""
+    """Each node that is not forced with what is forced after it, the run that it follows, and how likely it is."""
     runs: list[list[int]] = []
     parents: list[int] = []
     reach: list[float] = []
@@ -369,7 +370,7 @@ def _packed(blocks: list[_NodeBlock], price: NDArray[np.float64]) -> list[_NodeB
 
 
 def _depth_first(blocks: list[_NodeBlock]) -> tuple[list[int], list[int]]:
-    """The blocks in depth-first order, and for each place in it the one behind all that follow that block."""
+    """The blocks in depth-first order, and for each place in it the one after all that follow that block."""
     children: dict[int, list[int]] = {}
     sizes = [1] * len(blocks)
     for index in range(len(blocks) - 1, -1, -1):

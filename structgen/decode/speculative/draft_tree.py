@@ -1,4 +1,4 @@
-"""Guesses at what comes next, as a tree of tokens."""
+"""Draft tokens at what comes next, as a tree of tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT: Final = -1
 """The parent of what follows the sequence itself."""
 
 FORCED: Final = "forced"
-"""The source of nodes for which the grammar leaves no choice: nobody guessed them, and they are taken for certain."""
+"""The source of nodes for which the grammar leaves no choice: nobody drafted them, and they are taken for certain."""
 
 
 @final
@@ -27,16 +27,17 @@ class SampledChildren:
     """How the children of a node were drawn.
 
     How many there are may depend on those before, on what follows them in the tree, and on the grammar; not on what the
-    next one would be.  Verifiers restrict the law to what the grammar allows, so a refused child may be missing.
+    next one would be.  Verifiers restrict the distribution to what the grammar allows, so a refused child may be
+    missing.
 
     Attributes:
-        law: what they were drawn from, float64 ``[V]``; it sums to 1.
+        distribution: what they were drawn from, float64 ``[V]``; it sums to 1.
         tokens: in the order in which they were drawn.
-        replaced: whether each was drawn from the whole law, so that tokens may come twice; else from what those before
-            it left of the law.
+        replaced: whether each was drawn from the whole distribution, so that tokens may come twice; else from what
+            those before it left of the distribution.
     """
 
-    law: NDArray[np.float64]
+    distribution: NDArray[np.float64]
     tokens: tuple[int, ...]
     replaced: bool = False
 
@@ -45,8 +46,8 @@ class SampledChildren:
 class DraftTree:
     """Tokens that may come, each with how likely it is to be taken once its parent was.
 
-    The children of a node are either chosen by a rule, whatever that is, or drawn at random from a law that the tree
-    knows (``drawn``).
+    The children of a node are either chosen by a rule, whatever that is, or drawn at random from a distribution that
+    the tree knows (``drawn``).
 
     Nodes are numbered in the order in which they are added: a parent stands before its children.
 
@@ -102,17 +103,17 @@ class DraftTree:
     def extend(
         self, parent: int, tokens: Iterable[int], confidences: Iterable[float] | float = 1.0, *, source: str = ""
     ) -> int:
-        """Add tokens one behind the other and return the last node; ``parent`` where there are none."""
+        """Add tokens one after the other and return the last node; ``parent`` where there are none."""
         for token, confidence in _paired(tokens, confidences):
             parent = self.add(parent, token, confidence, source=source)
         return parent
 
     def child(self, parent: int, token: int) -> int | None:
-        """The node of ``token`` behind ``parent``."""
+        """The node of ``token`` after ``parent``."""
         return self._children.get(parent, {}).get(token)
 
     def children(self, parent: int) -> tuple[int, ...]:
-        """The nodes behind ``parent``, in the order in which they were added."""
+        """The nodes after ``parent``, in the order in which they were added."""
         return tuple(self._children.get(parent, {}).values())
 
     def path(self, node: int) -> list[int]:
@@ -145,7 +146,7 @@ class DraftTree:
     def kept(self, nodes: Iterable[int]) -> DraftTree:
         """A tree of some of the nodes, renumbered; one whose parent is not among them is left out.
 
-        Of drawn children, only what the grammar refuses may be left out, or all behind one of them.
+        Of drawn children, only what the grammar refuses may be left out, or all after one of them.
         """
         wanted = set(nodes)
         tree = DraftTree()
@@ -159,7 +160,7 @@ class DraftTree:
             if parent in renumbered:
                 known = tree._children.get(renumbered[parent], {})
                 left = tuple(token for token in drawn.tokens if token in known)
-                tree.drawn[renumbered[parent]] = SampledChildren(drawn.law, left, drawn.replaced)
+                tree.drawn[renumbered[parent]] = SampledChildren(drawn.distribution, left, drawn.replaced)
         return tree
 
     def token_tree(self) -> TokenTree:

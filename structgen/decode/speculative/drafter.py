@@ -70,8 +70,8 @@ class Verified:
     """What a forward pass told.
 
     Attributes:
-        start: how many tokens the context had; the first row is the law of the next one.
-        tree: what was looked at behind them; empty where nothing was.
+        start: how many tokens the context had; the first row is the distribution of the next one.
+        tree: what was looked at after them; empty where nothing was.
         logits: ``1 + len(tree)`` rows: after the context, and after each node.
     """
 
@@ -91,9 +91,10 @@ class Verified:
 
 
 class Drafting(ABC):
-    """Guesses for one output.
+    """Draft tokens for one output.
 
-    It may keep what it likes between calls: that a guess is wrong costs time and never changes the output.  It is used
+    It may keep what it likes between calls: that a draft token is wrong costs time and never changes the output.  It is
+      used
     by one thread at a time; what it shares with others, it has to lock.
     """
 
@@ -101,7 +102,7 @@ class Drafting(ABC):
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """Return tokens that may come next.
 
-        Nodes that the grammar refuses are cut by the caller, with what follows them, and tokens that it forces behind a
+        Nodes that the grammar refuses are cut by the caller, with what follows them, and tokens that it forces after a
         node are added there.
 
         Args:
@@ -118,7 +119,7 @@ class Drafting(ABC):
 
 
 class Drafter(ABC):
-    """A way to guess: a value that any number of outputs may use, at the same time and one after the other."""
+    """A way to draft: a value that any number of outputs may use, at the same time and one after the other."""
 
     @property
     @abstractmethod
@@ -127,28 +128,28 @@ class Drafter(ABC):
 
     @abstractmethod
     def start(self, context: Context, task: DraftTask) -> Drafting:
-        """Begin to guess for an output.
+        """Begin to draft for an output.
 
         Args:
             context: holds the prompt, and what stands of the output already.
             task: the output.
 
         Raises:
-            StructgenError: it cannot guess for this model or vocabulary; the output is then written without it.
+            StructgenError: it cannot draft for this model or vocabulary; the output is then written without it.
         """
 
 
 _FRAMES: Final = 3
 _ROUNDING: Final = 1e-3
-"""Laws sum to 1, and confidences are at most 1, up to so much."""
+"""Distributions sum to 1, and confidences are at most 1, up to so much."""
 
 
 @final
 class GuardedDrafting(Drafting):
-    """The guesses of a drafter, none any more after it raised an exception or guessed what is no token.
+    """The draft tokens of a drafter, none any more after it raised an exception or drafted what is no token.
 
     Args:
-        drafter: what guesses.
+        drafter: what draft tokens.
         context: see ``Drafter.start``.
         task: see ``Drafter.start``.
     """
@@ -246,26 +247,29 @@ def check_tree(tree: Any, size: int) -> None:
         if not isinstance(parent, int):
             raise TypeError(f"it proposed a parent {parent!r} at node {node}; expected an integer")
         if not ROOT <= parent < node:
-            raise ValueError(f"it proposed node {node} behind node {parent}; a parent stands before its child")
+            raise ValueError(f"it proposed node {node} after node {parent}; a parent stands before its child")
         if tree.child(parent, token) != node:
-            raise ValueError(f"it proposed node {node} with token {token}, which was not added behind node {parent}")
+            raise ValueError(f"it proposed node {node} with token {token}, which was not added after node {parent}")
         if not 0 <= confidence <= 1 + _ROUNDING:
             raise ValueError(f"it proposed a confidence of {confidence!r} at node {node}; expected one in [0, 1]")
     for parent, drawn in tree.drawn.items():
         if not ROOT <= parent < count:
-            raise ValueError(f"it proposed children that were drawn behind node {parent}, which is not there")
+            raise ValueError(f"it proposed children that were drawn after node {parent}, which is not there")
         _check_sampled(drawn, size, parent)
 
 
 def _check_sampled(drawn: SampledChildren, size: int, parent: int) -> None:
     for token in drawn.tokens:
         _check_token(token, size, parent)
-    law = drawn.law
-    if not isinstance(law, np.ndarray) or law.shape != (size,):
-        raise ValueError(f"it drew behind node {parent} from {law!r:.60}; expected a law of {size} tokens")
-    if not (law.min() >= 0 and abs(law.sum() - 1) <= _ROUNDING):
+    distribution = drawn.distribution
+    if not isinstance(distribution, np.ndarray) or distribution.shape != (size,):
         raise ValueError(
-            f"it drew behind node {parent} from a law that is none: its least value is {law.min()}, its sum {law.sum()}"
+            f"it drew after node {parent} from {distribution!r:.60}; expected a distribution of {size} tokens"
+        )
+    if not (distribution.min() >= 0 and abs(distribution.sum() - 1) <= _ROUNDING):
+        raise ValueError(
+            f"it sampled after node {parent} from an invalid distribution: its minimum is {distribution.min()}, "
+            f"its sum {distribution.sum()}"
         )
 
 

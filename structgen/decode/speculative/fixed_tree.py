@@ -28,7 +28,7 @@ class Fixed(Shape):
     """The form of a tree: the first child of a node is the most probable token there, or the first that was drawn.
 
     It is filled level by level, with one question to the drafter for each.  Where the grammar leaves fewer tokens than
-    the form has children, the last ones are missing, with all behind them; where the budget ends, the lowest levels.
+    the form has children, the last ones are missing, with all after them; where the budget ends, the lowest levels.
 
     Attributes:
         parents: of each node, before itself; ``ROOT`` for the first level.  Children of a node are counted in order.
@@ -67,7 +67,7 @@ class Fixed(Shape):
     def paths(cls, paths: Sequence[Sequence[int]]) -> Self:
         """The form that has these ways down from the root, each told by which child comes next, 0 for the first.
 
-        Beginnings of paths, and the children before a child, are added where they are missing.
+        Prefixes of paths, and the children before a child, are added where they are missing.
 
         Raises:
             ValueError: a number is negative.
@@ -99,25 +99,30 @@ class Fixed(Shape):
             level = {node: grown for node, grown in level.items() if node in form}
             if not level:
                 break
-            laws = growth.laws(tree, list(level.values()))
+            distributions = growth.distributions(tree, list(level.values()))
             below: dict[int, int] = {}
-            for (node, grown), law in zip(level.items(), laws, strict=True):
-                if law is not None:
-                    found = _filled(tree, grown, law, min(len(form[node]), budget), budget, generator)
+            for (node, grown), distribution in zip(level.items(), distributions, strict=True):
+                if distribution is not None:
+                    found = _filled(tree, grown, distribution, min(len(form[node]), budget), budget, generator)
                     below.update(zip(form[node], found, strict=False))
             level = below
         return tree
 
 
 def _filled(
-    tree: DraftTree, node: int, law: DraftDistribution, count: int, budget: int, generator: np.random.Generator | None
+    tree: DraftTree,
+    node: int,
+    distribution: DraftDistribution,
+    count: int,
+    budget: int,
+    generator: np.random.Generator | None,
 ) -> list[int]:
-    """Add what is forced behind a node and up to ``count`` children; return these."""
-    end = with_forced(tree, node, law, budget)
+    """Add what is forced after a node and up to ``count`` children; return these."""
+    end = with_forced(tree, node, distribution, budget)
     found: list[int] = []
     if end is None or len(tree) >= budget:
         return found
-    children = Children(tree, end, law, generator)
+    children = Children(tree, end, distribution, generator)
     while len(found) < count and len(tree) < budget:
         child = children.add()
         if child is None:
@@ -151,7 +156,7 @@ class RankTree(Shape):
             known = path and path[:-1] in seen and path[-1] >= 0
             if not known or path in seen or (path[-1] and (*path[:-1], path[-1] - 1) not in seen):
                 raise ValueError(
-                    f"RankTree: {path} does not stand behind its parent and its siblings of lower rank, once"
+                    f"RankTree: {path} does not stand after its parent and its siblings of lower rank, once"
                 )
             seen.add(path)
 
@@ -161,7 +166,7 @@ class RankTree(Shape):
 
         Where a child is accepted with a probability that its depth and rank alone decide, a node is reached with the
         product of those on its path, and the expected number of accepted tokens is the sum of these products.  So the
-        best tree of ``size`` nodes has those with the largest products; it is the beginning of the best larger ones.
+        best tree of ``size`` nodes has those with the largest products; it is the prefix of the best larger ones.
 
         Args:
             rates: by depth, the acceptance rate of each rank; the last is that of all greater depths too.  Rates of
@@ -222,17 +227,17 @@ def _form(paths: tuple[tuple[int, ...], ...]) -> Fixed:
 class Stop(ABC):
     """Ends a draft: a value.
 
-    It is asked in front of each guess and not about forced tokens, which never end a draft.  It knows what stands and
-    the law of what is next, not which token that is: so drafts that are drawn may be stopped too.
+    It is asked in front of each draft token and not about forced tokens, which never end a draft.  It knows what stands
+    and the distribution of what is next, not which token that is: so drafts that are drawn may be stopped too.
     """
 
     @abstractmethod
-    def stops(self, law: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
-        """Whether nothing more is guessed.
+    def stops(self, distribution: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
+        """Whether nothing more is drafted.
 
         Args:
-            law: of the next guess.
-            confidences: of the guesses that stand, from the first on.
+            distribution: of the next draft token.
+            confidences: of the draft tokens that stand, from the first on.
             kind: of the position where the draft begins.
         """
 
@@ -244,10 +249,10 @@ class Stop(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class Chain(Shape):
-    """One token behind the other.
+    """One token after the other.
 
     Attributes:
-        length: the most guesses; forced tokens between them do not count.
+        length: the most draft tokens; forced tokens between them do not count.
         stop: may end a draft before.
 
     Raises:
@@ -257,7 +262,7 @@ class Chain(Shape):
     length: int = 8
     stop: Stop | None = None
 
-    most_children = 1
+    max_children = 1
 
     def __post_init__(self) -> None:
         if self.length < 0:
@@ -272,13 +277,13 @@ class Chain(Shape):
         last = ROOT
         confidences: list[float] = []
         while len(confidences) < self.length and len(tree) < budget:
-            (law,) = growth.laws(tree, (last,))
-            if law is None:
+            (distribution,) = growth.distributions(tree, (last,))
+            if distribution is None:
                 break
-            end = with_forced(tree, last, law, budget)
-            if end is None or len(tree) == budget or (self.stop and self.stop.stops(law, confidences, kind)):
+            end = with_forced(tree, last, distribution, budget)
+            if end is None or len(tree) == budget or (self.stop and self.stop.stops(distribution, confidences, kind)):
                 break
-            child = Children(tree, end, law, generator).add()
+            child = Children(tree, end, distribution, generator).add()
             if child is None:
                 break
             last = child

@@ -16,10 +16,10 @@ __all__ = ["DraftToken", "TextCursor", "cursors_after", "draft_tokens_at", "gram
 
 
 class TextCursor(NamedTuple):
-    """The end of a text in a tree: behind a node, or within its token.
+    """The end of a text in a tree: after a node, or within its token.
 
     Attributes:
-        tree: guesses.
+        tree: draft tokens.
         origins: the node of the drafter's own tree that each of its nodes is from.
         node: the last that the text has reached; ``ROOT`` where it has not begun.
         rest: the bytes of that node's token which the text has not reached.
@@ -36,7 +36,7 @@ class TextCursor(NamedTuple):
         return cls(tree, range(len(tree)))
 
     def children(self) -> list[TextCursor]:
-        """Cursors behind each token that follows the node."""
+        """Cursors after each token that follows the node."""
         return [TextCursor(self.tree, self.origins, child) for child in self.tree.children(self.node)]
 
     @property
@@ -53,7 +53,7 @@ class DraftToken(NamedTuple):
         confidence: estimated probability that it is taken.
         source: which drafter it is from.
         origin: the node of the drafter's tree that it is from, or begins in.
-        cursors: behind it.
+        cursors: after it.
     """
 
     token: int
@@ -64,7 +64,7 @@ class DraftToken(NamedTuple):
 
 
 def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabulary) -> list[TextCursor]:
-    """Cursors behind the bytes of a token, in whatever tokens the tree spells them; a special token is itself.
+    """Cursors after the bytes of a token, in whatever tokens the tree spells them; a special token is itself.
 
     O(bytes) for each branch that begins with them.
     """
@@ -92,7 +92,7 @@ def cursors_after(cursors: Iterable[TextCursor], token: int, vocabulary: Vocabul
 
 
 def draft_tokens_at(cursors: Iterable[TextCursor], vocabulary: Vocabulary) -> list[DraftToken]:
-    """The tokens that are guessed to come next, each once.
+    """The tokens that are drafted to come next, each once.
 
     Where a text ends within a token, what the branch spells from there on is tokenized anew.
     """
@@ -119,37 +119,37 @@ def _agree(first: bytes, second: bytes) -> bool:
 def _respelled(cursor: TextCursor, vocabulary: Vocabulary) -> TextCursor:
     """The branches from within a token on, in the tokenizer's own tokens.
 
-    A token is as likely as all the guesses together that begin in it.  A branch ends where a special token stands.
+    A token is as likely as all the draft tokens together that begin in it.  A branch ends where a special token stands.
     """
-    texts, guesses = vocabulary.tokens, cursor.tree
+    texts, drafts = vocabulary.tokens, cursor.tree
     tree = DraftTree()
     for nodes in _branches(cursor, vocabulary):
-        pieces = [cursor.rest, *(texts[guesses.tokens[node]] for node in nodes[1:])]
+        pieces = [cursor.rest, *(texts[drafts.tokens[node]] for node in nodes[1:])]
         try:
             tokens = vocabulary.tokenize(b"".join(pieces))
-        except VocabularyError:  # a beginning of a character, which no token spells alone
+        except VocabularyError:  # a prefix of a character, which no token spells alone
             continue
         parent = ROOT
-        reached = begun = 0  # bytes of the tokens so far, and of the guesses that begin in them
+        reached = begun = 0  # bytes of the tokens so far, and of the draft tokens that begin in them
         following = zip(nodes, pieces, strict=True)
         for token in tokens:
             reached += len(texts[token])
             confidence = 1.0
             while begun < reached:
                 node, piece = next(following)
-                confidence *= guesses.confidences[node]
+                confidence *= drafts.confidences[node]
                 begun += len(piece)
-            parent = tree.add(parent, token, confidence, source=guesses.sources[cursor.node])
+            parent = tree.add(parent, token, confidence, source=drafts.sources[cursor.node])
     return TextCursor(tree, [cursor.origins[cursor.node]] * len(tree))
 
 
 def _branches(cursor: TextCursor, vocabulary: Vocabulary) -> Iterator[list[int]]:
     """The ways on from a node, itself first, down to the last tokens that have bytes."""
-    texts, guesses = vocabulary.tokens, cursor.tree
+    texts, drafts = vocabulary.tokens, cursor.tree
     open_ways = [[cursor.node]]
     while open_ways:
         way = open_ways.pop()
-        while further := [child for child in guesses.children(way[-1]) if texts[guesses.tokens[child]]]:
+        while further := [child for child in drafts.children(way[-1]) if texts[drafts.tokens[child]]]:
             open_ways += ([*way, child] for child in reversed(further[1:]))
             way.append(further[0])
         yield way
@@ -161,8 +161,8 @@ def grammar_filtered(
     """Return the tree that is worth running.
 
     Every path of it goes on as the loop does that takes its tokens: where the grammar leaves one text or one token,
-    with that, whatever was guessed; a guess that spells the same bytes in other tokens goes on behind them, its rest
-    tokenized anew where they end within a token.  It ends where something is chosen, for nothing else needs a row.
+    with that, whatever was drafted; a draft token that spells the same bytes in other tokens goes on after them, its
+    rest tokenized anew where they end within a token.  It ends where something is chosen, for nothing else needs a row.
     Forced nodes have confidence 1 and the source ``FORCED``.
 
     Of children that were drawn, only what the grammar refuses is missing, or everything from some child on; a stop
@@ -171,11 +171,11 @@ def grammar_filtered(
     Costs a few calls of the matcher for each node of the result and for each that is refused.
 
     Args:
-        tree: guesses; ids of the vocabulary.
+        tree: draft tokens; ids of the vocabulary.
         matcher: where the output stands; it is moved, and moved back.
         remaining: tokens that the output may still have.  A branch ends at a choice whose mask depends on them, where
             that is cheap to tell.
-        budget: the most nodes.  Those of the largest reach are kept, each with what is forced behind it or not at all;
+        budget: the most nodes.  Those of the largest reach are kept, each with what is forced after it or not at all;
             if any were drawn, the first.
         forced: whether tokens that are forced come without a choice; else every node that the grammar allows stays.
     """
@@ -184,21 +184,21 @@ def grammar_filtered(
     try:
         walk.run()
     except LimitExceeded:
-        pass  # the limits are for outputs, not for guesses; what was found until here stands
+        pass  # the limits are for outputs, not for draft tokens; what was found until here stands
     finally:
         matcher.rollback(matcher.history_length - before)
     return walk.out
 
 
 class _NodeCandidates(NamedTuple):
-    """What may be added behind a node; the smallest is tried first."""
+    """What may be added after a node; the smallest is tried first."""
 
     order: float
     origin: int  # node of the drafter's tree, the first of several
     number: int  # different for each
     parent: int
     reach: float  # of the parent
-    guesses: list[DraftToken]  # one, or what was drawn
+    drafts: list[DraftToken]  # one, or what was drawn
     drawn: SampledChildren | None
 
 
@@ -206,7 +206,7 @@ class _NodeCandidates(NamedTuple):
 class _GrammarWalk:
     def __init__(self, tree: DraftTree, matcher: Matcher, remaining: int, budget: int, *, forced: bool) -> None:
         self.out = DraftTree()
-        self._guesses = tree
+        self._drafts = tree
         self._matcher = matcher
         self._vocabulary = matcher.constraint.vocabulary
         self._stops = frozenset(self._vocabulary.eos)
@@ -222,13 +222,13 @@ class _GrammarWalk:
     def run(self) -> None:
         if self._budget <= 0 or self._remaining <= 0:
             return
-        run = self._force([TextCursor.before(self._guesses)], self._budget)
+        run = self._force([TextCursor.before(self._drafts)], self._budget)
         if run is not None:
             self._open_behind(ROOT, *run, 1.0)
         while self._open and self._room > 0:
             candidates = heapq.heappop(self._open)
             if candidates.drawn is None:
-                self._try(candidates.parent, candidates.guesses[0], candidates.reach)
+                self._try(candidates.parent, candidates.drafts[0], candidates.reach)
             else:
                 self._try_drawn(candidates, candidates.drawn)
 
@@ -236,43 +236,46 @@ class _GrammarWalk:
     def _room(self) -> int:
         return self._budget - len(self.out)
 
-    def _try(self, parent: int, guess: DraftToken, reach: float, *, is_drawn: bool = False) -> bool:
-        """Add a guess with what is forced behind it, if it is of use or was drawn; whether the grammar allows it."""
+    def _try(self, parent: int, draft: DraftToken, reach: float, *, is_drawn: bool = False) -> bool:
+        """Add a draft token with what is forced after it, if it is of use or was drawn.
+
+        Whether the grammar allows it.
+        """
         if parent != self._at:
             self._move(self.out.prefix(parent))
             self._at = parent
-        if not self._accept(guess.token):
+        if not self._accept(draft.token):
             return False
         self._at = None
-        run = self._force(guess.cursors, self._room - 1)
+        run = self._force(draft.cursors, self._room - 1)
         if run is not None or is_drawn:
-            node = self.out.add(parent, guess.token, guess.confidence, source=guess.source)
+            node = self.out.add(parent, draft.token, draft.confidence, source=draft.source)
             if run is not None:
-                self._open_behind(node, *run, reach * guess.confidence)
+                self._open_behind(node, *run, reach * draft.confidence)
         return True
 
     def _try_drawn(self, candidates: _NodeCandidates, drawn: SampledChildren) -> None:
         """Add children in the order in which they were drawn, for as long as any other would fit as well."""
         parent = candidates.parent
-        guesses = {guess.token: guess for guess in candidates.guesses}
+        drafts = {draft.token: draft for draft in candidates.drafts}
         refused: set[int] = set()
         kept: list[int] = []
         try:
             for token in drawn.tokens:
-                if self._room <= 0 or token not in guesses:
+                if self._room <= 0 or token not in drafts:
                     break
                 if token in refused:
                     continue
-                if token in kept or self._try(parent, guesses[token], candidates.reach, is_drawn=True):
+                if token in kept or self._try(parent, drafts[token], candidates.reach, is_drawn=True):
                     kept.append(token)
                 else:
                     refused.add(token)
         finally:
             if kept:
-                self.out.drawn[parent] = SampledChildren(drawn.law, tuple(kept), drawn.replaced)
+                self.out.drawn[parent] = SampledChildren(drawn.distribution, tuple(kept), drawn.replaced)
 
     def _force(self, cursors: list[TextCursor], room: int) -> tuple[list[int], list[TextCursor]] | None:
-        """Take what is forced; None if nothing is chosen behind it, or it takes more than ``room`` tokens."""
+        """Take what is forced; None if nothing is chosen after it, or it takes more than ``room`` tokens."""
         tokens: list[int] = []
         if not self._forced:
             return tokens, cursors
@@ -293,7 +296,7 @@ class _GrammarWalk:
         return None
 
     def _open_behind(self, node: int, tokens: list[int], cursors: list[TextCursor], reach: float) -> None:
-        """Add what is forced behind a node, and note what may follow; the matcher stands there."""
+        """Add what is forced after a node, and note what may follow; the matcher stands there."""
         if tokens:
             node = self.out.extend(node, tokens, source=FORCED)
         self._at = node
@@ -301,25 +304,23 @@ class _GrammarWalk:
             return
         drawn = None
         for cursor in cursors:
-            if not cursor.rest and cursor.tree is self._guesses and cursor.node in self._guesses.drawn:
-                cursors, drawn = [cursor], self._guesses.drawn[cursor.node]
+            if not cursor.rest and cursor.tree is self._drafts and cursor.node in self._drafts.drawn:
+                cursors, drawn = [cursor], self._drafts.drawn[cursor.node]
                 break
-        guesses = draft_tokens_at(cursors, self._vocabulary)
+        drafts = draft_tokens_at(cursors, self._vocabulary)
         if drawn is not None:
-            together = [guess for guess in guesses if guess.token in drawn.tokens]
+            together = [draft for draft in drafts if draft.token in drawn.tokens]
             if together:
                 self._push(node, reach, together, drawn)
-            guesses = [guess for guess in guesses if guess.token not in drawn.tokens]
-        for guess in guesses:
-            if guess.token not in self._stops:
-                self._push(node, reach, [guess], None)
+            drafts = [draft for draft in drafts if draft.token not in drawn.tokens]
+        for draft in drafts:
+            if draft.token not in self._stops:
+                self._push(node, reach, [draft], None)
 
-    def _push(self, parent: int, reach: float, guesses: list[DraftToken], drawn: SampledChildren | None) -> None:
-        order = 0.0 if self._guesses.drawn else -reach * guesses[0].confidence
+    def _push(self, parent: int, reach: float, drafts: list[DraftToken], drawn: SampledChildren | None) -> None:
+        order = 0.0 if self._drafts.drawn else -reach * drafts[0].confidence
         self._pushed += 1
-        heapq.heappush(
-            self._open, _NodeCandidates(order, guesses[0].origin, self._pushed, parent, reach, guesses, drawn)
-        )
+        heapq.heappush(self._open, _NodeCandidates(order, drafts[0].origin, self._pushed, parent, reach, drafts, drawn))
 
     def _is_tight(self) -> bool:
         """Whether the mask is known to depend on the tokens that are left, or none are."""
@@ -333,7 +334,7 @@ class _GrammarWalk:
         return accepted
 
     def _move(self, tokens: Sequence[int]) -> None:
-        """Let the matcher stand behind ``tokens``, which were accepted before."""
+        """Let the matcher stand after ``tokens``, which were accepted before."""
         common = 0
         for taken, wanted in zip(self._taken, tokens, strict=False):
             if taken != wanted:

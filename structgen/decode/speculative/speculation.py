@@ -51,13 +51,13 @@ class Speculation:
     """A drafter with all that can be said about its use.
 
     Attributes:
-        drafter: what guesses.
+        drafter: what draft tokens.
         verifier: what decides which of the tokens is taken that a drafter drew at random.  One of chains decides on a
             drawn chain at once where grammar and budget alone say what may come, and leaves the rest to
             ``RecursiveRejection``.
         budget: the most tokens that are run in one pass beside those that must be.
         cost: what rows of a pass cost: tokens are only run where they are expected to pay.  None runs all that are
-            guessed.
+            drafted.
 
     Raises:
         ValueError: ``budget`` is below 1.
@@ -90,12 +90,12 @@ class Speculation:
         return isinstance(self.verifier, Verifier) and self.verifier.replaced
 
     def cost_of(self, model: LanguageModel) -> CostModel | None:
-        """What rows cost ``model``; None where all that is guessed is run."""
+        """What rows cost ``model``; None where all that is drafted is run."""
         return CostModel.assumed(model) if self.cost == "assumed" else self.cost
 
 
 AnyDrafter: TypeAlias = Drafter | Speculation | Literal["auto"] | None
-"""What guesses tokens: ``"auto"`` chooses, None is nothing."""
+"""What draft tokens tokens: ``"auto"`` chooses, None is nothing."""
 
 
 def as_speculation(drafter: AnyDrafter) -> Speculation | None:
@@ -138,13 +138,13 @@ class _TimedPass(NamedTuple):
 
 @final
 class SpeculationRounds:
-    """The guesses for one output, and the passes that they were run in.
+    """The draft tokens for one output, and the passes that they were run in.
 
     Attributes:
         tree: what is to be run, or was run last; None for nothing.
 
     Args:
-        speculation: how to guess.
+        speculation: how to draft.
         context: the prompt, and what stands of the output.
         constraint: what the output is a member of.
         sampler: how its tokens are chosen.
@@ -197,7 +197,7 @@ class SpeculationRounds:
         tree = self._drafting.propose(context, state, budget)
         if len(tree):
             tree.sources[:] = [source or self._speculation.drafter.name for source in tree.sources]
-            # Which of them a law with replacement gave may not decide how many there are.
+            # Which of them a distribution with replacement gave may not decide how many there are.
             most = budget if not self._speculation.replaced else _MAX_SAMPLED * (1 + len(tree))
             tree = grammar_filtered(tree, matcher, remaining=remaining, budget=most)
         if len(tree) and self._cost is not None:
@@ -235,11 +235,11 @@ class SpeculationRounds:
 
     @property
     def has_drawn(self) -> bool:
-        """Whether some of the last guesses were drawn, so that ``choose`` may have a say."""
+        """Whether some of the last draft tokens were drawn, so that ``choose`` may have a say."""
         return self._has_drawn
 
     def spare(self) -> None:
-        """A choice needed no pass, for its law was known."""
+        """A choice needed no pass, for its distribution was known."""
         self._saved += 1
 
     def settle(self, context: Context) -> None:
@@ -276,10 +276,12 @@ class SpeculationRounds:
         *,
         is_plain: bool,
     ) -> int | None:
-        """Choose the next token where guesses for it were drawn: an index into the projection, None where none were.
+        """Choose the next token where draft tokens for it were drawn.
+
+        An index into the projection, None where none were.
 
         Args:
-            projection: the law of the next token.
+            projection: the distribution of the next token.
             context: the prompt and the output so far.
             matcher: where the output stands in its grammar.
             remaining: tokens that are left of the budget.

@@ -77,11 +77,11 @@ class GeneratorChance:
 @final
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """The guesses that are taken, and one token behind them that is no guess.
+    """The draft tokens that are taken, and one token after them that is no draft token.
 
     Attributes:
-        nodes: the nodes that are taken, one behind the other; of a chain, the positions from 0 on.
-        token: what follows them; an index into the law of that position.
+        nodes: the nodes that are taken, one after the other; of a chain, the positions from 0 on.
+        token: what follows them; an index into the distribution of that position.
     """
 
     nodes: tuple[int, ...]
@@ -89,23 +89,26 @@ class VerificationResult:
 
     @property
     def accepted(self) -> int:
-        """How many guesses are taken."""
+        """How many draft tokens are taken."""
         return len(self.nodes)
 
 
 DistributionRows: TypeAlias = Sequence[NDArray[Any]] | NDArray[Any]
-"""The laws of several positions; they need not be over the same tokens, so they need not have the same length."""
+"""The distributions of several positions.
+
+They need not be over the same tokens, so they need not have the same length.
+"""
 
 
 class Verifier(ABC):
-    """Chooses the next token where some were drawn from another law: a value.
+    """Chooses the next token where some were drawn from another distribution: a value.
 
     Where the tokens of a tree were chosen by a rule, not drawn, no verifier is needed: the sampler chooses as ever, and
-    a token that was guessed is found to be so (``sample_and_match``).
+    a token that was drafted is found to be so (``sample_and_match``).
     """
 
     lossless: ClassVar[bool]
-    """Whether what is chosen has the target's law, whatever was drawn."""
+    """Whether what is chosen has the target's distribution, whatever was drawn."""
     replaced: ClassVar[bool]
     """Whether tokens have to be drawn with replacement; else they may be."""
 
@@ -116,10 +119,10 @@ class Verifier(ABC):
         Drafts to which ``q`` gives no probability were not drawn from it, and are passed over.
 
         Args:
-            p: the target's law over the allowed tokens, ``[n]``: the mask applied, the sampler's shaping done; sums to
-                1.
-            q: the law that the drafts were drawn from, restricted to the same tokens, ``[n]``; sums to 1.  It is not
-                looked at where there are no drafts.
+            p: the target's distribution over the allowed tokens, ``[n]``: the mask applied, the sampler's shaping done;
+                sums to 1.
+            q: the distribution that the drafts were drawn from, restricted to the same tokens, ``[n]``; sums to 1.  It
+                is not looked at where there are no drafts.
             drafts: indices in the order in which they were drawn.
             chance: answers what is left to chance.
         """
@@ -129,7 +132,7 @@ class ChainVerifier(ABC):
     """Decides on all tokens of a drawn chain together: a value."""
 
     lossless: ClassVar[bool]
-    """Whether what comes out has the target's law."""
+    """Whether what comes out has the target's distribution."""
 
     @abstractmethod
     def verify(
@@ -141,10 +144,10 @@ class ChainVerifier(ABC):
         would have been.  So it may be cut before the first token that the grammar refuses.
 
         Args:
-            p: the target's laws before each draft and behind the last, ``[1 + k]`` rows, each as in
+            p: the target's distributions before each draft and after the last, ``[1 + k]`` rows, each as in
                 ``Verifier.choose``.
-            q: the laws that the drafts were drawn from, ``[k]`` rows, each restricted to the tokens of its row of
-                ``p``.
+            q: the distributions that the drafts were drawn from, ``[k]`` rows, each restricted to the tokens of its row
+                of ``p``.
             drafts: an index into each row of ``q``, ``[k]``.
             chance: answers what is left to chance.
         """
@@ -157,7 +160,7 @@ _TINY: Final = 1e-290
 @final
 @dataclass(frozen=True, slots=True)
 class RecursiveRejection(Verifier):
-    """Drafts tried one after the other, each against what those before it left of their law.
+    """Drafts tried one after the other, each against what those before it left of their distribution.
 
     They may have been drawn with or without replacement.  Tokens that come again are passed over, and what is left of
     drafts with replacement is what drawing without would have given: only how many there are is left to chance.
@@ -176,9 +179,9 @@ class RecursiveRejection(Verifier):
 @final
 @dataclass(frozen=True, slots=True)
 class IndependentRejection(Verifier):
-    """Drafts that were drawn with replacement, tried one after the other, each against their whole law.
+    """Drafts that were drawn with replacement, tried one after the other, each against their whole distribution.
 
-    Of the same drafts it may take more than ``RecursiveRejection`` or less, depending on the laws.
+    Of the same drafts it may take more than ``RecursiveRejection`` or less, depending on the distributions.
 
     Complexity: as ``RecursiveRejection``.
     """
@@ -203,16 +206,17 @@ def reject_recursively(
     """Return the index of the next token.
 
     Args:
-        p: the target's law, ``[n]``.
-        q: the law of the drafts, ``[n]``.
+        p: the target's distribution, ``[n]``.
+        q: the distribution of the drafts, ``[n]``.
         drafts: indices, in the order in which they were drawn.
         chance: answers what is left to chance.
-        replaced: whether each is tried against the whole law of the drafts; they must have been drawn with replacement.
+        replaced: whether each is tried against the whole distribution of the drafts; they must have been drawn with
+            replacement.
         passes: takes a draft at once where it is True; asked only about drafts to which ``p`` gives a probability.
-            What is chosen has the law ``p`` only where it is never True.
+            What is chosen has the distribution ``p`` only where it is never True.
     """
-    # Both laws are kept as weights with their sums.  Those of ``q`` need not be touched: of a draft that was rejected
-    # nothing is left in ``p``, so that its ``q`` makes no difference any more.
+    # Both distributions are kept as weights with their sums.  Those of ``q`` need not be touched: of a draft that was
+    # rejected nothing is left in ``p``, so that its ``q`` makes no difference any more.
     left = p
     p_total: Any = 1
     q_total: Any = 1
@@ -229,7 +233,7 @@ def reject_recursively(
         rest[draft] = 0
         total = rest.sum()
         if not total > _TINY:
-            break  # the laws are equal but for rounding, so that rejection had no probability
+            break  # the distributions are equal but for rounding, so that rejection had no probability
         left, p_total = rest, total
         rejected.add(draft)
         if not replaced:
@@ -265,16 +269,16 @@ def _sum_without(q: NDArray[Any], difference: Any, rejected: set[int]) -> Any:
 
 
 class VerifierPosition(NamedTuple):
-    """Where a token has to be chosen, behind a look ahead.
+    """Where a token has to be chosen, after a look ahead.
 
     Attributes:
-        projection: the law of the next token under its mask.
+        projection: the distribution of the next token under its mask.
         tree: what was looked at.
         node: of the tree, where the output stands.
         ahead: what was told of the tree.
         matcher: where the output stands in its grammar; it is not moved.
         remaining: tokens that are left of the budget.
-        is_plain: whether nothing but grammar and budget decides what may come: no potentials, nothing withheld.
+        is_plain: whether nothing but grammar and budget decides what may come: no potentials, nothing blocked.
     """
 
     projection: Projection
@@ -296,7 +300,7 @@ class _DistributionPair(NamedTuple):
 
 
 _UNUSED_DISTRIBUTION: Final = np.array([-1], dtype=np.intp), np.ones(1)
-"""The law behind the last token of a chain where nobody will ask for it."""
+"""The distribution after the last token of a chain where nobody will ask for it."""
 
 
 @final
@@ -310,7 +314,7 @@ class VerifiedChoice:
     Args:
         verifier: see above.
         alone: decides single positions where the verifier is one of chains.
-        sampler: of the target; only tokens of a ``Multinomial`` have a law that can be compared.
+        sampler: of the target; only tokens of a ``Multinomial`` have a distribution that can be compared.
     """
 
     def __init__(self, verifier: Verifier | ChainVerifier, alone: Verifier, sampler: object) -> None:
@@ -326,7 +330,7 @@ class VerifiedChoice:
             if ahead is position.ahead and node == position.node and position.is_plain:
                 return int(np.searchsorted(position.projection.ids, token))
             self._decided.clear()
-        # Once only: what was drawn is no news for a second draw, where the first was withheld.
+        # Once only: what was drawn is no news for a second draw, where the first was blocked.
         drawn = position.tree.drawn.pop(position.node, None)
         if drawn is None or self._sampler is None:
             return None
@@ -334,10 +338,10 @@ class VerifiedChoice:
             return self._chain(self._chains, self._sampler, position, drawn, generator)
         if self._alone.replaced and not drawn.replaced:
             return None
-        laws = _distribution_pair(self._sampler, position.projection, drawn)
-        if laws is None:
+        distributions = _distribution_pair(self._sampler, position.projection, drawn)
+        if distributions is None:
             return None
-        return self._alone.choose(laws.p, laws.q, laws.drafts, GeneratorChance(generator))
+        return self._alone.choose(distributions.p, distributions.q, distributions.drafts, GeneratorChance(generator))
 
     def _chain(
         self,
@@ -355,14 +359,14 @@ class VerifiedChoice:
         nodes = [node]
         last: tuple[NDArray[np.intp], NDArray[np.float64]]
         while True:
-            laws = _distribution_pair(sampler, projection, drawn)
-            if laws is None or not laws.drafts:
+            distributions = _distribution_pair(sampler, projection, drawn)
+            if distributions is None or not distributions.drafts:
                 last = projection.ids, _shaped_distribution(sampler, projection)
                 break
-            found.append(laws)
+            found.append(distributions)
             child = tree.child(node, drawn.tokens[0])
             if child is None or not matcher.accept(drawn.tokens[0]) or matcher.is_terminated:
-                last = _UNUSED_DISTRIBUTION  # the output ends there, or nothing was looked at behind it
+                last = _UNUSED_DISTRIBUTION  # the output ends there, or nothing was looked at after it
                 break
             node, remaining = child, remaining - 1
             while (forced := _forced_child(tree, node)) is not None and matcher.accept(tree.tokens[forced]):
@@ -384,15 +388,15 @@ class VerifiedChoice:
             drawn = following
         if not found:
             return None
-        verdict = verifier.verify(
+        verification = verifier.verify(
             [*(each.p for each in found), last[1]],
             [each.q for each in found],
             [each.drafts[0] for each in found],
             GeneratorChance(generator),
         )
         ids_of = [*(each.ids for each in found), last[0]]
-        tokens = [int(each.ids[each.drafts[0]]) for each in found[: verdict.accepted]]
-        tokens.append(int(ids_of[verdict.accepted][verdict.token]))
+        tokens = [int(each.ids[each.drafts[0]]) for each in found[: verification.accepted]]
+        tokens.append(int(ids_of[verification.accepted][verification.token]))
         # What stands for nothing comes last, at a node that the chain does not have.
         self._decided.extend((position.ahead, at, token) for at, token in zip(nodes[1:], tokens[1:], strict=False))
         return int(np.searchsorted(position.projection.ids, tokens[0]))
@@ -400,16 +404,16 @@ class VerifiedChoice:
 
 def _shaped_distribution(sampler: Multinomial, projection: Projection) -> NDArray[np.float64]:
     weights = sampler.shaped(projection.log_p)
-    law: NDArray[np.float64] = weights / weights.sum()
-    return law
+    distribution: NDArray[np.float64] = weights / weights.sum()
+    return distribution
 
 
 def _distribution_pair(
     sampler: Multinomial, projection: Projection, drawn: SampledChildren
 ) -> _DistributionPair | None:
-    """The laws at a position; None where the drafts' law gives nothing to what is allowed."""
+    """The distributions at a position; None where the drafts' distribution gives nothing to what is allowed."""
     ids = projection.ids
-    q = drawn.law[ids]
+    q = drawn.distribution[ids]
     mass = q.sum()
     if not mass > 0:
         return None
@@ -419,6 +423,6 @@ def _distribution_pair(
 
 
 def _forced_child(tree: DraftTree, node: int) -> int | None:
-    """The node that is forced behind ``node``."""
+    """The node that is forced after ``node``."""
     children = tree.children(node)
     return children[0] if node != ROOT and len(children) == 1 and tree.sources[children[0]] == FORCED else None

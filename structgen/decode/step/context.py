@@ -34,7 +34,7 @@ _SHORT: Final = 32
 class Context:
     """A sequence of tokens that generations go on from, and its session.
 
-    The session (the key-value cache) holds a beginning of the tokens; the rest reaches the model with the next forward
+    The session (the key-value cache) holds a prefix of the tokens; the rest reaches the model with the next forward
     pass.  So text can be added, taken back or exchanged at no cost but that of what changed.
 
     A forward pass may look ahead at tokens that are not part of the sequence (``rows``).  Those of them that are added
@@ -116,7 +116,7 @@ class Context:
             self._ahead = None
 
     def replace(self, tokens: Sequence[int]) -> None:
-        """Exchange the whole sequence; what it has in common with the old one, from the beginning on, stays cached."""
+        """Exchange the whole sequence; what it has in common with the old one, from the start on, stays cached."""
         common = 0
         for old, new in zip(self._tokens, tokens, strict=False):
             if old != new:
@@ -174,13 +174,13 @@ class Context:
         if ahead is None or first < ahead.start:
             return rows
         for length in range(first, end + 1):
-            row = ahead.law(self._tokens[ahead.start : length])
+            row = ahead.distribution(self._tokens[ahead.start : length])
             if row is None:
                 break
             rows.append(row)
         return rows
 
-    def laws(
+    def distributions(
         self, count: int, tree: TokenTree | None = None, *, end: int | None = None, again: bool = False
     ) -> list[Logits]:
         """What ``rows`` returns, on the host."""
@@ -196,11 +196,11 @@ class Context:
 
         Args:
             count: at least one.  None of these tokens is seen already, but by a look ahead.
-            tree: looked at behind the tokens where there is a pass; ``ahead`` tells then what it told.  Not behind a
+            tree: looked at after the tokens where there is a pass; ``ahead`` tells then what it told.  Not after a
                 long prompt where only a chain can be run, whose logits are those of all tokens or of one.
             end: takes the first ``end`` tokens for all of them; without a tree.
-            again: with a count of 1: run what the model has not seen also where a look ahead tells its law, for the
-                sake of the tree.
+            again: with a count of 1: run what the model has not seen also where a look ahead tells its distribution,
+                for the sake of the tree.
         """
         rows = [] if again else self.known(count, end=end)
         if len(rows) == count:
@@ -220,7 +220,7 @@ class Context:
         try:
             found = self._run_tree(trees, unseen, tree, every=every)
             self._look(trees, tree, found, first=missing - 1)
-        except BaseException:  # Ctrl-C may land behind the pass, where the cache holds a chain
+        except BaseException:  # Ctrl-C may land after the pass, where the cache holds a chain
             self._forget(len(self._tokens))
             raise
         rows.extend(LogitsRows(found, 0, missing))
@@ -232,7 +232,7 @@ class Context:
         ``told`` takes what the pass tells; nothing may happen to the context in between.
 
         Args:
-            tree: looked at behind the tokens; only where ``branches``.
+            tree: looked at after the tokens; only where ``branches``.
         """
         return Extension(self.session, self.unseen, all_positions=False, tree=tree)
 
@@ -247,8 +247,8 @@ class Context:
         if tree is None or not isinstance(self._session, TreeSession):
             return rows
         self._look(self._session, tree, rows, first=0)
-        law: Logits = rows[0]
-        return law
+        distribution: Logits = rows[0]
+        return distribution
 
     def fork(self) -> Context:
         """Return an independent context with the same tokens, and what is cached of them."""
@@ -274,7 +274,7 @@ class Context:
     def _run_tree(
         self, trees: TreeSession | ChainSession, token_ids: Sequence[int], tree: TokenTree, *, every: bool
     ) -> Logits | ResidentLogits:
-        """As ``_run``, and look at a tree behind the tokens."""
+        """As ``_run``, and look at a tree after the tokens."""
         if (resident := self._resident) is None:
             return trees.extend_tree(token_ids, tree, all_positions=every)
         if isinstance(trees, ChainSession):
@@ -284,7 +284,7 @@ class Context:
     def _look(
         self, trees: TreeSession | ChainSession, tree: TokenTree, logits: Logits | ResidentLogits, *, first: int
     ) -> None:
-        """Note what a pass told of a tree behind all tokens, from row ``first`` on, and what holds the tree."""
+        """Note what a pass told of a tree after all tokens, from row ``first`` on, and what holds the tree."""
         self._trees = trees
         nodes = tree.first_chain() if isinstance(trees, ChainSession) else None
         self._ahead = LookAhead(len(self._tokens), tree, LogitsRows(logits, first), nodes)
@@ -301,7 +301,7 @@ class Context:
                 raise
 
     def _forget(self, length: int) -> None:
-        """Drop the look ahead, and what the cache holds of it behind ``length`` tokens."""
+        """Drop the look ahead, and what the cache holds of it after ``length`` tokens."""
         self._ahead = self._trees = None
         if self._session.length > length:
             self._session.truncate(length)

@@ -70,7 +70,7 @@ _REMEDY: Final = "check the model's weights and number format"
 @final
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The law of the next token given that the mask allows it.
+    """The distribution of the next token given that the mask allows it.
 
     Attributes:
         ids: the allowed token ids, ascending, ``[n]``.
@@ -106,7 +106,7 @@ def log_mass(logits: NDArray[Any]) -> float:
 
 
 def project(logits: NDArray[np.float32], ids: NDArray[np.intp], total: float | None = None) -> Projection:
-    """Restrict the law that ``logits`` describe to ``ids``.
+    """Restrict the distribution that ``logits`` describe to ``ids``.
 
     Args:
         logits: unnormalised log-probabilities, ``[V]``.
@@ -160,7 +160,7 @@ _NO_LOGS: Final = np.zeros(0)
 @final
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What may come next, as ``Branches.law`` makes it.
+    """What may come next, as ``Branches.distribution`` makes it.
 
     Stopping is one choice, whichever of several EOS ids it is written with.  Where a vocabulary has no EOS, the output
     ends where nothing may follow: that is the only choice then, with probability 1.
@@ -193,14 +193,14 @@ class Distribution:
         stop: int | None = None,
         tilt: NDArray[np.float64] | None = None,
     ) -> Self:
-        """Make a law of its attributes; the others follow from them."""
+        """Make a distribution of its attributes; the others follow from them."""
         log_z = min(log_mass(log_p), 0.0) if len(ids) else -np.inf  # rounding
         log_tilted = log_mass(log_p + tilt) if tilt is not None and len(ids) else log_z
         return cls(ids, log_p, log_z, stop, len(ids) == 1, tilt, log_tilted)
 
     @classmethod
     def bare_end(cls) -> Self:
-        """The law where the output ends without EOS."""
+        """The distribution where the output ends without EOS."""
         return cls.of(np.array([BARE_END], dtype=np.int32), np.zeros(1), stop=BARE_END)
 
     def __len__(self) -> int:
@@ -261,7 +261,7 @@ class Distribution:
         return Step(None if token == self.stop else token, self.is_forced, logprob, self.log_z)
 
     def only(self, kept: NDArray[np.bool_]) -> Distribution:
-        """The law of the tokens that are kept."""
+        """The distribution of the tokens that are kept."""
         stop = self.stop if self.stop is not None and kept[self.index(self.stop)] else None
         tilt = None if self.tilt is None else self.tilt[kept]
         return Distribution.of(self.ids[kept], self.log_p[kept], stop=stop, tilt=tilt)

@@ -26,7 +26,7 @@ __all__ = ["DeviceRow", "LogitsRow", "LogitsRows", "LookAhead", "log_probability
 
 @final
 class LookAhead:
-    """The logits behind a sequence and behind each token of a tree that may follow it.
+    """The logits after a sequence and after each token of a tree that may follow it.
 
     Attributes:
         start: how long the sequence was.
@@ -67,7 +67,7 @@ class LookAhead:
             nodes.append(node)
         return nodes
 
-    def law(self, tokens: Sequence[int]) -> LogitsRow | None:
+    def distribution(self, tokens: Sequence[int]) -> LogitsRow | None:
         """The logits after the sequence and ``tokens``; None where they leave the tree, or what was run of it."""
         nodes = self.path(tokens)
         if len(nodes) < len(tokens) or (nodes and nodes[-1] not in self._was_run):
@@ -119,7 +119,7 @@ def log_probability(row: LogitsRow, tokens: Sequence[int]) -> float:
 
 @final
 class LogitsRows:
-    """Some rows of a forward pass, one behind the other.
+    """Some rows of a forward pass, one after the other.
 
     Args:
         logits: of the pass.

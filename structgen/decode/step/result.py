@@ -47,7 +47,7 @@ class DraftStats:
         passes: forward passes that looked ahead.
         lengths: how often a pass that looked ahead was followed by how many tokens from its tree, forced ones included.
         sources: by drafter; tokens that the grammar forces are nobody's.
-        saved_forwards: choices for which the law was known from a look ahead.
+        saved_forwards: choices for which the distribution was known from a look ahead.
         saved_s: estimated seconds saved: those of the passes that were not needed, less what drafting and the wider
             passes cost; negative where drafting did not pay.
         time_draft_s: seconds spent on proposing, cutting and learning.

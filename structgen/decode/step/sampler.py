@@ -43,7 +43,7 @@ class Sampler(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether tokens come from the projection itself, not from a law made from it."""
+        """Whether tokens come from the projection itself, not from a distribution made from it."""
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
         """Return an index into ``log_p``, normalised log-probabilities ``[n]`` in ascending order of token id.
@@ -188,16 +188,16 @@ _LAST_SHIFT: Final = np.uint64(31)
 @final
 @dataclass(frozen=True, slots=True)
 class GumbelMax:
-    """A token drawn from a shaped law, by fixed noise.
+    """A token drawn from a shaped distribution, by fixed noise.
 
     It takes one number from the generator for each token that it chooses, the key; nothing else is random.  So whoever
-    has a copy of the generator knows the noise of all choices to come (``peek_noise_keys``), and can guess with it.
+    has a copy of the generator knows the noise of all choices to come (``peek_noise_keys``), and can draft with it.
 
-    The noise belongs to the index in the law that is chosen from: to the rank of a token among the allowed ones.  A
-    guess has the same noise if it is made under the same mask.
+    The noise belongs to the index in the distribution that is chosen from: to the rank of a token among the allowed
+    ones.  A draft has the same noise if it is made under the same mask.
 
     Attributes:
-        shape: makes the law that is drawn from: temperature and truncation.
+        shape: makes the distribution that is drawn from: temperature and truncation.
     """
 
     shape: Multinomial = field(default_factory=Multinomial)
@@ -225,8 +225,8 @@ def noise_key(generator: np.random.Generator) -> int:
 
 def peek_noise_keys(generator: np.random.Generator, count: int) -> list[int]:
     """The keys of the next ``count`` choices; the generator stays where it is."""
-    twin = copy.deepcopy(generator)
-    return [noise_key(twin) for _ in range(count)]
+    reference = copy.deepcopy(generator)
+    return [noise_key(reference) for _ in range(count)]
 
 
 def choose_by_noise(weights: NDArray[np.float64], key: int, ids: NDArray[np.int64] | None = None) -> int:

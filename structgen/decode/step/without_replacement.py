@@ -56,16 +56,19 @@ class WithoutReplacement(Protocol[Number_co]):
     @property
     def is_empty(self) -> bool: ...
     def probability(self, token: int, /) -> Number_co:
-        """That of a token in the full urn."""
+        """That of a token in the full sampler without replacement."""
 
     def take(self) -> int:
-        """Draw a token with its share of what is in the urn, and take it out; the urn must not be empty."""
+        """Draw a token with its share of what is in the sampler without replacement, and take it out.
+
+        The sampler without replacement must not be empty.
+        """
 
     def put_back(self, token: int, /) -> None:
         """Put back a token that was taken."""
 
     def misses(self, most: float, /) -> float:
-        """Draw how often one who draws with replacement from the full urn meets what is out of it.
+        """Sample how often sampling with replacement from all tokens meets one that is gone.
 
         That is, before anything that is in it; ``most`` where it is as often or more, which it is if nothing is in it.
         """
@@ -73,10 +76,10 @@ class WithoutReplacement(Protocol[Number_co]):
 
 @final
 class TokensWithoutReplacement:
-    """The tokens of a law.
+    """The tokens of a distribution.
 
-    What is left is summed anew from what is there, never found by subtraction: of a law in which all but 1e-15 was
-    taken out, the rest is known as precisely as the whole.  Probabilities below 1e-300 count as zero.
+    What is left is summed anew from what is there, never found by subtraction: of a distribution in which all
+    but 1e-15 was taken out, the rest is known as precisely as the whole.  Probabilities below 1e-300 count as zero.
 
     Args:
         weights: in proportion to the probabilities, float64 ``[n]``, none negative, of which the largest is about 1;
@@ -133,7 +136,7 @@ class TokensWithoutReplacement:
 
 
 def sample_misses(left: float, most: float, generator: np.random.Generator) -> float:
-    """Draw what ``Urn.misses`` returns of an urn with ``left`` in it, by the geometric law's inverse distribution.
+    """Sample the number of misses where mass ``left`` is left, by inversion of the geometric distribution.
 
     One uniform number.
     """
@@ -169,7 +172,7 @@ class WeightedSample(Generic[Number]):
 
 
 def sample_weighted(
-    urn: WithoutReplacement[Number],
+    sampler: WithoutReplacement[Number],
     likeliest: Number,
     admits: Callable[[int], bool],
     *,
@@ -179,10 +182,11 @@ def sample_weighted(
 
     If one token has two thirds of the probability or more, a second draw is likely to meet it again, and the geometric
     estimator need not ask then; elsewhere the recursive one asks about one token after the first that is admitted, and
-    its weight varies less.  The rule looks at the law alone, not at answers, so the choice leaves both unbiased.
+    its weight varies less.  The rule looks at the distribution alone, not at answers, so the choice leaves both
+    unbiased.
 
     Args:
-        urn: the full law.
+        sampler: the full distribution.
         likeliest: the probability of its likeliest token.
         admits: the predicate.
         most_rejects: give up after so many rejected tokens; the weight is unbiased all the same.
@@ -191,12 +195,12 @@ def sample_weighted(
         ValueError: ``most_rejects`` is below 1.
     """
     if likeliest >= PEAKED:
-        return sample_geometric(urn, admits, most_rejects=most_rejects)
-    return sample_recursive(urn, admits, most_rejects=most_rejects)
+        return sample_geometric(sampler, admits, most_rejects=most_rejects)
+    return sample_recursive(sampler, admits, most_rejects=most_rejects)
 
 
 def sample_recursive(
-    urn: WithoutReplacement[Number], admits: Callable[[int], bool], *, most_rejects: int | None = None
+    sampler: WithoutReplacement[Number], admits: Callable[[int], bool], *, most_rejects: int | None = None
 ) -> WeightedSample[Number]:
     """Draw without replacement until a token is admitted, and ask about one more.
 
@@ -204,7 +208,7 @@ def sample_recursive(
     else the token's own probability.  It is exactly ``Z``, without any variance, if only one token is admitted.
 
     Args:
-        urn: the law; what was asked about is out of it afterwards.
+        sampler: the distribution; what was asked about is out of it afterwards.
         admits: the predicate.
         most_rejects: give up after so many rejected tokens; the weight is unbiased all the same.
 
@@ -215,33 +219,37 @@ def sample_recursive(
     """
     _check_max_rejects(most_rejects)
     asked = 0
-    while not urn.is_empty:
-        left = urn.left
-        token = urn.take()
+    while not sampler.is_empty:
+        left = sampler.left
+        token = sampler.take()
         asked += 1
         if not admits(token):
             if asked == most_rejects:
                 break
             continue
-        if asked == most_rejects or urn.is_empty:
+        if asked == most_rejects or sampler.is_empty:
             return WeightedSample(token, left, asked)
-        # Of the mass that is left behind the token, the next one tells the admitted share, on average.
-        weight = left if admits(urn.take()) else urn.probability(token)
+        # Of the mass that is left after the token, the next one tells the admitted share, on average.
+        weight = left if admits(sampler.take()) else sampler.probability(token)
         return WeightedSample(token, weight, asked + 1)
-    return WeightedSample(None, urn.left * 0, asked)
+    return WeightedSample(None, sampler.left * 0, asked)
 
 
 def sample_geometric(
-    urn: WithoutReplacement[Number], admits: Callable[[int], bool], *, accepts: int = 2, most_rejects: int | None = None
+    sampler: WithoutReplacement[Number],
+    admits: Callable[[int], bool],
+    *,
+    accepts: int = 2,
+    most_rejects: int | None = None,
 ) -> WeightedSample[Number]:
     """Draw with replacement until ``accepts`` draws were admitted.
 
     Draws that meet a token that was asked about before are not asked again, and draws among the rejected ones are not
-    even made: how many there are has a geometric law.  Of ``n`` draws of which ``k`` were admitted, without the last
-    one, the weight is ``k / (n - 1)``: the share of the admitted among all but the last draw.
+    even made: how many there are has a geometric distribution.  If ``k`` of ``n`` draws were admitted, the last
+    one aside, the weight is ``k / (n - 1)``: the share of the admitted among all but the last draw.
 
     Args:
-        urn: the law; rejected tokens are out of it afterwards.
+        sampler: the distribution; rejected tokens are out of it afterwards.
         admits: the predicate.
         accepts: at least 2; more make the weight vary less.
         most_rejects: give up after so many rejected draws, repeated ones included; unbiased all the same.
@@ -258,12 +266,12 @@ def sample_geometric(
     known: set[int] = set()
     first: int | None = None
     accepted, rejected, asked = 0, 0.0, 0
-    while accepted < accepts and not urn.is_empty:
+    while accepted < accepts and not sampler.is_empty:
         if asked > len(known):
-            rejected += urn.misses(most - rejected)
+            rejected += sampler.misses(most - rejected)
         if rejected >= most:
             break
-        token = urn.take()
+        token = sampler.take()
         if token not in known:
             asked += 1
             if not admits(token):
@@ -272,10 +280,10 @@ def sample_geometric(
                     break
                 continue
             known.add(token)
-        urn.put_back(token)
+        sampler.put_back(token)
         accepted += 1
         first = token if first is None else first
-    zero = urn.left * 0
+    zero = sampler.left * 0
     if first is None:
         return WeightedSample(None, zero, asked)
     draws = accepted + rejected - 1

@@ -338,13 +338,11 @@ def _nullable(final_: NDArray[np.uint8], calls: list[list[tuple[int, int]]]) -> 
     return nullable
 
 
-def deterministic_transitions(
-    graph: ByteGraph, most_bytes: int, ways: Mapping[int, int], most_nodes: int
-) -> Transitions:
-    """Return the edges of the nodes of a graph that members of up to ``most_bytes`` lead through.
+def deterministic_transitions(graph: ByteGraph, max_bytes: int, ways: Mapping[int, int], max_nodes: int) -> Transitions:
+    """Return the edges of the nodes of a graph that members of up to ``max_bytes`` lead through.
 
     Raises:
-        LimitExceeded: there are more than ``most_nodes``.
+        LimitExceeded: there are more than ``max_nodes``.
     """
     number = {graph.start.number: 0}
     agenda = deque([(graph.start, 0)])
@@ -356,17 +354,17 @@ def deterministic_transitions(
         found: dict[int, set[int]] = {}
         for label, target in graph.successors(node).items():
             symbols = blocks[label] if label >= 0 else {label}
-            if not symbols or read + 1 + target.distance > most_bytes:
+            if not symbols or read + 1 + target.distance > max_bytes:
                 continue
             if target.number not in number:
                 number[target.number] = len(number)
                 agenda.append((target, read + 1))
-                if len(number) > most_nodes:
+                if len(number) > max_nodes:
                     raise LimitExceeded(
                         "members of a grammar",
-                        limit="most_nodes",
-                        maximum=most_nodes,
-                        evidence=f"that many different beginnings have members of up to {most_bytes} bytes",
+                        limit="max_nodes",
+                        maximum=max_nodes,
+                        evidence=f"that many different prefixes have members of up to {max_bytes} bytes",
                         remedy="ask for shorter members",
                     )
             reached = number[target.number]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PAIRS", "Inclusion", "Witness", "compare", "is_simulated"]
 
 _Calls: TypeAlias = "tuple[int, ...]"
-"""A state of a rule, behind the states in which the rules around it go on after their calls, outermost first."""
+"""A state of a rule, after the states in which the rules around it go on after their calls, outermost first."""
 _StatePair: TypeAlias = "tuple[_Calls, _Calls]"
 _Clause: TypeAlias = "list[tuple[_StatePair, ...]]"
 """Alternatives, of which all pairs of one must correspond."""

@@ -189,8 +189,8 @@ def _common(one: ByteGraph, other: ByteGraph, most: int) -> tuple[bytes | None, 
             return text, looked_at
         those = other.successors(theirs)
         for label, after in one.successors(mine).items():
-            twin = those.get(label)
-            if label >= 0 and twin is not None and (after.number, twin.number) not in seen:
-                seen.add((after.number, twin.number))
-                agenda.append((after, twin, text + one.likely(label)))
+            reference = those.get(label)
+            if label >= 0 and reference is not None and (after.number, reference.number) not in seen:
+                seen.add((after.number, reference.number))
+                agenda.append((after, reference, text + one.likely(label)))
     return None, looked_at

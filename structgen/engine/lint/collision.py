@@ -45,8 +45,8 @@ class RulePosition:
     """Where one of several terminals may come next.
 
     Attributes:
-        rule: the rule that the place is in; ``""`` is the beginning.
-        behind: the terminal or the word that was read last; -1: the rule begins here.
+        rule: the rule that the place is in; ``""`` is the prefix.
+        after: the terminal or the word that was read last; -1: the rule begins here.
         next: those that may come next, as bits.
     """
 
@@ -58,7 +58,7 @@ class RulePosition:
 @final
 @dataclass(eq=False)
 class RulePositions:
-    """The places of the rules: their beginnings, and behind each terminal or word.
+    """The places of the rules: their prefixes, and after each terminal or word.
 
     Terminals and words that rules spell have numbers.  What comes after the end of a rule is not looked at, because
     that differs from use to use.
@@ -197,7 +197,7 @@ def collisions(subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each terminal that shares a text with another one, or with a word, at one place.
 
     Two cases are told: a text that both have, as ``if`` may be a name; and a text that a terminal has and that is also
-    a word and what comes directly behind it, as ``ifx`` may be a name, and ``if`` with a name.  Lark's lexer takes one
+    a word and what comes directly after it, as ``ifx`` may be a name, and ``if`` with a name.  Lark's lexer takes one
     of the two; where texts may be divided in any way, both are members.
 
     Complexity: that of ``Places``, and a compilation for each of up to 500 pairs.
@@ -275,7 +275,7 @@ class _CollisionSearch:
                         return _Collision(
                             other,
                             f"may stand where {self._called(other)} may, and {text!r} is one of it as well as "
-                            f"{self._called(other)} with {self._called(behind)} behind it",
+                            f"{self._called(other)} with {self._called(behind)} after it",
                             f"ask for a blank between the two, end the word by /\\b/ as in /{self._bare(other)}\\b/, "
                             'or read the grammar with lexer="contextual"',
                         )

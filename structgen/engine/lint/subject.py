@@ -103,7 +103,7 @@ class Subject:
         return {name: _names(term) for name, term in self.rules.items()}
 
     def reachable(self) -> set[str]:
-        """Return the names of the rules that some way from the beginning leads to."""
+        """Return the names of the rules that some way from the start leads to."""
         graph = self.references
         seen: set[str] = set()
         agenda = _names(self.body)

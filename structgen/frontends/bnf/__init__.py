@@ -149,7 +149,7 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
         _without_value(parser, token, values, "lazy")
         term = shortest(term)
         parser.regular[name] = token, "lazy"
-        parser.note("option lazy", token, Status.ENFORCED, "the members of which no shorter beginning is one")
+        parser.note("option lazy", token, Status.ENFORCED, "the members of which no shorter prefix is one")
     if "max_tokens" in values or "max_chars" in values:
         tokens, characters = (_number(parser, token, values, option) for option in ("max_tokens", "max_chars"))
         term = Budget(term, tokens, characters)
@@ -166,7 +166,7 @@ def apply_options(parser: Parser, token: Token, term: Grammar) -> Grammar:
 
 
 def shortest(term: Grammar) -> Grammar:
-    """The members of a regular term of which no shorter beginning is a member."""
+    """The members of a regular term of which no shorter prefix is a member."""
     return Intersection((term, Complement(Sequence((term, Repeat(ANY_CHAR, 1, None))))))
 
 

@@ -144,7 +144,7 @@ def _regex(parser: Parser, macro: Token) -> Grammar:
 
 
 def _substring(parser: Parser, macro: Token) -> Grammar:
-    """What is left of a list of pieces when some are taken away from its beginning and some from its end."""
+    """What is left of a list of pieces when some are taken away from its prefix and some from its end."""
     arguments = _arguments(parser, macro, ())
     pieces = [parser.string(_single(parser, arguments, value, "string")) for value in arguments.values]
     parser.note("macro Substring", macro, Status.ENFORCED)

@@ -228,7 +228,7 @@ class Parser:
             if group.items:
                 problem = f"{token.text} follows another repetition"
             raise self.source.syntax_error(
-                token.span, problem, "put it behind an item; in parentheses, an item with a repetition is one"
+                token.span, problem, "put it after an item; in parentheses, an item with a repetition is one"
             )
         least, most = _QUANTIFIERS.get(token.kind) or self._count(token)
         group.items[-1] = Repeat(group.items[-1], least, most)

@@ -30,13 +30,13 @@ class Notation:
         name: a regular expression for names of rules.
         tokens: regular expressions for tokens that only this notation has, by kind.
         ends_at_line: whether a rule ends with its line, except in parentheses and after ``|`` and ``::=``; else a rule
-            ends where the next begins, which must be at the beginning of a line.
+            ends where the next begins, which must be at the start of a line.
         hexadecimal: what follows the letter of an escape by code point, by letter.
         string_escapes: what other escapes stand for in a string, by letter.
         class_escapes: the same in a class.
         macros: what names that are followed by arguments in parentheses stand for.
         elements: what tokens of its own stand for, by kind.
-        options: applies the options in brackets behind the name of a rule.
+        options: applies the options in brackets after the name of a rule.
     """
 
     source: str
@@ -56,7 +56,7 @@ class Token(NamedTuple):
     """A piece of the text.
 
     Attributes:
-        kind: ``"name"``, ``"rule"`` (a name with ``::=`` behind it), ``"string"``, ``"class"``, ``"count"``,
+        kind: ``"name"``, ``"rule"`` (a name with ``::=`` after it), ``"string"``, ``"class"``, ``"count"``,
             ``"number"``, ``"newline"``, ``"end"``, a kind of the notation's own, or the piece itself.
         text: as it stands.
         start: its offset.
@@ -91,7 +91,7 @@ _UNFINISHED: Final = {
     "'": ("a string stands in single quotes", 'write it in double ones: "..."'),
     ":": ("a colon stands alone", "a rule is written: name ::= expression"),
     "=": ("an equals sign stands alone", "a rule is written: name ::= expression"),
-    ";": ("rules have no semicolon behind them", "remove it"),
+    ";": ("rules have no semicolon after them", "remove it"),
     "/": ("a slash stands outside a string", "comments begin with #, and there are no regexps in slashes"),
 }
 
@@ -212,7 +212,7 @@ def class_of(source: GrammarSource, token: Token, notation: Notation) -> Grammar
 
 
 def _ranges(source: GrammarSource, start: int, end: int, notation: Notation) -> Iterator[tuple[int, int]]:
-    """A hyphen stands for itself where no range can be: first, last, and behind a range."""
+    """A hyphen stands for itself where no range can be: first, last, and after a range."""
     text = source.text
     while start < end:
         place = start

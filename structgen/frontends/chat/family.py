@@ -67,7 +67,7 @@ class Layout:
         return tuple(part.name for part in self.parts if isinstance(part, Placeholder))
 
     @property
-    def beginning(self) -> str:
+    def prefix(self) -> str:
         """The text before the first place."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
@@ -260,7 +260,7 @@ def _read_family(name: str, text: str) -> Family:
     for each in calls.layouts:
         if ("id" in each.places) > bool(calls.id):
             raise _malformed(name, "calls.id", "a layout has the place $id, and nothing says what may stand there")
-    start = calls.before + calls.layouts[0].beginning
+    start = calls.before + calls.layouts[0].prefix
     marker = written.get("marker") or stop_string_of(start, tokens)
 
     def free(table: str, key: str, place: str, behind: str, stop: str = "") -> FreeText | None:

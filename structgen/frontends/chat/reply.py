@@ -86,7 +86,7 @@ def think(
         layout, tokens = chosen.thought.layout, chosen.tokens
         stop = stop_string_of(layout.end, tokens)
     if is_open:
-        layout = Layout(layout.parts[1:] if layout.beginning else layout.parts)
+        layout = Layout(layout.parts[1:] if layout.prefix else layout.parts)
     text: Grammar = free_text(stop)
     if budget is not None:
         text = Budget(text, tokens=budget)
@@ -326,7 +326,7 @@ def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bo
     Args:
         text: a member of ``tool_calls``, or of ``think`` and that.
         family: as there.
-        is_open: the prompt held the beginning of the thought.
+        is_open: the prompt held the prefix of the thought.
 
     Raises:
         GrammarError: it is no such reply; the place is told.
@@ -338,7 +338,7 @@ def read_reply(text: str, *, family: str | Path | Family = "hermes", is_open: bo
     thought, at = None, 0
     if chosen.thought is not None:
         layout = chosen.thought.layout
-        if is_open and layout.beginning:
+        if is_open and layout.prefix:
             layout = Layout(layout.parts[1:])
         found = _free_text(text, 0, chosen.thought, layout)
         if found is not None:
@@ -369,16 +369,16 @@ def _text_prefixes(text: str, at: int, family: Family) -> Iterator[tuple[str, in
 
 def _free_text(text: str, at: int, written: FreeText, layout: Layout, *, to_the_end: bool = False) -> _Match | None:
     """Read free text: up to where the stop occurs, less what the layout has before that."""
-    if not text.startswith(layout.beginning, at):
+    if not text.startswith(layout.prefix, at):
         return None
-    begin = at + len(layout.beginning)
+    begin = at + len(layout.prefix)
     (place,) = layout.places
     if to_the_end:
         return _Match({place: text[begin:]}, len(text))
     stop = text.find(written.stop, begin)
     if stop < 0:
         return None
-    # The stop stands in the text behind the place, or in what follows the layout.
+    # The stop stands in the text after the place, or in what follows the layout.
     end = stop - layout.end.find(written.stop) if written.stop in layout.end else stop - len(layout.end)
     if end < begin or not text.startswith(layout.end, end):
         return None

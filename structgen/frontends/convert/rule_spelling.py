@@ -254,7 +254,7 @@ def _lark_character(character: str, special: str) -> str:
 
 
 def with_prefix_free_terminals(flat: Rules) -> Rules:
-    """Divide literals into characters where one terminal would be the beginning of another."""
+    """Divide literals into characters where one terminal would be the prefix of another."""
     terms = [*(term for _, term in flat.rules), flat.body]
     seen: dict[int, Grammar] = {}
     for term in terms:
@@ -275,7 +275,7 @@ def _divided(texts: set[str], single: set[str], classes: list[tuple[tuple[int, i
     """The texts that must be divided; their characters are terminals then, which may divide others."""
     ordered = sorted(texts)
     divided = {one for one, other in pairwise(ordered) if other.startswith(one)}
-    # Texts with one beginning are neighbours; those that begin like a divided one are found below.
+    # Texts with one prefix are neighbours; those that begin like a divided one are found below.
     single = set(single)
     while True:
         single.update(character for text in divided for character in text)

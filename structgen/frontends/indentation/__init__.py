@@ -33,7 +33,7 @@ _FOUR_BLANKS: Final = Indentation()
 _BLANKS: Final = Repeat(CharClass([(9, 9), (32, 32)]))
 _ANY: Final = Repeat(ANY_CHAR)
 _LINE_ENDS: Final = joined([literal("\n"), Repeat(joined([_BLANKS, literal("\n")]))])
-"""The end of a line, and blank lines behind it."""
+"""The end of a line, and blank lines after it."""
 
 
 def block(lines: Grammar) -> Grammar:

@@ -167,7 +167,7 @@ class Facts(NamedTuple):
     """Of a node.
 
     Attributes:
-        after: for each state before it, the states that may be behind it, as a bit each.
+        after: for each state before it, the states that may be after it, as a bit each.
         is_empty: whether it may be no text and no mark at all.
         first: what it may begin with.
         has_gaps: whether it depends on being inside brackets.

@@ -168,7 +168,7 @@ class Indentation:
     """How lines are indented: what may stand before a line, and how much deeper a block may be than what it is in.
 
     A text obeys a stack of widths, which holds 0 at first.  A block puts a width on it that is larger than the last by
-    a ``step``; all its lines have that width; behind it the width is one of those below, exactly.
+    a ``step``; all its lines have that width; after it the width is one of those below, exactly.
 
     Attributes:
         step: by how many characters a block is deeper: one number, or any of ``(first, last)``.

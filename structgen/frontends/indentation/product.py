@@ -294,7 +294,7 @@ class _Product:
         return rest[state]
 
     def step(self, item: Grammar, context: int, state: int, rest: Mapping[int, Grammar]) -> Call[Grammar]:
-        """``item`` from ``state``, and behind it what ``rest`` has for the state that it ends in."""
+        """``item`` from ``state``, and after it what ``rest`` has for the state that it ends in."""
         facts = self.facts[id(item)]
         if state == LINE and facts.begins_line:
             inner = yield self.step(item, context, BLANK if context else MIDDLE, rest)

@@ -206,14 +206,14 @@ class _SubschemaPlanner:
         """
         try:
             forms, place = self._read(text)
-            (facet,) = forms.read(place).shape.objects
-            layout = ObjectLayout((facet,), partial(_names, forms), self._setting.policy)
+            (assertion,) = forms.read(place).shape.objects
+            layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
         except StructgenError:
             return None
-        index = {pattern: number for number, (pattern, _) in enumerate(facet.patterns)}
+        index = {pattern: number for number, (pattern, _) in enumerate(assertion.patterns)}
         matched = [
-            [number for number, (_, language) in enumerate(facet.patterns) if belongs(name, language)]
-            for name in facet.properties
+            [number for number, (_, language) in enumerate(assertion.patterns) if belongs(name, language)]
+            for name in assertion.properties
         ]
         return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
 

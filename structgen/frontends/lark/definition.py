@@ -42,7 +42,7 @@ class Definition:
         tree: its expression.
         module: the file that it stands in.
         position: offset of its name.
-        attributes: what llguidance writes in brackets behind its name.
+        attributes: what llguidance writes in brackets after its name.
         has_parameter: whether it takes a number (``name::_``).
         further: what ``%extend`` adds to it; each has alternatives of its own.
     """
@@ -102,7 +102,7 @@ class Module:
 
 _SAME_TEXTS = "changes the parse tree, not which texts belong to the language"
 _OPTIONS = {
-    "allow_initial_skip": (Status.ENFORCED, "ignored text may stand at the beginning"),
+    "allow_initial_skip": (Status.ENFORCED, "ignored text may stand at the start"),
     "ignore_once": (Status.ENFORCED, "ignored text stands at most once between two terminals"),
     "no_forcing": (Status.ANNOTATION, "which tokens are taken without the model is said to the decoder: jump_forward"),
     "allow_invalid_utf8": (Status.ENFORCED, "texts are well-formed UTF-8"),
@@ -263,7 +263,7 @@ def _bind(module: Module, name: Token, meaning: Definition | Import) -> None:
 _STRUCTURED = {
     "JSON": ("%json", "its own keywords are reported by json_schema()"),
     "STRUCTURED": ("%regex", ""),
-    "NESTED": ("%lark", "what it defines is reported behind the rest"),
+    "NESTED": ("%lark", "what it defines is reported after the rest"),
 }
 
 

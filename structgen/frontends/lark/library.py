@@ -21,7 +21,7 @@ from structgen.grammar.nodes.description import Described
 
 __all__ = ["Library", "builtin_texts", "used_rules"]
 
-# Lark writes this one with a look-behind; its lexers, which take the shortest match, find exactly these texts.
+# Lark writes this one with a look-after; its lexers, which take the shortest match, find exactly these texts.
 _REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
 
 

@@ -225,7 +225,7 @@ _MAX_STOPS: Final = 256
 
 
 def shortest(body: Grammar) -> Grammar:
-    """Return the texts of a regular term of which no proper beginning belongs to it."""
+    """Return the texts of a regular term of which no proper prefix belongs to it."""
     return Intersection((body, Complement(joined([body, _MORE]))))
 
 
@@ -351,7 +351,7 @@ def special_of(source: GrammarSource, token: Token) -> Grammar:
 
 
 def json_of(source: GrammarSource, token: Token, keyword: str) -> object:
-    """Return the value of the JSON text behind a keyword.
+    """Return the value of the JSON text after a keyword.
 
     Raises:
         GrammarSyntaxError: it is no JSON.

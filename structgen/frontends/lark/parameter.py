@@ -90,7 +90,7 @@ class _ExpressionReader:
 
 
 def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | None], Parameter]:
-    """Read what stands behind ``::``: the parameter of the rule that is called, from that of the calling one.
+    """Read what stands after ``::``: the parameter of the rule that is called, from that of the calling one.
 
     Raises:
         GrammarSyntaxError: it is malformed.
@@ -113,7 +113,7 @@ def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | 
 
     def evaluated(own: Parameter | None) -> Parameter:
         if own is None:
-            raise reader.error("the rule around it has no parameter", "write ::_ behind the name of that rule")
+            raise reader.error("the rule around it has no parameter", "write ::_ after the name of that rule")
         return change(own)
 
     return evaluated

@@ -165,7 +165,7 @@ class RuleBuilder:
         if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
-                first.start_pos or 0, str(first), "the rule looks at the text behind it (\\b)",
+                first.start_pos or 0, str(first), "the rule looks at the text after it (\\b)",
                 "leave the boundary out, or the attribute",
             )  # fmt: skip
         self._budget.charge(_LEXEME_COST, module.source.subject)
@@ -233,7 +233,7 @@ class RuleBuilder:
         return self._followed(Reference(name), text)
 
     def _followed(self, term: Grammar, text: Grammar) -> Grammar:
-        """Return a terminal, what it says of brackets, and the ignored text behind it."""
+        """Return a terminal, what it says of brackets, and the ignored text after it."""
         mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
         return joined([term, mark, self._after])
 
@@ -364,7 +364,7 @@ class RuleBuilder:
                 if not use.definition.has_parameter:
                     raise module.source.syntax_error(
                         span_of(cast("Token", tree.children[1])), "a condition in a rule without a parameter",
-                        f"write ::_ behind the name of rule {use.definition.name!r}",
+                        f"write ::_ after the name of rule {use.definition.name!r}",
                     )  # fmt: skip
                 return parts[0] if parts else RuleArgument(EMPTY)
             case "parametrised":

@@ -354,7 +354,7 @@ def _json_end(source: GrammarSource, start: int, keyword: str, limits: Limits) -
 
 
 def _condition_end(source: GrammarSource, start: int) -> int:
-    """Return where the condition of ``%if`` ends: behind its parentheses, or behind a name without any."""
+    """Return where the condition of ``%if`` ends: after its parentheses, or after a name without any."""
     name = _NAME.match(source.text, start)
     if name is None:
         raise source.syntax_error((start, start + 1), "no condition follows %if", "write for instance %if bit_clear(0)")

@@ -180,8 +180,8 @@ class Terminals:
             raise module.source.refused(
                 token.start_pos or 0,
                 "word end",
-                "an operand of '&' or '~' looks at the text behind it (\\b)",
-                "write the boundary behind the whole terminal",
+                "an operand of '&' or '~' looks at the text after it (\\b)",
+                "write the boundary after the whole terminal",
             )
         return term
 

@@ -212,7 +212,7 @@ def _ipv6_interface() -> Grammar:
 
 
 def _ipv4_network() -> Grammar:
-    """An address whose bits behind the prefix are 0."""
+    """An address whose bits after the prefix are 0."""
     any_octet = choice(*map(str, range(256)))
     forms = [IPV4]
     for bits in range(33):
@@ -242,7 +242,7 @@ def _ipv6_network() -> Grammar:
 
 
 def _masked_group(bits: int) -> Grammar:
-    """A group of four digits whose bits behind the first ``bits`` are 0, without leading zeros or with all four."""
+    """A group of four digits whose bits after the first ``bits`` are 0, without leading zeros or with all four."""
     whole, part = divmod(bits, 4)
     step = 1 << 4 - part
     last = CharClass([(ord(mark), ord(mark)) for n in range(0, 16, step) for mark in {f"{n:x}", f"{n:X}"}])

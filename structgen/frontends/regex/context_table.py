@@ -4,7 +4,7 @@ A node that holds assertions has no single language, for what it matches depends
 each valid where its requirement on the left context and on the right context is met.  ``^a|b$`` is
 ``{(start, any): "a", (any, end): "b"}``.  Tables compose: where one node follows another, the second's requirement
 on the left is met by the last character of the first, or handed on to the left where the first is empty.
-Requirements are handed on, never guessed, so no part of a pattern is split by what might surround it: composing
+Requirements are handed on, never drafted, so no part of a pattern is split by what might surround it: composing
 costs a constant number of terms for each pair of cells.
 
 Restriction of a term to a given first or last character (``first_in``, ``last_in``) rewrites the term and makes no

@@ -76,7 +76,7 @@ class Dialect:
         repeats_repeats: ``a**`` is allowed, and ``+`` after a quantifier repeats it once more.
         repeats_anchors: ``^*`` is allowed.
         has_lookaround: ``(?=...)``, ``(?!...)``, ``(?<=...)`` and ``(?<!...)``.
-        fixed_lookbehind: the alternatives of a look-behind must be of one width.
+        fixed_lookbehind: the alternatives of a look-after must be of one width.
         name_characters: what names may hold beside identifiers -> whether they may begin with it.
         named_groups: what may stand between ``(`` and the name.
         has_comments: ``(?#...)``.

@@ -22,7 +22,7 @@ class GroupKind(Enum):
     AHEAD = "look-ahead"
     NOT_AHEAD = "negative look-ahead"
     BEHIND = "look-behind"
-    NOT_BEHIND = "negative look-behind"
+    NOT_BEHIND = "negative look-after"
     FLAGS = "flags"
     COMMENT = "comment"
 

@@ -242,7 +242,7 @@ def as_boundary(body: Node, *, ahead: bool, negative: bool) -> Boundary | None:
 
 
 def has_fixed_width(body: Node) -> bool:
-    """Whether a body that ``as_boundary`` knows has alternatives of one width only, as Python's look-behind wants."""
+    """Whether a body that ``as_boundary`` knows has alternatives of one width only, as Python's look-after wants."""
     items = body.items if isinstance(body, Alternatives) else (body,)
     return len({isinstance(item, Boundary) for item in items}) == 1
 

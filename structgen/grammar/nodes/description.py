@@ -17,7 +17,7 @@ class Status(Enum):
     ENFORCED = "enforced"
     """By the automaton: no output can violate it."""
     CHECKED = "checked"
-    """At the end of a value; tokens that would complete a violating value are withheld."""
+    """At the end of a value; tokens that would complete a violating value are blocked."""
     REFUSED = "refused"
     """Not compiled: a ``GrammarError`` names it."""
     ANNOTATION = "annotation"

@@ -139,7 +139,7 @@ class Label(Grammar):
     * ``"a-label"``: ``xn--``, in any case, and Punycode, up to the first byte that is no letter, digit or hyphen.  It
       has no right-to-left characters.
     * ``"bidi"``: the same that obeys the rule for names with right-to-left characters.
-    * ``"u-label"``: letters that take two bytes each.  Each of its beginnings takes at most 63 octets as an A-label.
+    * ``"u-label"``: letters that take two bytes each.  Each of its prefixes takes at most 63 octets as an A-label.
 
     The members of ``item`` must be all such texts of up to 59 characters (from 1 after ``xn--``), valid or not, then
     one byte of another kind; letters are the left-to-right ones of Greek (U+0380 to U+03FF) or of Cyrillic (U+0400 to

@@ -1,4 +1,4 @@
-"""Programs on models behind servers: vLLM, SGLang, llama-server and OpenAI.
+"""Programs on models on servers: vLLM, SGLang, llama-server and OpenAI.
 
 The constraint goes to the server in the notation that it knows, and all that comes back is checked here.
 """

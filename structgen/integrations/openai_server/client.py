@@ -1,4 +1,4 @@
-"""A model behind a server that speaks the protocol of OpenAI: requests, their answers as they come, and what fails."""
+"""A model on a server that speaks the protocol of OpenAI: requests, their answers as they come, and what fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def remote(
     tries: int = 3,
     timeout: float = 60.0,
 ) -> OpenAIServer:
-    """A model behind a server, for programs: ``program(..., model=structgen.remote(url, name))``.
+    """A model on a server, for programs: ``program(..., model=structgen.remote(url, name))``.
 
     Args:
         url: of the server's API, ``http://host:8000/v1``.

@@ -1,14 +1,16 @@
 """Adaptive parallel decoding: a small autoregressive model says how much of a draft fits together.
 
-Let ``q`` be the law of a slot given the slots left of it, under one pass and the language, and ``a`` that of the small
-model after the same tokens.  The judge's law is the mixture ``m(v) ~ q(v)^weight a(v)^(1 - weight)``, so it allows
-nothing that the language does not.  A draft is judged from left to right: a token stands if the mixture, too, would
-have taken it, and the first one that does not ends the commit.  The leftmost always stands: nothing is left to fit.
+Let ``q`` be the distribution of a slot given the slots left of it, under one pass and the language, and ``a`` that of
+the small model after the same tokens.  The judge's distribution is the mixture ``m(v) ~ q(v)^weight a(v)^(1 -
+weight)``, so it allows nothing that the language does not.  A draft is judged from left to right: a token stands if the
+mixture, too, would have taken it, and the first one that does not ends the commit.  The leftmost always stands: nothing
+is left to fit.
 
 "Would have taken" is meant literally.  A token that is the argmax of log-probabilities plus Gumbel noise is a draw, and
-two laws that read the same noise are coupled: they take the same token the more often the nearer they are, and each is
-drawn from as ever.  So the token of the draft and that of the mixture are compared under one noise (which here is drawn
-after the draft, from its law given that the draft came out).  Where nothing is drawn, there is no noise.
+two distributions that read the same noise are coupled: they take the same token the more often the nearer they are, and
+each is drawn from as ever.  So the token of the draft and that of the mixture are compared under one noise (which here
+is drawn after the draft, from its distribution given that the draft came out).  Where nothing is drawn, there is no
+noise.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ class AdaptiveParallel:
 
     A step takes one pass of the diffusion model, one of the small model over the draft, and a posterior for each token
     that is judged.  It is the other way round than speculative decoding, where the small model drafts: the output is
-    not what stepwise decoding gives, and its law is that of neither model.
+    not what stepwise decoding gives, and its distribution is that of neither model.
 
     Unconstrained, the rule is the published one.  Under a grammar the draft is one completion of the posterior, and a
-    slot is judged by its law given the slots left of it, as they depend on each other through the grammar.
+    slot is judged by its distribution given the slots left of it, as they depend on each other through the grammar.
 
     Attributes:
         model: the small model, of the same vocabulary.
@@ -57,7 +59,7 @@ class AdaptiveParallel:
 
     Source: Israel, Van den Broeck and Grover 2025, "Accelerating Diffusion LLMs via Adaptive Parallel Decoding"
     (arXiv 2506.00413); ``weight`` is its R, ``lookahead`` its M.  Its cache for the committed prefix belongs to the
-    model (see ``PrefixReuse``).  Conditional laws and the noise that is drawn after the draft are ours.
+    model (see ``PrefixReuse``).  Conditional distributions and the noise that is drawn after the draft are ours.
     """
 
     model: LanguageModel
@@ -82,12 +84,12 @@ class AdaptiveParallel:
 
 
 def mixture(log_q: NDArray[np.float64], log_a: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Logits of the mixture; what one of the two laws gives no weight has none.
+    """Logits of the mixture; what one of the two distributions gives no weight has none.
 
     Args:
-        log_q: log-probabilities under the first law, minus infinity where the language forbids.
-        log_a: under the second law, up to a constant.
-        weight: exponent of the first law.
+        log_q: log-probabilities under the first distribution, minus infinity where the language forbids.
+        log_a: under the second distribution, up to a constant.
+        weight: exponent of the first distribution.
     """
     mixed = np.full(len(log_q), -np.inf)
     allowed = np.isfinite(log_q)
@@ -98,14 +100,15 @@ def mixture(log_q: NDArray[np.float64], log_a: NDArray[np.float64], weight: floa
 
 
 def noise_given(log_p: NDArray[np.float64], token: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Draw Gumbel noise from its law given that ``token`` is the argmax of ``log_p + noise``.
+    """Draw Gumbel noise from its distribution given that ``token`` is the argmax of ``log_p + noise``.
 
     Args:
         log_p: log-probabilities, minus infinity for what is impossible.
         token: a possible one.
         generator: the randomness.
 
-    Source: Maddison, Tarlow and Minka 2014, "A* Sampling" (arXiv 1411.0030): the largest sum has a standard Gumbel law,
+    Source: Maddison, Tarlow and Minka 2014, "A* Sampling" (arXiv 1411.0030): the largest sum has a standard Gumbel
+        distribution,
     whichever token has it, and all others are Gumbel variables cut off there.
     """
     gumbel = generator.gumbel(size=len(log_p))
@@ -145,7 +148,7 @@ class _Judge:
             context.close()
 
     def _judged(self, run: CanvasRun, denoised: Denoised, slots: NDArray[np.intp], context: Context) -> int:
-        """How many of the slots stand.  Behind the end of the member there is nothing to judge."""
+        """How many of the slots stand.  After the end of the member there is nothing to judge."""
         tokens = denoised.completion.tokens
         ends = np.flatnonzero(np.isin(tokens, run.language.vocabulary.eos))
         stop = int(ends[0]) + 1 if len(ends) else len(tokens)
@@ -156,7 +159,7 @@ class _Judge:
         canvas = run.canvas.copy()
         for before, slot in zip(slots, judged, strict=False):
             canvas[before] = tokens[before]
-            posterior = run.language.posterior(given_canvas(denoised.law, canvas), tail=run.sampler.tail)
+            posterior = run.language.posterior(given_canvas(denoised.distribution, canvas), tail=run.sampler.tail)
             with np.errstate(divide="ignore"):
                 log_q = np.log(posterior.marginals(int(slot)))
             row = rows[slot - slots[0] - 1]

@@ -61,16 +61,19 @@ class CanvasDraft(NamedTuple):
 
 
 class DraftProposal(Protocol):
-    """How drafts are made; the first one is the target of the canvas, each of the others a guess at the next step."""
+    """How drafts are made; the first one is the target of the canvas.
+
+    Each of the others a draft token at the next step.
+    """
 
     def __call__(self, run: CanvasRun, denoised: Denoised, /) -> list[CanvasDraft]:
         """Return drafts for the canvas of ``run``, which has free slots, each with more slots filled than the last."""
 
 
-def given_canvas(law: MeanField, canvas: Canvas) -> MeanField:
+def given_canvas(distribution: MeanField, canvas: Canvas) -> MeanField:
     """Return what a pass says of a canvas of which more slots are fixed than when it was asked about."""
-    rows = law.row_of[np.flatnonzero(canvas == FREE)]
-    return MeanField(canvas, law.slot_logits.take(rows), temperature=law.temperature)
+    rows = distribution.row_of[np.flatnonzero(canvas == FREE)]
+    return MeanField(canvas, distribution.slot_logits.take(rows), temperature=distribution.temperature)
 
 
 def next_step(run: CanvasRun, canvas: Canvas, denoised: Denoised, per_step: int) -> CanvasDraft:
@@ -99,11 +102,14 @@ def draft_at_once(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_
 def draft_again(run: CanvasRun, denoised: Denoised, *, depth: int | None, per_step: int = 1) -> list[CanvasDraft]:
     """Draft steps as if the model went on saying the same.
 
-    After each step the law is restricted to the language anew: what the grammar makes of a commit needs no model.
+    After each step the distribution is restricted to the language anew: what the grammar makes of a commit needs no
+    model.
 
     Complexity: a posterior for each draft but the first.
     """
-    return _steps(run, denoised, depth, per_step, lambda canvas: run.restrict(given_canvas(denoised.law, canvas)))
+    return _steps(
+        run, denoised, depth, per_step, lambda canvas: run.restrict(given_canvas(denoised.distribution, canvas))
+    )
 
 
 @final
@@ -166,11 +172,13 @@ class DraftCommitter:
         if asked:
             self.forwards += 1
             self.canvases += len(asked)
-        laws = {law.canvas.tobytes(): law for law in run.laws(asked)} if asked else {}
+        distributions = (
+            {distribution.canvas.tobytes(): distribution for distribution in run.distributions(asked)} if asked else {}
+        )
         known_ends = {draft.canvas.tobytes() for draft in drafts}
         walk = [drafts[0]]
-        while (law := laws.get(walk[-1].canvas.tobytes())) is not None:
-            denoised = run.restrict(law)
+        while (distribution := distributions.get(walk[-1].canvas.tobytes())) is not None:
+            denoised = run.restrict(distribution)
             target = next_step(run, walk[-1].canvas, denoised, self._per_step)
             if target.canvas.tobytes() not in known_ends:
                 return walk, denoised
@@ -193,7 +201,7 @@ def _commit(run: CanvasRun, step: CanvasDraft) -> None:
     run.commit(slots, denoised.completion)
     # The run knows the passes since its last commit only; these commits are of one pass.
     run.log_confidence[slots] = np.log(np.maximum(denoised.confidence[slots], np.finfo(np.float64).tiny))
-    run.log_prob[slots] = denoised.law.log_prob_of(denoised.completion.tokens)[slots]
+    run.log_prob[slots] = denoised.distribution.log_prob_of(denoised.completion.tokens)[slots]
 
 
 @final
@@ -202,10 +210,10 @@ class FreeDave:
     """Stepwise decoding in fewer forward passes: the next ``depth`` steps are drafted and verified in one pass.
 
     Draft ``k`` is where ``k`` steps lead if the model goes on saying the same.  Without a grammar these are the ``k``
-    most confident slots of one pass, as published; with one, the law is restricted anew after each drafted step, since
-    a commit changes what the grammar leaves to the other slots whether or not the model is asked.  The walk goes from
-    target to target as long as these are drafts, and what the pass said of the last one serves the next step, so that
-    each pass but the first commits a step at least.
+    most confident slots of one pass, as published; with one, the distribution is restricted anew after each drafted
+    step, since a commit changes what the grammar leaves to the other slots whether or not the model is asked.  The walk
+    goes from target to target as long as these are drafts, and what the pass said of the last one serves the next step,
+    so that each pass but the first commits a step at least.
 
     Attributes:
         depth: drafts that are verified together, at least 1; with 1 it is stepwise decoding.
@@ -216,7 +224,7 @@ class FreeDave:
 
     Source: "Free Draft-and-Verification: Toward Lossless Parallel Decoding for Diffusion Large Language Models" (2025,
     arXiv 2510.00294).  Its variant for confidence thresholds, which accepts a draft whose commits are a subset of the
-    target's, is left out: it is not lossless.  Restricting the law anew for each draft is ours.
+    target's, is left out: it is not lossless.  Restricting the distribution anew for each draft is ours.
     """
 
     depth: int = 4
@@ -244,7 +252,7 @@ class SelfSpeculative:
 
     The tokens of one completion are drafted in the order of their confidence.  The chain has a node for the canvas
     with none of them, with the first, with the first two, and so on; one pass over all nodes tells what one-by-one
-    decoding commits at each, and the longest beginning of the chain stands that agrees with it.
+    decoding commits at each, and the longest prefix of the chain stands that agrees with it.
 
     In terms of ``FreeDave`` the root of the chain is the first draft, which always stands.  The two share the
     verification; this one drafts everything from one completion, which takes no further work on the grammar, and as

@@ -7,7 +7,7 @@ Source: B. Spector and C. Re, "Accelerating LLM Inference with Staged Speculativ
 
 Source of the idea: G. Chen et al., "Long-Context Inference with Retrieval-Augmented Speculative Decoding" (RAPID, 2025,
 arXiv 2502.20330).  Only its mechanics are here: what is drafted is verified by the target as it is, and nothing of the
-drafter's law enters the target's.
+drafter's distribution enters the target's.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _MAX_STAGED: Final = 16
 
 @final
 class InnerStage:
-    """The guesses of a drafter at what a draft model will say: a ``Stage``.
+    """The draft tokens of a drafter at what a draft model will say: a ``Stage``.
 
-    They are guesses at the draft model's most probable tokens: whether the draft is drawn or chosen, a guess is right
-    where it is what the draft model then takes.  A drafter that fails is not asked any more; the draft model goes on
-    alone.
+    They are draft tokens at the draft model's most probable tokens: whether the draft is drawn or chosen, a draft token
+    is right where it is what the draft model then takes.  A drafter that fails is not asked any more; the draft model
+    goes on alone.
 
     Args:
-        drafter: what guesses for the draft model.
+        drafter: what draft tokens for the draft model.
         task: the output that the draft model drafts for.
     """
 
@@ -70,8 +70,8 @@ class InnerStage:
         )
         self._drafting: GuardedDrafting | None = None
 
-    def guess(self, context: Context, place: DraftPosition, most: int) -> DraftTree:
-        """See ``Stage.guess``."""
+    def draft(self, context: Context, place: DraftPosition, most: int) -> DraftTree:
+        """See ``Stage.draft``."""
         if self._drafting is None:
             self._drafting = GuardedDrafting(self._drafter, context, self._task)
         state = DraftState(place.matcher, place.mask, place.remaining, len(place.ids).bit_length())
@@ -79,7 +79,7 @@ class InnerStage:
         tree = self._drafting.propose(context, state, budget)
         try:
             return _allowed(tree, place, budget)
-        except LimitExceeded:  # limits are for outputs, not for guesses
+        except LimitExceeded:  # limits are for outputs, not for draft tokens
             return DraftTree()
 
     def told(self, start: int, tree: DraftTree, rows: Logits) -> None:
@@ -95,7 +95,7 @@ class InnerStage:
 
 
 def _allowed(tree: DraftTree, place: DraftPosition, most: int) -> DraftTree:
-    """The first ``most`` nodes of a tree that the grammar allows; behind the end of the output there is nothing."""
+    """The first ``most`` nodes of a tree that the grammar allows; after the end of the output there is nothing."""
     matchers = {ROOT: place.matcher}
     ends = place.matcher.constraint.vocabulary.eos
     kept: list[int] = []
@@ -117,10 +117,10 @@ _SHAPE: Final = Chain(length=5)
 class DraftModel(Drafter):
     """A smaller model writes ahead, and the target reads what it wrote in one pass.
 
-    Its laws are masked by the grammar, so that it never writes what could not be taken, and shaped by the sampler as
-    those of the target are.  With a ``Multinomial`` the tokens of a draft are drawn from its laws, which the tree
-    records; so a verifier takes as many of them as the two laws have in common.  With any other sampler, the most
-    probable ones are chosen.
+    Its distributions are masked by the grammar, so that it never writes what could not be taken, and shaped by the
+    sampler as those of the target are.  With a ``Multinomial`` the tokens of a draft are drawn from its distributions,
+    which the tree records; so a verifier takes as many of them as the two distributions have in common.  With any other
+    sampler, the most probable ones are chosen.
 
     Source: Y. Leviathan et al. (ICML 2023, arXiv 2211.17192); C. Chen et al. (2023, arXiv 2302.01318).
 
@@ -275,7 +275,7 @@ _QUESTION: Final = 64
 class ShortContext(Drafter):
     """The target itself, or a draft model with its vocabulary, drafts from a part of the prompt.
 
-    The part is the beginning of the prompt, its end, and those chunks between them that share most words with the end
+    The part is the prefix of the prompt, its end, and those chunks between them that share most words with the end
     of the prompt and with what stands of the output; all in their order.  It is chosen anew as the output grows.
     Prompts that are not longer than ``tokens`` are not drafted for: a draft would cost what the target costs.
 
@@ -283,7 +283,7 @@ class ShortContext(Drafter):
         model: what drafts; None is the target itself.
         shape: what a draft looks like.
         tokens: how many tokens of the prompt are read.
-        head: how many of them are its beginning.
+        head: how many of them are its prefix.
         tail: how many of them are its end.
         chunk: how many tokens are chosen together.
         refresh: the part is chosen anew after so many tokens of the output; None chooses once.
@@ -341,7 +341,7 @@ class ShortContext(Drafter):
 
 @final
 class _NoDrafting(Drafting):
-    """Guesses nothing."""
+    """Draft tokens nothing."""
 
     def propose(self, context: Context, state: DraftState, budget: int) -> DraftTree:
         """See ``Drafting.propose``."""

@@ -46,8 +46,8 @@ TokenPath = tuple[int, ...]
 class DraftStage(Protocol):
     """What drafts for a draft model."""
 
-    def guess(self, context: Context, place: DraftPosition, most: int, /) -> DraftTree:
-        """Return what the draft model may say behind ``context``, at most ``most`` tokens that the grammar allows."""
+    def draft(self, context: Context, place: DraftPosition, most: int, /) -> DraftTree:
+        """Return what the draft model may say after ``context``, at most ``most`` tokens that the grammar allows."""
 
     def told(self, start: int, tree: DraftTree, rows: Logits, /) -> None:
         """Take in what a pass of the draft model told: see ``Verified``."""
@@ -55,7 +55,7 @@ class DraftStage(Protocol):
 
 @final
 class DraftSession:
-    """A sequence with its cache, and the logits that were computed behind it.
+    """A sequence with its cache, and the logits that were computed after it.
 
     Invariant: what ``rows`` returns depends on the sequence and the path alone, not on what was followed or asked for
     before (up to rounding of float32 sums).
@@ -85,7 +85,7 @@ class DraftSession:
         return self._context.session.length
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Stand behind ``tokens``, at least one; what they share with the sequence before stays cached."""
+        """Stand after ``tokens``, at least one; what they share with the sequence before stays cached."""
         base = list(tokens)
         before = len(self._base)
         if base[:before] == self._base:
@@ -109,16 +109,16 @@ class DraftSession:
         stage: DraftStage | None = None,
         most: int = 0,
     ) -> list[Logits | None]:
-        """Return the logits behind the sequence and each path; None where a path is too long for the model.
+        """Return the logits after the sequence and each path; None where a path is too long for the model.
 
         What is not known yet is run in one forward pass, a tree, where the session can branch; else in one for each
         path.
 
         Args:
-            paths: tokens behind the sequence; none for the sequence itself.
+            paths: tokens after the sequence; none for the sequence itself.
             place: where the last path stands in the grammar; needed for a stage only.
-            stage: guesses at what else will be asked for; asked where there is a single path.
-            most: the most tokens that are of use to guess.
+            stage: draft tokens at what else will be asked for; asked where there is a single path.
+            most: the most tokens that are of use to draft.
         """
         missing = [path for path in dict.fromkeys(paths) if path not in self._rows and self.fits(path)]
         if len(missing) == 1:
@@ -146,16 +146,16 @@ class DraftSession:
         place: DraftPosition | None,
         most: int,
     ) -> None:
-        """Run the sequence with ``trunk``, and behind it what else is wanted or guessed."""
+        """Run the sequence with ``trunk``, and after it what else is wanted or drafted."""
         context = self._context
         self._move([*self._base, *trunk])
         tree = DraftTree()
         for path in paths:
             tree.extend(ROOT, path[len(trunk) :])
         if stage is not None and place is not None and most > 0:
-            tree = self._fitting(stage.guess(context, place, most), trunk)
+            tree = self._fitting(stage.draft(context, place, most), trunk)
         tokens = tree.token_tree() if len(tree) else None
-        self._rows[trunk] = context.laws(1, tokens, again=True)[-1]
+        self._rows[trunk] = context.distributions(1, tokens, again=True)[-1]
         ahead = context.ahead
         if tokens is None or ahead is None or ahead.start != len(context):
             if stage is not None:
@@ -163,20 +163,20 @@ class DraftSession:
             return
         for node in range(len(tree)):
             path = tuple(tree.prefix(node))
-            row = ahead.law(path)
+            row = ahead.distribution(path)
             if row is not None:
                 self._rows[(*trunk, *path)] = on_host(row)
         if stage is not None:
             stage.told(len(context), tree, ahead.rows)
 
     def _fitting(self, tree: DraftTree, trunk: TokenPath) -> DraftTree:
-        """What of a guess the model can read."""
+        """What of a draft token the model can read."""
         if self.fits((*trunk, *([0] * tree.depth()))):
             return tree
         return tree.kept(node for node in range(len(tree)) if self.fits((*trunk, *tree.prefix(node))))
 
     def _move(self, tokens: list[int]) -> None:
-        """Stand behind ``tokens`` with something to run; what was looked at of them is taken over."""
+        """Stand after ``tokens`` with something to run; what was looked at of them is taken over."""
         context = self._context
         held = context.tokens
         common = common_length(held, tokens)
@@ -203,7 +203,7 @@ def check_capacity(model: LanguageModel, length: int) -> None:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences share from the beginning on; slices are compared, so long ones cost little."""
+    """How many tokens two sequences share from the start on; slices are compared, so long ones cost little."""
     low, high = 0, min(len(first), len(second))
     step = 512
     while low < high and list(first[low : low + step]) == list(second[low : low + step]):
@@ -243,7 +243,7 @@ class Bridge(ABC):
 
     @abstractmethod
     def start(self, crossing: BridgeTask, /) -> ShapedDrafting:
-        """Begin to guess for an output.
+        """Begin to draft for an output.
 
         Raises:
             VocabularyError: there is no way from one vocabulary to the other.

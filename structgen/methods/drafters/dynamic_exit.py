@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DynamicExit", "ExitRates"]
 
 _PRIOR: Final = 1.0
-"""What is not known yet counts as so many positions at which one guess in two is right."""
+"""What is not known yet counts as so many positions at which one draft token in two is right."""
 
 
 @final
@@ -54,12 +54,12 @@ class ExitRates:
         self._seen = 0.0
 
     def add(self, taken: NDArray[np.float64]) -> None:
-        """Note a position: for each exit the probability that its guess is taken there."""
+        """Note a position: for each exit the probability that its draft is taken there."""
         self._taken = self._taken * self._decay + taken
         self._seen = self._seen * self._decay + 1
 
     def rates(self) -> NDArray[np.float64]:
-        """For each exit how probable it is that its next guess is taken."""
+        """For each exit how probable it is that its next draft token is taken."""
         rates: NDArray[np.float64] = (self._taken + _PRIOR / 2) / (self._seen + _PRIOR)
         return rates
 
@@ -92,11 +92,12 @@ _LOOKED_AT: Final = 4
 class DynamicExit(Drafter):
     """Drafts through the first layers of the target's own network; how many, and how long a draft is, it finds out.
 
-    What each exit would have guessed where the target has spoken is read off the states of the pass that spoke: the
-    guess at a verified position depends on verified tokens alone, so it is the very guess that a draft would have made.
-    Where the sampler draws, a guess counts by how probable it is that it would be taken, the sum of ``min(p, q)``.
+    What each exit would have drafted where the target has spoken is read off the states of the pass that spoke: the
+    draft at a verified position depends on verified tokens alone, so it is the very draft that a draft would have made.
+    Where the sampler draws, a draft token counts by how probable it is that it would be taken, the sum of ``min(p,
+    q)``.
 
-    The gain depends on a network that was trained to be left early; others speak only behind their last layers.
+    The gain depends on a network that was trained to be left early; others speak only after their last layers.
 
     Source: Entezari Zarch et al. 2025, DEL (arXiv 2504.05598).  Keys and values of drafted tokens are not used again
     when they are verified, as they are there: the pass over them is one in which weights are read, not used.
@@ -205,7 +206,7 @@ class _ExitDrafting(Drafting):
         self._drafting.close()
 
     def _learn(self, context: Context) -> None:
-        """Compare what the exits would have guessed with what came, as far as a pass told it."""
+        """Compare what the exits would have drafted with what came, as far as a pass told it."""
         told, before = self._told, self._before
         self._told = None
         if told is None or before is None or told[0].start != before[0]:
@@ -234,14 +235,14 @@ class _ExitDrafting(Drafting):
             node = child
 
     def _taken(self, exits: States, target: Logits, ids: NDArray[np.intp], token: int) -> NDArray[np.float64]:
-        """For each exit the probability that its guess is taken."""
-        guesses = self._heads.exits(exits, ids)
+        """For each exit the probability that its draft is taken."""
+        drafts = self._heads.exits(exits, ids)
         sampler = self._task.sampler
         if not (isinstance(sampler, Multinomial) and self._drafter.draws):
-            taken: NDArray[np.float64] = (ids[guesses[:, ids].argmax(axis=1)] == token).astype(np.float64)
+            taken: NDArray[np.float64] = (ids[drafts[:, ids].argmax(axis=1)] == token).astype(np.float64)
             return taken
         p = _exit_distribution(sampler, target, ids)
-        return np.array([np.minimum(p, _exit_distribution(sampler, guess, ids)).sum() for guess in guesses])
+        return np.array([np.minimum(p, _exit_distribution(sampler, draft, ids)).sum() for draft in drafts])
 
 
 def _exit_distribution(sampler: Multinomial, row: Logits, ids: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""All tokens of a window at once: each is what the last pass said behind the guesses before it."""
+"""All tokens of a window at once: each is what the last pass said after the draft tokens before it."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def jacobi_sweep(
 ) -> DraftTree:
     """One sweep of Jacobi's iteration: a chain that the grammar allows, with what it forces in between.
 
-    The token at each position is chosen by the row that the last pass told there, under the mask of the position behind
-    the *new* tokens before it.  Where these are what the row was told behind, the token is that of sequential decoding.
+    The token at each position is chosen by the row that the last pass told there, under the mask of the position after
+    the *new* tokens before it.  Where these are what the row was told after, the token is that of sequential decoding.
     So each pass makes at least one more token final, and a chain that a pass confirms is sequential decoding's own.
 
     Args:
         choice: the position where the output stands.
-        rows: logits ``[V]`` by position, along the guesses of the last pass; at least one.
+        rows: logits ``[V]`` by position, along the draft tokens of the last pass; at least one.
         place: which of them belongs to ``choice``.  Beyond the last, that one is taken once more.
-        count: how many guesses; forced tokens come on top.
+        count: how many draft tokens; forced tokens come on top.
         choose: chooses.
         number: how many choices lie before ``choice``.
     """
@@ -96,7 +96,7 @@ def jacobi_sweep(
 
 
 def rows_along(verified: Verified, tokens: Sequence[int]) -> list[Logits]:
-    """The rows behind the sequence and behind each of ``tokens``, up to the first that was not run."""
+    """The rows after the sequence and after each of ``tokens``, up to the first that was not run."""
     rows: list[Logits] = [verified.rows[0]]
     node = ROOT
     for token in tokens:
@@ -111,23 +111,26 @@ def rows_along(verified: Verified, tokens: Sequence[int]) -> list[Logits]:
 @final
 @dataclass(frozen=True)
 class Jacobi(Drafter):
-    """Guesses a window of tokens that the model itself corrects from pass to pass, without any store or second model.
+    """Draft tokens a window of tokens that the model itself corrects from pass to pass.
 
-    Each pass runs the whole window; where a guess was wrong, those behind it are guessed anew from the rows that the
-    pass told there.  Guesses that no row tells yet repeat the last known row.
+    Without any store or second model.
 
-    A guess is run for what its row will say as much as for its chance to be taken, so hand it over without a cost model
+    Each pass runs the whole window; where a draft token was wrong, those after it are drafted anew from the rows that
+    the pass told there.  Draft tokens that no row tells yet repeat the last known row.
+
+    A draft is run for what its row will say as much as for its chance to be taken, so hand it over without a cost model
     (``Speculation(Jacobi())``), which prunes what will probably be refused.
 
     Source: A. Santilli et al., "Accelerating Transformer Inference for Translation via Parallel Decoding" (2023, arXiv
     2305.10427), algorithm 1; masks, and states of the grammar from left to right, are new here.
 
     Attributes:
-        window: how many tokens are guessed at a time; at least 1.
-        seed: of the output, if its tokens are drawn by ``Multinomial`` or ``GumbelMax``: guesses are then made with the
-            random numbers that will draw the tokens, and are right where the tokens before them are.  A few passes over
-            the row for each guess.  Without it, and for any other sampler, the most probable tokens are guessed.
-        calibration: how often guesses came, by their distance and whether the last pass changed them.
+        window: how many tokens are drafted at a time; at least 1.
+        seed: of the output, if its tokens are drawn by ``Multinomial`` or ``GumbelMax``: draft tokens are then made
+            with the random numbers that will draw the tokens, and are right where the tokens before them are.  A few
+            passes over the row for each draft token.  Without it, and for any other sampler, the most probable tokens
+            are drafted.
+        calibration: how often draft tokens came, by their distance and whether the last pass changed them.
 
     Raises:
         ValueError: ``window`` is below 1.
@@ -186,13 +189,13 @@ class _JacobiDrafting(Drafting):
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        if verified.start != self._start:  # a pass without guesses, elsewhere
+        if verified.start != self._start:  # a pass without draft tokens, elsewhere
             return
         self._chain = list(self._tree.tokens)
         self._rows = rows_along(verified, self._chain)
 
     def _rate(self, before: Sequence[int]) -> None:
-        """State how likely the guesses are.
+        """State how likely the draft tokens are.
 
         Args:
             before: what stood at these positions in the last pass.
@@ -219,7 +222,7 @@ class _JacobiDrafting(Drafting):
 
 
 def _choices(choice: GrammarPosition | None, came: Sequence[int]) -> int:
-    """How many of the tokens that came behind a position were chosen, not forced."""
+    """How many of the tokens that came after a position were chosen, not forced."""
     chosen = place = 0
     while choice is not None and place < len(came):
         chosen += 1

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Clasp", "LayerChoice", "LayerRows", "LayerSkip", "closest_layers", "layered_session"]
 
 _PENDING: Final = 32
-"""So many tokens that the model has not seen are run in a draft; behind more of them, a prompt, nothing is drafted."""
+"""So many tokens that the model has not seen are run in a draft; after more of them, a prompt, nothing is drafted."""
 
 
 def layered_session(context: Context, *, drafter: str) -> LayeredSession:
@@ -71,7 +71,7 @@ class LayerChoice(Protocol):
 
 @final
 class LayerRows(DraftRows):
-    """Rows of the network that is left, behind the keys and values of the whole one.
+    """Rows of the network that is left, after the keys and values of the whole one.
 
     Args:
         context: of the output.
@@ -101,7 +101,7 @@ class LayerRows(DraftRows):
 
     @property
     def can_draft(self) -> bool:
-        """Whether the model has seen enough: behind a prompt that it has not, nothing is drafted."""
+        """Whether the model has seen enough: after a prompt that it has not, nothing is drafted."""
         return 0 < len(self._pending) <= _PENDING and self._session.length > 0
 
     def rows(self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int) -> list[Logits | None]:
@@ -141,7 +141,7 @@ def closest_layers(
 ) -> tuple[int, ...]:
     r"""Return the layers that stay where ``skipped`` are left out, ascending, by the state of one token.
 
-    ``h(i)`` is the token's state behind the first ``i`` layers of the whole network, ``g(i, j)`` one behind some of
+    ``h(i)`` is the token's state after the first ``i`` layers of the whole network, ``g(i, j)`` one after some of
     them, ``j`` of which are left out::
 
         g(0, 0) = h(0)

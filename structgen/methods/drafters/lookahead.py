@@ -32,7 +32,7 @@ __all__ = ["Extended", "Lookahead", "PhrasePool", "phrases_of_pass"]
 class PhrasePool:
     """Phrases: of each first token those that came last.
 
-    A phrase that is the beginning of another one with the same first token is not kept beside it.
+    A phrase that is the prefix of another one with the same first token is not kept beside it.
 
     Source: the n-gram pool of Y. Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
     (2024, arXiv 2402.02057), and the phrase pool of W. Zhao et al., "Ouroboros" (2024, arXiv 2402.13720).
@@ -94,27 +94,29 @@ _WINDOW_PRIOR: Final = 0.2
 @final
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Guesses by Jacobi's iteration with a memory: what the window went through becomes phrases, and these are tried.
+    """Draft tokens by Jacobi's iteration with a memory.
 
-    The window is a trunk of ``window`` guesses.  Behind each of them hangs what the passes since have said about the
-    positions after it, one token for each pass, the oldest first; so each pass tells one more token behind every such
-    branch, and a branch of ``size`` tokens is a phrase that the model has written by itself, token by token.  Phrases
-    go into a pool.  Those that begin with the last token of the output are run as branches of their own, to be
+    What the window went through becomes phrases, and these are tried.
+
+    The window is a trunk of ``window`` draft tokens.  After each of them hangs what the passes since have said about
+    the positions after it, one token for each pass, the oldest first; so each pass tells one more token after every
+    such branch, and a branch of ``size`` tokens is a phrase that the model has written by itself, token by token.
+    Phrases go into a pool.  Those that begin with the last token of the output are run as branches of their own, to be
     verified; window and branches are one tree, and its rows serve both.
 
-    Guesses are the most probable tokens that the grammar allows behind the guesses before them; one that the trunk as
-    it is now no longer allows is guessed anew.  Hand it over without a cost model: a guess of the window is run for
-    what its row says.
+    Draft tokens are the most probable tokens that the grammar allows after the draft tokens before them; one that the
+    trunk as it is now no longer allows is drafted anew.  Hand it over without a cost model: a draft token of the window
+    is run for what its row says.
 
     Source: Y. Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (2024, arXiv
     2402.02057), section 3: ``window`` is its W, ``size`` its N, and ``hits`` its G.
 
     Attributes:
-        window: guesses of the trunk; at least 1.
+        window: draft tokens of the trunk; at least 1.
         size: tokens of a phrase, the first included; at least 2.
         hits: phrases that are verified in one pass at most; at least 1.
         pool: where phrases are kept; outputs that share it find for each other.
-        calibration: how often guesses came, by where they are from and their distance.
+        calibration: how often draft tokens came, by where they are from and their distance.
 
     Raises:
         ValueError: a number is too small.
@@ -144,11 +146,11 @@ class Lookahead(Drafter):
 
 
 class _WindowColumn(NamedTuple):
-    """A guess of the trunk with what hangs behind it.
+    """A draft of the trunk with what hangs after it.
 
     Attributes:
         above: the tokens of the tree before it.
-        tokens: its own and those behind it.
+        tokens: its own and those after it.
         place: the position in the sequence that follows.
         choice: the same in the grammar.
         complete: whether every level of the window has its token in it.
@@ -169,7 +171,7 @@ class _LookaheadDrafting(Drafting):
         self._start = -1
         self._levels: list[dict[int, int]] = [{}]  # what each pass said, by position; the oldest first
         self._columns: list[_WindowColumn] = []
-        self._row: Logits | None = None  # behind the sequence, as it was last
+        self._row: Logits | None = None  # after the sequence, as it was last
         self._tree = DraftTree()
         self._keys: list[tuple[str, int]] = []
 
@@ -189,7 +191,7 @@ class _LookaheadDrafting(Drafting):
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
         self._row = verified.rows[0]
-        if verified.start != self._start:  # a pass without guesses, elsewhere
+        if verified.start != self._start:  # a pass without draft tokens, elsewhere
             return
         said: dict[int, int] = {}
         phrases: list[tuple[int, ...]] = []
@@ -234,7 +236,7 @@ class _LookaheadDrafting(Drafting):
         choice: GrammarPosition,
         budget: int,
     ) -> None:
-        """Add what the later passes said behind a guess of the trunk, as far as the grammar allows it."""
+        """Add what the later passes said after a draft token of the trunk, as far as the grammar allows it."""
         complete = True
         for level in self._levels[1:]:
             token = level.get(place)
@@ -249,7 +251,7 @@ class _LookaheadDrafting(Drafting):
         self._columns.append(_WindowColumn(above, tokens, place, choice, complete))
 
     def _extend(self, origin: str, node: int, tokens: Sequence[int], budget: int, *, forced: int | None = None) -> int:
-        """Add tokens one behind the other; those from index ``forced`` on leave no choice."""
+        """Add tokens one after the other; those from index ``forced`` on leave no choice."""
         tree = self._tree
         distance = 0 if node == ROOT else self._keys[node][1] + 1
         for index, token in enumerate(tokens):
@@ -296,11 +298,12 @@ _DISTANCES: Final = 8
 @final
 @dataclass(frozen=True)
 class Extended(Drafter):
-    """The guesses of ``base``, and behind each path of them phrases that begin with its last token.
+    """The draft tokens of ``base``, and after each path of them phrases that begin with its last token.
 
-    Phrases come from what passes tell: wherever a guess was what the model would have said itself behind the guesses
+    Phrases come from what passes tell: wherever a draft token was what the model would have said itself after the draft
+      tokens
     before it, the two belong to a phrase, whether the output got there or not; so what was refused is of use too.
-    Where ``base`` guesses nothing, the phrases that begin with the last token of the output are guessed.
+    Where ``base`` draft tokens nothing, the phrases that begin with the last token of the output are drafted.
 
     Source: W. Zhao et al., "Ouroboros: Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding"
     (2024, arXiv 2402.13720).
@@ -406,7 +409,7 @@ def phrases_of_pass(
 ) -> Iterator[tuple[int, ...]]:
     """The phrases that a pass tells: from each token that was run, the way that the model takes from there.
 
-    The way follows the most probable tokens for as long as they are in the tree, and what is forced behind them; the
+    The way follows the most probable tokens for as long as they are in the tree, and what is forced after them; the
     last most probable token, which need not be in it, ends the phrase.
 
     Args:

@@ -46,16 +46,16 @@ class DraftRows(ABC):
 
     @abstractmethod
     def follow(self, tokens: Sequence[int]) -> None:
-        """Stand behind the prompt and the output so far."""
+        """Stand after the prompt and the output so far."""
 
     @abstractmethod
     def rows(
         self, paths: Sequence[tuple[int, ...]], places: Sequence[DraftPosition], most: int
     ) -> Sequence[DraftRow | None]:
-        """Return logits behind the sequence and each path.
+        """Return logits after the sequence and each path.
 
         Args:
-            paths: tokens behind the sequence.
+            paths: tokens after the sequence.
             places: where each path stands in the grammar.
             most: the most tokens that will still be asked about.
 
@@ -71,15 +71,17 @@ class DraftRows(ABC):
 
 @final
 class ModelGrowth:
-    """A ``Growth`` whose laws are those of a draft model, masked by the grammar and shaped as the sampler shapes.
+    """A ``Growth`` whose distributions are those of a draft model.
+
+    Masked by the grammar and shaped as the sampler shapes.
 
     Args:
-        rows: stands behind the output.
+        rows: stands after the output.
         root: where the output stands in the grammar.
-        sampler: how the tokens of the output are chosen; a ``Multinomial`` shapes the laws as it does those of the
-            target.
-        drawn: whether laws are dense, so that children can be drawn.
-        most: how many tokens a law names.
+        sampler: how the tokens of the output are chosen; a ``Multinomial`` shapes the distributions as it does those of
+            the target.
+        drawn: whether distributions are dense, so that children can be drawn.
+        most: how many tokens a distribution names.
         budget: the most tokens of the tree.
     """
 
@@ -93,8 +95,8 @@ class ModelGrowth:
         self._budget = budget
         self._places: dict[int, DraftPosition | None] = {ROOT: root}
 
-    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
-        """See ``Growth.laws``."""
+    def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
+        """See ``Growth.distributions``."""
         asked: dict[int, tuple[tuple[int, ...], DraftPosition]] = {}
         for node in nodes:
             place = self._place(tree, node)
@@ -105,13 +107,13 @@ class ModelGrowth:
         paths = [path for path, _ in asked.values()]
         places = [place for _, place in asked.values()]
         found = self._rows.rows(paths, places, self._budget - len(tree))
-        laws = {
+        distributions = {
             node: None
             if row is None
             else draft_distribution(row, place, self._sampler, drawn=self._drawn, most=self._most)
             for node, place, row in zip(asked, places, found, strict=True)
         }
-        return [laws.get(node) for node in nodes]
+        return [distributions.get(node) for node in nodes]
 
     def _place(self, tree: DraftTree, node: int) -> DraftPosition | None:
         if node not in self._places:
@@ -126,13 +128,13 @@ class ModelGrowth:
 def draft_distribution(
     row: DraftRow, place: DraftPosition, sampler: Sampler, *, drawn: bool, most: int
 ) -> DraftDistribution | None:
-    """The law of the next token: ``row`` restricted to what may come, and shaped as the sampler shapes.
+    """The distribution of the next token: ``row`` restricted to what may come, and shaped as the sampler shapes.
 
     Args:
         row: logits ``[V]``.
         place: where the token stands.
         sampler: a ``Multinomial`` shapes.
-        drawn: whether the law is dense.
+        drawn: whether the distribution is dense.
         most: how many tokens it names.
 
     Returns:
@@ -166,7 +168,7 @@ class DraftPosition:
     """A position where a token has to be chosen.
 
     Attributes:
-        matcher: the state, behind the forced tokens; it belongs to the place and is not moved.
+        matcher: the state, after the forced tokens; it belongs to the place and is not moved.
         forced: tokens for which there was no choice, between the token before and this position.
         mask: the tokens that may come next, int32 words ``[ceil(V / 32)]``.
         ids: the same as ids, ascending, ``[n]``.
@@ -187,7 +189,7 @@ class DraftPosition:
 
     @classmethod
     def after(cls, matcher: Matcher, remaining: int) -> Self | None:
-        """The next position where there is a choice, behind the tokens that the grammar forces.
+        """The next position where there is a choice, after the tokens that the grammar forces.
 
         Args:
             matcher: the state; it is moved, and belongs to the place from now on.
@@ -225,11 +227,11 @@ class DraftPosition:
             forced.append(int(ids[0]))
 
     def then(self, token: int) -> DraftPosition | None:
-        """The position behind ``token``.
+        """The position after ``token``.
 
         Returns:
             None where the grammar refuses the token, it ends the output, or a limit is reached: limits are for outputs,
-            and a guess that reaches one is just not followed.
+            and a draft token that reaches one is just not followed.
         """
         matcher = self.matcher.fork()
         try:
@@ -281,7 +283,7 @@ class ShapedDrafting(Drafting):
         self.end()
 
     def _learn(self, context: Context, *, complete: bool) -> None:
-        """Tell the shape what came behind its trees; of those that were taken back, nothing is known."""
+        """Tell the shape what came after its trees; of those that were taken back, nothing is known."""
         length = len(context)
         left: list[tuple[int, int, DraftTree, int]] = []
         for start, depth, tree, kind in self._pending:
@@ -319,7 +321,7 @@ class RowsDrafting(ShapedDrafting):
             DraftPosition.of(state),
             self._task.sampler,
             drawn=self._draws,
-            most=self._shape.most_children,
+            most=self._shape.max_children,
             budget=budget,
         )
         generator = self._task.generator if self._draws else None

@@ -43,7 +43,7 @@ _ORDER: Final = 2
 
 @final
 class Trials:
-    """How often a token was proposed behind two others, and how often it came.
+    """How often a token was proposed after two others, and how often it came.
 
     Threads may share one.  Pairs that were not tried longest are forgotten beyond ``most``; counts fade beyond 64
     trials of a token.
@@ -66,12 +66,12 @@ class Trials:
         return len(self._trials)
 
     def of(self, vocabulary: Vocabulary, before: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """By token: how often it was proposed behind ``before``, and how often it came."""
+        """By token: how often it was proposed after ``before``, and how often it came."""
         with self._lock:
             return dict(self._trials.get((vocabulary.digest, before), {}))
 
     def record(self, vocabulary: Vocabulary, before: tuple[int, ...], proposed: Iterable[int], came: int) -> None:
-        """Note what was proposed behind ``before``, and what came."""
+        """Note what was proposed after ``before``, and what came."""
         with self._lock:
             trials = self._trials.setdefault((vocabulary.digest, before), {})
             self._trials.move_to_end((vocabulary.digest, before))
@@ -86,16 +86,19 @@ class Trials:
 @final
 @dataclass(frozen=True)
 class TrigramDrafts(Drafter):
-    """Guesses a tree by what the model told behind the last two tokens, or the last one, and by how guesses fared.
+    """Draft tokens a tree by what the model told after the last two tokens, or the last one.
+
+    And by how draft tokens fared.
 
     The tree grows where the score of a path, the product of those of its tokens, is largest.  A token's score is that
     of the rule PUCT (C. Rosin 2011): what it is worth by experience, and a bonus for what was tried little,
 
         Q + exploration * P * sqrt(1 + N) / (1 + n),  at most 1,
 
-    with ``P`` its probability in the table, ``n`` how often it was proposed behind these tokens, ``N`` how often any
-    was, and ``Q`` the share of the ``n`` times that it came, with ``P`` for a prior.  So a guess that the table finds
-    likely and that keeps failing makes room for others, and comes back as they fail.  The confidence of a guess is
+    with ``P`` its probability in the table, ``n`` how often it was proposed after these tokens, ``N`` how often any
+    was, and ``Q`` the share of the ``n`` times that it came, with ``P`` for a prior.  So a draft token that the table
+    finds likely and that keeps failing makes room for others, and comes back as they fail.  The confidence of a draft
+    token is
     ``Q``: the bonus says what to try, not what to expect.
 
     Source: X. Liu et al., "Adaptive Draft-Verification for Efficient Large Language Model Decoding" (2024, arXiv
@@ -104,7 +107,7 @@ class TrigramDrafts(Drafter):
 
     Attributes:
         store: the table; outputs that share it learn from each other.
-        trials: how guesses fared; likewise.
+        trials: how draft tokens fared; likewise.
         exploration: weight of the bonus; 0 is none.
 
     Raises:
@@ -168,14 +171,14 @@ class _TrigramDrafting(Drafting):
         waiting: list[tuple[float, int, int, int, float]] = []  # score of the path, order, parent, token, worth
 
         def wait(node: int, reach: float) -> None:
-            law: DraftDistribution | None = growth.laws(tree, [node])[0]
-            if law is None:
+            distribution: DraftDistribution | None = growth.distributions(tree, [node])[0]
+            if distribution is None:
                 return
-            parent = with_forced(tree, node, law, budget - 1)
+            parent = with_forced(tree, node, distribution, budget - 1)
             if parent is None:
                 return
             scores = self._scores[self._pair(tail, parent)]
-            for token in law.tokens.tolist():
+            for token in distribution.tokens.tolist():
                 worth, score = scores[token]
                 if reach * score >= _MIN_ACCEPTANCE:
                     heapq.heappush(waiting, (-reach * score, next(order), parent, token, worth))
@@ -191,22 +194,22 @@ class _TrigramDrafting(Drafting):
     def _look_up(self, tail: tuple[int, ...], depth: int, choice: GrammarPosition) -> TableCandidates | None:
         del depth
         for known in self._drafter.store.find(self._vocabulary, tail):
-            law = {
+            distribution = {
                 token: probability
                 for token, probability in zip(known.tokens, known.probabilities, strict=True)
                 if choice.allows(token)
             }
-            if law:
-                self._scores[tail] = scores = self._scored(tail, law)
-                ranked = sorted(law, key=lambda token: -scores[token].score)
+            if distribution:
+                self._scores[tail] = scores = self._scored(tail, distribution)
+                ranked = sorted(distribution, key=lambda token: -scores[token].score)
                 return TableCandidates(ranked, [scores[token].worth for token in ranked])
         return None
 
-    def _scored(self, before: tuple[int, ...], law: dict[int, float]) -> dict[int, _CandidateScore]:
+    def _scored(self, before: tuple[int, ...], distribution: dict[int, float]) -> dict[int, _CandidateScore]:
         trials = self._drafter.trials.of(self._vocabulary, before)
         bonus = self._drafter.exploration * math.sqrt(1 + sum(tried for tried, _ in trials.values()))
         scores = {}
-        for token, probability in law.items():
+        for token, probability in distribution.items():
             tried, taken = trials.get(token, (0.0, 0.0))
             worth = (_STRENGTH * probability + taken) / (_STRENGTH + tried)
             scores[token] = _CandidateScore(worth, min(1.0, worth + bonus * probability / (1 + tried)))
@@ -221,7 +224,7 @@ class _TrigramDrafting(Drafting):
         return (*tail, *path[::-1])[-_ORDER:]
 
     def _learn(self, before: Sequence[int], came: Sequence[int]) -> None:
-        """Note which guesses fared how, those that were not run as well."""
+        """Note which draft tokens fared how, those that were not run as well."""
         tree, tail, node = self._tree, tuple(before[-_ORDER:]), ROOT
         for token in came:
             children = tree.children(node)
@@ -236,7 +239,7 @@ class _TrigramDrafting(Drafting):
 
 
 _RATES: Final = (0.7, 0.1, 0.06, 0.04, 0.03, 0.02)
-"""How often the guess of each rank came in JSON documents and prose that the embedded model wrote."""
+"""How often the draft token of each rank came in JSON documents and prose that the embedded model wrote."""
 
 _GRADES: Final = 8
 
@@ -244,13 +247,13 @@ _GRADES: Final = 8
 @final
 @dataclass(frozen=True)
 class Stand(Drafter):
-    """Guesses from a table of laws by the last few tokens.
+    """Draft tokens from a table of distributions by the last few tokens.
 
-    What the model told behind a run of tokens is kept with its probabilities, so guesses can be drawn at random from
-    it, without replacement, and verified as such (``DraftTree.drawn``); the law is restricted to what the grammar
-    allows before anything is drawn, and shaped as the sampler shapes the model's.  For a sampler that draws nothing the
-    most probable tokens are chosen.  Several outputs for one prompt repeat each other, and guess for each other through
-    the store.
+    What the model told after a run of tokens is kept with its probabilities, so draft tokens can be drawn at random
+    from it, without replacement, and verified as such (``DraftTree.drawn``); the distribution is restricted to what the
+    grammar allows before anything is drawn, and shaped as the sampler shapes the model's.  For a sampler that draws
+    nothing the most probable tokens are chosen.  Several outputs for one prompt repeat each other, and draft for each
+    other through the store.
 
     Source: W. Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling" (2025, arXiv
     2506.04708).
@@ -258,11 +261,11 @@ class Stand(Drafter):
     Attributes:
         shape: what tree is grown.
         store: the table; outputs that share it learn from each other.
-        draws: whether to draw for a sampler that draws (``Multinomial``); else guesses are chosen for it too, and an
-            output is the same as without guesses, seed for seed.
-        ranks: how often the guess of each rank came; ``RankTree.of_rates(stand.ranks.rates(6), 24)`` is the tree that
-            these say is best.
-        calibration: how often chosen guesses came, by the length of the run and the probability in the table.
+        draws: whether to draw for a sampler that draws (``Multinomial``); else draft tokens are chosen for it too, and
+            an output is the same as without draft tokens, seed for seed.
+        ranks: how often the draft token of each rank came; ``RankTree.of_rates(stand.ranks.rates(6), 24)`` is the tree
+            that these say is best.
+        calibration: how often chosen draft tokens came, by the length of the run and the probability in the table.
     """
 
     shape: Shape = field(default_factory=lambda: RankTree.of_rates([_RATES], 24))
@@ -344,7 +347,7 @@ class _StandDrafting(Drafting):
         )
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last guesses with what came."""
+        """Compare the last draft tokens with what came."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return
@@ -362,7 +365,7 @@ class _StandDrafting(Drafting):
 def _shaped_distribution(
     tokens: Sequence[int], probabilities: Sequence[float], sampler: Multinomial
 ) -> TableCandidates:
-    """The law that the sampler makes of a law that is known for these tokens alone."""
+    """The distribution that the sampler makes of a distribution that is known for these tokens alone."""
     weights = sampler.shaped(np.log(np.array(probabilities)))
     ranked = [index for index in np.argsort(-weights, kind="stable").tolist() if weights[index] > 0]
     shares = weights[ranked] / weights[ranked].sum()

@@ -26,7 +26,7 @@ from structgen.decode.step.distribution import allowed_ids, project
 from structgen.errors import LimitExceeded
 from structgen.methods.drafters.draft_session import Bridge, BridgeTask, DraftSession, vocabulary_of
 from structgen.methods.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
-from structgen.methods.drafters.token_bridge import GrammarTwin, TokenBridge
+from structgen.methods.drafters.token_bridge import GrammarReference, TokenBridge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class NextTokenDistribution(NamedTuple):
 
 
 NextDistributions = Callable[[Sequence[tuple[int, ...]]], Sequence[NextTokenDistribution | None]]
-"""Tells the laws behind sequences of draft tokens; None where nothing can be said."""
+"""Tells the distributions after sequences of draft tokens; None where nothing can be said."""
 
 
 @final
@@ -107,7 +107,7 @@ token_prefixes = lru_cache(maxsize=8)(TokenPrefixes)
 
 
 def string_distribution(
-    laws: NextDistributions,
+    distributions: NextDistributions,
     table: TokenPrefixes,
     target: Vocabulary,
     draft: Vocabulary,
@@ -117,38 +117,38 @@ def string_distribution(
     depth: int | None,
     least: float,
 ) -> NDArray[np.float64] | None:
-    """The law of the first target token of what a draft model writes, float64 ``[target.size]``.
+    """The distribution of the first target token of what a draft model writes, float64 ``[target.size]``.
 
-    Where a bound is reached, the text is taken to end there: the mass of a beginning goes to the longest token in it.
-    Without bounds the law is exact, as the module says.
+    Where a bound is reached, the text is taken to end there: the mass of a prefix goes to the longest token in it.
+    Without bounds the distribution is exact, as the module says.
 
     Args:
-        laws: what the draft model writes; asked once for each depth.
+        distributions: what the draft model writes; asked once for each depth.
         table: of the two vocabularies.
         target: the vocabulary of what is written.
         draft: that of the model that writes.
-        contexts: the most beginnings of each depth whose continuation is asked about, the most probable ones; None is
+        contexts: the most prefixes of each depth whose continuation is asked about, the most probable ones; None is
             all.
-        tokens: the most tokens that are looked at behind each of them, the most probable ones; None is all.
-        depth: how many tokens a beginning has at most; None is any number.
-        least: the least probability of a beginning that is asked about.
+        tokens: the most tokens that are looked at after each of them, the most probable ones; None is all.
+        depth: how many tokens a prefix has at most; None is any number.
+        least: the least probability of a prefix that is asked about.
 
     Returns:
         None where nothing can be said.  It may sum to less than 1: see the module.
     """
-    first = laws([()])[0]
+    first = distributions([()])[0]
     if first is None:
         return None
-    law = np.zeros(target.size)
+    distribution = np.zeros(target.size)
     ends = target.eos[0] if target.eos else NO_TOKEN
     stops = np.isin(first.ids, draft.eos)
     first_tokens = np.where(stops, ends, table.longest[first.ids])
-    np.add.at(law, first_tokens[first_tokens >= 0], first.p[first_tokens >= 0])
+    np.add.at(distribution, first_tokens[first_tokens >= 0], first.p[first_tokens >= 0])
     at = np.flatnonzero(table.open[first.ids] & (first.p > max(least, 0.0)))
     pending: dict[tuple[int, ...], float] = {(int(first.ids[index]),): float(first.p[index]) for index in at}
     while pending and (depth is None or len(next(iter(pending))) <= depth):
         ranked = sorted(pending.items(), key=lambda item: (-item[1], item[0]))[:contexts]
-        told = laws([context for context, _ in ranked])
+        told = distributions([context for context, _ in ranked])
         pending = {}
         for (context, mass), following in zip(ranked, told, strict=True):
             if following is None:
@@ -159,45 +159,47 @@ def string_distribution(
                 longer = text + draft.tokens[token]
                 found = so_far if token in draft.eos else table.token_of(longer)
                 if found != so_far:
-                    _move_mass(law, so_far, found, mass * p)
+                    _move_mass(distribution, so_far, found, mass * p)
                 if token not in draft.eos and mass * p > least and table.is_open(longer):
                     pending[(*context, token)] = mass * p
-    return np.maximum(law, 0.0)
+    return np.maximum(distribution, 0.0)
 
 
-def _move_mass(law: NDArray[np.float64], source: int, target: int, mass: float) -> None:
+def _move_mass(distribution: NDArray[np.float64], source: int, target: int, mass: float) -> None:
     """Give mass from one token to another; it comes from nowhere, or goes there, where there is no token."""
     if source != NO_TOKEN:
-        law[source] -= mass
+        distribution[source] -= mass
     if target != NO_TOKEN:
-        law[target] += mass
+        distribution[target] += mass
 
 
-def _most_probable(law: NextTokenDistribution, count: int | None) -> list[tuple[int, float]]:
-    order = np.flatnonzero(law.p)
+def _most_probable(distribution: NextTokenDistribution, count: int | None) -> list[tuple[int, float]]:
+    order = np.flatnonzero(distribution.p)
     if count is not None and count < len(order):
-        order = order[np.argsort(-law.p[order], kind="stable")[:count]]
-    return [(int(law.ids[index]), float(law.p[index])) for index in order]
+        order = order[np.argsort(-distribution.p[order], kind="stable")[:count]]
+    return [(int(distribution.ids[index]), float(distribution.p[index])) for index in order]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StringRejection(Bridge):
-    """The law of the draft model's text, summed over all ways to cut it into its tokens, as one over target tokens.
+    """The distribution of the draft model's text, summed over all ways to cut it into its tokens.
+
+    As one over target tokens.
 
     Drafts that are drawn from it can be verified by rejection, and all tokens of the target can be drafted, also those
-    that the draft model lacks.  What the bounds leave out makes the law less like the draft model's; whatever it is,
-    the tree records it, and the verifier is exact.
+    that the draft model lacks.  What the bounds leave out makes the distribution less like the draft model's; whatever
+    it is, the tree records it, and the verifier is exact.
 
     Source: see ``Bridge``; there "SLRS", whose sum over all tokenizations has a number of terms that grows
-        exponentially with the bytes of a token.  Here the terms are those of a tree of beginnings, which is bounded,
-        and the law is that of the longest target token that the text begins with.
+        exponentially with the bytes of a token.  Here the terms are those of a tree of prefixes, which is bounded,
+        and the distribution is that of the longest target token that the text begins with.
 
     Attributes:
-        contexts: the most beginnings of a token that are continued at each depth, in one pass; None is all.
+        contexts: the most prefixes of a token that are continued at each depth, in one pass; None is all.
         tokens: the most continuations of each that are looked at; None is all.
-        depth: how many tokens of the draft model a beginning has at most; None is any number.
-        least: beginnings with at most this probability are not continued.
+        depth: how many tokens of the draft model a prefix has at most; None is any number.
+        least: prefixes with at most this probability are not continued.
 
     Raises:
         ValueError: a number is out of range.
@@ -229,7 +231,7 @@ class _StringRows(DraftRows):
         self._prompt_tokens = crossing.task.prompt_tokens
         self._bridge = TokenBridge(self._target, crossing.model, self._prompt_tokens)
         self._bridge.check_room(crossing.tokens)
-        self._twin = GrammarTwin(constraint, self._draft)
+        self._reference = GrammarReference(constraint, self._draft)
         self._session = DraftSession(crossing.model)
         self._table = token_prefixes(self._target, self._draft)
         self._bounds = bounds
@@ -251,7 +253,7 @@ class _StringRows(DraftRows):
         self._session.close()
 
     def _row_within_limits(self, path: tuple[int, ...]) -> NDArray[np.float64] | None:
-        """None where the draft model's grammar reaches a limit: limits are for outputs, not for guesses."""
+        """None where the draft model's grammar reaches a limit: limits are for outputs, not for draft tokens."""
         try:
             return self._row(path)
         except LimitExceeded:
@@ -259,13 +261,13 @@ class _StringRows(DraftRows):
 
     def _row(self, path: tuple[int, ...]) -> NDArray[np.float64] | None:
         tokens = [*self._tokens, *path]
-        matcher = self._twin.at(tokens[self._prompt_tokens :])
+        matcher = self._reference.at(tokens[self._prompt_tokens :])
         if matcher is None:
             return None
         self._session.follow(self._bridge.read(tokens))
         bounds = self._bounds
-        law = string_distribution(
-            lambda contexts: self._laws(matcher, contexts),
+        distribution = string_distribution(
+            lambda contexts: self._distributions(matcher, contexts),
             self._table,
             self._target,
             self._draft,
@@ -274,14 +276,16 @@ class _StringRows(DraftRows):
             depth=bounds.depth,
             least=bounds.least,
         )
-        if law is None:
+        if distribution is None:
             return None
-        row = np.full(len(law), -np.inf)
-        np.log(law, out=row, where=law > 0)
+        row = np.full(len(distribution), -np.inf)
+        np.log(distribution, out=row, where=distribution > 0)
         return row
 
-    def _laws(self, matcher: Matcher, contexts: Sequence[tuple[int, ...]]) -> list[NextTokenDistribution | None]:
-        """What the draft model writes behind its own tokens; where there is no choice it is not asked."""
+    def _distributions(
+        self, matcher: Matcher, contexts: Sequence[tuple[int, ...]]
+    ) -> list[NextTokenDistribution | None]:
+        """What the draft model writes after its own tokens; where there is no choice it is not asked."""
         allowed: list[NDArray[np.intp]] = []
         for context in contexts:
             probe = matcher.fork()

@@ -1,6 +1,6 @@
 """Bridges to a draft model with other tokens: by the tokens that both have, and by text that matches exactly.
 
-``GrammarTwin`` is the grammar over the draft model's tokens and ``TokenBridge`` its token stream.
+``GrammarReference`` is the grammar over the draft model's tokens and ``TokenBridge`` its token stream.
 ``TokenIntersection`` drafts in the shared tokens; ``ExactStringMatch`` has the draft model write text, which the
 target reads in its own tokens.
 """
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from structgen.engine import Constraint, Matcher, Vocabulary
     from structgen.models.protocol import LanguageModel
 
-__all__ = ["ExactStringMatch", "GrammarTwin", "TokenBridge", "TokenIntersection", "retokenized"]
+__all__ = ["ExactStringMatch", "GrammarReference", "TokenBridge", "TokenIntersection", "retokenized"]
 
 
 @final
-class GrammarTwin:
+class GrammarReference:
     """The same grammar compiled for another vocabulary, with a matcher that follows the bytes of the output.
 
     Args:
@@ -69,7 +69,7 @@ class GrammarTwin:
         self._output: list[int] = []
 
     def at(self, output: Sequence[int]) -> Matcher | None:
-        """A matcher of its own behind the tokens of an output; None where the draft model cannot write them."""
+        """A matcher of its own after the tokens of an output; None where the draft model cannot write them."""
         common = common_length(self._output, output)
         self._matcher.rollback(len(self._output) - common)
         del self._output[common:]
@@ -107,7 +107,7 @@ class TokenBridge:
     Args:
         target: the vocabulary of the output.
         model: the draft model.
-        prompt_tokens: how many tokens at the beginning are the prompt.
+        prompt_tokens: how many tokens at the start are the prompt.
 
     Raises:
         VocabularyError: the draft model's vocabulary cannot be read.
@@ -176,10 +176,10 @@ _shared = lru_cache(maxsize=8)(SharedTokens)
 @final
 @dataclass(frozen=True, slots=True)
 class TokenIntersection(Bridge):
-    """The draft model's law is restricted to tokens whose bytes are a token of both, and renormalised.
+    """The draft model's distribution is restricted to tokens whose bytes are a token of both, and renormalised.
 
-    These are real laws over the target's tokens, so drafts can be drawn from them and verified; what the draft model
-    would have said with other tokens is lost.  Good where most tokens are shared.
+    These are real distributions over the target's tokens, so drafts can be drawn from them and verified; what the draft
+    model would have said with other tokens is lost.  Good where most tokens are shared.
 
     Source: see ``Bridge``; there "TLI".
     """
@@ -236,7 +236,8 @@ class _SharedRows(DraftRows):
 class ExactStringMatch(Bridge):
     """The draft model writes text in its own tokens, masked by the same grammar, and the target's tokens spell it.
 
-    What it writes is chosen, not drawn: a guess is right where the target writes the same.  So the output is the same
+    What it writes is chosen, not drawn: a draft token is right where the target writes the same.  So the output is the
+      same
     as without drafts, seed for seed.  Tokens of the two models need not have anything in common but bytes.
 
     Source: see ``Bridge``; there "SLEM".
@@ -255,21 +256,21 @@ class _TextDrafting(ShapedDrafting):
         self._draft = vocabulary_of(model)
         self._bridge = TokenBridge(constraint.vocabulary, model, crossing.task.prompt_tokens)
         self._bridge.check_room(crossing.tokens)
-        self._twin = GrammarTwin(constraint, self._draft)
+        self._reference = GrammarReference(constraint, self._draft)
         self._rows = _TextRows(DraftSession(model))
 
     def grow(self, context: Context, state: DraftState, budget: int) -> tuple[DraftTree, DraftTree]:
         """See ``ShapedDrafting.grow``; budgets count tokens of either model alike."""
         tokens = context.tokens
         try:
-            matcher = self._twin.at(tokens[self._task.prompt_tokens :])
+            matcher = self._reference.at(tokens[self._task.prompt_tokens :])
             root = None if matcher is None else DraftPosition.after(matcher, state.remaining)
         except LimitExceeded:
             root = None
         if root is None:
             return DraftTree(), DraftTree()
         self._rows.follow(self._bridge.read(tokens))
-        growth = ModelGrowth(self._rows, root, Greedy(), drawn=False, most=self._shape.most_children, budget=budget)
+        growth = ModelGrowth(self._rows, root, Greedy(), drawn=False, most=self._shape.max_children, budget=budget)
         tree = self._shape.grow(growth, budget, kind=state.kind)
         target = self._task.constraint.vocabulary
         return retokenized(tree, self._draft, target), DraftTree()

@@ -124,14 +124,14 @@ class VocabularyTrim:
     """For which tokens a draft computes logits: a value.
 
     Where the grammar allows few tokens, for these, so nothing is lost.  Where it allows many, for the most frequent of
-    those that it can ever allow; a draft then never guesses another one, which costs acceptance and no exactness.
+    those that it can ever allow; a draft then never draft tokens another one, which costs acceptance and no exactness.
 
     Source: Goel et al. 2025, VocabTrim (arXiv 2506.22694), with the tokens that a grammar reaches in the place of those
     of a text.
 
     Attributes:
         most: rows of a head.
-        frequent: token ids, the most frequent first; those that are missing come behind, in ascending order.  Empty
+        frequent: token ids, the most frequent first; those that are missing come after, in ascending order.  Empty
             means ascending order alone: byte-pair merges are numbered by how frequent they were in training, though not
             in any particular text.
 

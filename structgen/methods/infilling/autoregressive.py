@@ -44,11 +44,11 @@ _FAMILIES: Final[tuple[tuple[str, str, str | None], ...]] = (
 
 
 class Markers(NamedTuple):
-    """Ids of the tokens that mark what stands before and behind a hole.
+    """Ids of the tokens that mark what stands before and after a hole.
 
     Attributes:
         prefix: comes before the text before the hole.
-        suffix: comes before the text behind the hole.
+        suffix: comes before the text after the hole.
         middle: comes before the filling; None where the order is suffix, prefix, filling.
     """
 
@@ -90,7 +90,7 @@ class Interruption:
     """Fill holes from left to right, but where the model becomes unsure, write what comes last in the hole first.
 
     As soon as the most probable token that is allowed has a probability below ``below``, the hole is left: what fills
-    its end is written, beginning with ``suffix``, and then what is between.  The tokens that are left of the hole are
+    its end is written, prefix with ``suffix``, and then what is between.  The tokens that are left of the hole are
     divided: the end may use half of them, and what it leaves is for the middle.  A hole is interrupted once at most,
     and only where ``suffix`` can stand there.
 
@@ -102,7 +102,7 @@ class Interruption:
         ValueError: ``below`` is negative or no number.
 
     Source: L. Zheng et al., "Self-Infilling Code Generation" (ICML 2024, arXiv 2311.17972), without its loop that
-        writes the beginning anew.
+        writes the prefix anew.
     """
 
     below: float = 0.25
@@ -114,7 +114,7 @@ class Interruption:
 
 
 Order: TypeAlias = "Literal['forward', 'backward'] | Interruption"
-"""``"forward"``: the first hole first.  ``"backward"``: the last hole first, so that the others know what is behind."""
+"""``"forward"``: the first hole first.  ``"backward"``: the last hole first, so that the others know what is after."""
 
 
 def fill_autoregressive(  # noqa: PLR0913  of infill
@@ -215,7 +215,7 @@ class _HoleWriter:
         return [part for part in self._row if isinstance(part, _Gap)]
 
     def fillings(self, holes: int) -> list[FilledHole]:
-        """What was written into each hole, fixed beginnings of its end included."""
+        """What was written into each hole, fixed prefixes of its end included."""
         tokens: list[list[int]] = [[] for _ in range(holes)]
         scores = [0.0] * holes
         current = -1
@@ -242,7 +242,7 @@ class _HoleWriter:
             if len(ids) == 1 and not can_end:
                 self._take(gap, int(ids[0]))
                 continue
-            log_p = self._law(gap, ids, can_end)
+            log_p = self._distribution(gap, ids, can_end)
             if interruption is not None and float(np.exp(log_p.max())) < interruption.below:
                 parts = self._split(gap, interruption)
                 if parts is not None:
@@ -269,12 +269,12 @@ class _HoleWriter:
         gap.room = room
         return allowed_ids(self._language.allowed(self._canvas(), slot), size), can_end
 
-    def _law(self, gap: _Gap, ids: NDArray[np.intp], can_end: bool) -> NDArray[np.float64]:
+    def _distribution(self, gap: _Gap, ids: NDArray[np.intp], can_end: bool) -> NDArray[np.float64]:
         """Log-probabilities of the end, where there is one, and of the tokens, renormalised."""
         if self._context.session.length == len(self._context):
             self._context.prepare()
         logits: Logits = self._context.session.extend(self._context.unseen)
-        log_mass(logits)  # refuses what is no law
+        log_mass(logits)  # refuses what is no distribution
         kept = logits[ids].astype(np.float64)
         if can_end:
             ends = self._ends(gap)
@@ -288,8 +288,8 @@ class _HoleWriter:
                 evidence=f"{len(ids)} tokens are possible, for instance {ids[:8].tolist()}",
                 remedy="check for another logits processor",
             )
-        law: NDArray[np.float64] = kept - mass
-        return law
+        distribution: NDArray[np.float64] = kept - mass
+        return distribution
 
     def _take(self, gap: _Gap, token: int) -> None:
         gap.written.append(token)

@@ -38,11 +38,11 @@ __all__ = ["Lengths", "fill_diffusion"]
 Lengths: TypeAlias = Literal["rate", "mass", "longest"]
 """How the length of a filling is chosen among those that can be completed.
 
-``"rate"``: the largest ``log Z`` for each free slot, where ``Z`` is the mass of the members under the mean-field law of
-the canvas with that length; a filling of no tokens only where there is no other.  ``"mass"``: the largest ``Z``, or
-with a sampler that draws, drawn in proportion to it: the law of the length if all are equally likely beforehand.  It
-prefers short fillings, for each slot more can go wrong.  ``"longest"``: as many slots as there can be, without a
-forward pass.
+``"rate"``: the largest ``log Z`` for each free slot, where ``Z`` is the mass of the members under the mean-field
+distribution of the canvas with that length; a filling of no tokens only where there is no other.  ``"mass"``: the
+largest ``Z``, or with a sampler that draws, drawn in proportion to it: the distribution of the length if all are
+equally likely beforehand.  It prefers short fillings, for each slot more can go wrong.  ``"longest"``: as many slots as
+there can be, without a forward pass.
 """
 
 
@@ -165,8 +165,8 @@ def _log_z(asked: _InfillPass, frame: Frame, language: OpenLanguage, chosen: lis
         return 0.0, 0
     size = asked.language.vocabulary.size
     (logits,) = denoise(asked.denoiser, [canvas], mask_token=asked.mask_token, size=size)
-    law = MeanField(canvas, logits, temperature=asked.temperature)
-    return asked.language.posterior(law, tail=asked.sampler.tail).log_z, int((canvas == FREE).sum())
+    distribution = MeanField(canvas, logits, temperature=asked.temperature)
+    return asked.language.posterior(distribution, tail=asked.sampler.tail).log_z, int((canvas == FREE).sum())
 
 
 def _cut_canvas(frame: Frame, lengths: Sequence[int]) -> NDArray[np.int32]:

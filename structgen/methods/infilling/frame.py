@@ -89,7 +89,7 @@ class Frame:
             if isinstance(part, Hole):
                 if holes and not texts[-1]:
                     raise ValueError(
-                        f"infill: part {number} is a hole right behind another one; make them one hole, or put text "
+                        f"infill: part {number} is a hole right after another one; make them one hole, or put text "
                         "between them"
                     )
                 holes.append(part.most)
@@ -128,8 +128,8 @@ class FilledHole:
     Attributes:
         data: its bytes.
         tokens: its token ids; as many as the hole takes, or fewer.
-        log_prob: of its tokens and its end in the law that they were taken from, as its sampler has it; None where
-            tokens of several holes were chosen together.
+        log_prob: of its tokens and its end in the distribution that they were taken from, as its sampler has it; None
+            where tokens of several holes were chosen together.
     """
 
     data: bytes

@@ -62,12 +62,12 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
     """Fill the holes of a text so that the whole is a member of a grammar.
 
     Before anything is written, and after each token, it is known that the rest can be completed with the tokens that
-    every hole has left: the result is a member, whatever the model says, and no token is withheld with which it could
+    every hole has left: the result is a member, whatever the model says, and no token is blocked with which it could
     have become one.
 
     A model that writes from left to right fills one hole after another.  If its vocabulary has markers for filling in
-    the middle, it reads the texts before and behind the hole; else it reads what stands before, and the chance that it
-    gives to the first token behind the hole counts as the chance that the filling ends.  A diffusion model sees the
+    the middle, it reads the texts before and after the hole; else it reads what stands before, and the chance that it
+    gives to the first token after the hole counts as the chance that the filling ends.  A diffusion model sees the
     whole text and fills all holes together.
 
     Args:
@@ -81,7 +81,7 @@ def infill(  # noqa: PLR0913  one entry for two kinds of model; each argument is
         order: of the holes, and within them, for a model that writes from left to right.
         middle: use the markers for filling in the middle where the vocabulary has them.
         policy: which slots a diffusion model commits at a time; None is one slot a forward pass, the surest.
-        temperature: of the law of a diffusion model.
+        temperature: of the distribution of a diffusion model.
         lengths: how the lengths of fillings on a canvas are chosen; see ``structgen.methods.infilling.diffusion``.
         stream: called with each ``Snapshot`` of a canvas.
         chat: whether a prompt that is a text becomes a message of the model's chat template.

@@ -57,7 +57,7 @@ class NetworkOpen:
         LimitExceeded: the network has more states than that.
 
     Complexity: a question about a canvas takes O(states x places) answers, each the walk of a set of ends of tokens
-        through the network, and each as large as there are runs of open slots and tokens behind the place; the answers
+        through the network, and each as large as there are runs of open slots and tokens after the place; the answers
         are kept for all canvases with the same suffix.  Places within slots are as many as sets of ends that calls
         leave, which is few.  Of a vocabulary with more than a few tokens, those that do the same everywhere are one.
     """
@@ -121,7 +121,7 @@ class NetworkOpen:
     def _forget(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
         self._suffixes: list[tuple[int, int]] = [(EMPTY, EMPTY)]
-        # Of each suffix: what is left of it behind the open slots that it begins with, and how many these are.
+        # Of each suffix: what is left of it after the open slots that it begins with, and how many these are.
         self._runs: list[tuple[int, int]] = [(EMPTY, 0)]
         self._ends: list[Ends] = [frozenset()]
         self._ends_numbers: dict[Ends, int] = {frozenset(): NO_ENDS}

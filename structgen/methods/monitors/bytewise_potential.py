@@ -33,7 +33,7 @@ class BytewisePotential(Potential, Generic[StateT]):
     A subclass says what state the output begins in, and what becomes of a state with more bytes.  States must not
     change once they are made: sequences that begin alike share them.
 
-    Complexity: O(new bytes) a token for as long as the states of its beginnings are kept, which are the last 4096.
+    Complexity: O(new bytes) a token for as long as the states of its prefixes are kept, which are the last 4096.
     """
 
     sees = "bytes"
@@ -78,7 +78,7 @@ class BytewisePotential(Potential, Generic[StateT]):
         return state
 
     def _longest_known(self, hypothesis: Hypothesis) -> int | None:
-        """The length of the beginning after which the state is known, of those at which a token ends."""
+        """The length of the prefix after which the state is known, of those at which a token ends."""
         data, tokens, end = hypothesis.data, hypothesis.vocabulary.tokens, len(hypothesis.data)
         for token in hypothesis.tokens[: -_MAX_LOOKBACK - 1 : -1]:
             end -= len(tokens[token])
@@ -113,22 +113,22 @@ class Options:
     def __hash__(self) -> int:
         return hash(self._members)  # a frozenset keeps its hash
 
-    def begins(self, beginning: bytes) -> bool:
+    def begins(self, prefix: bytes) -> bool:
         """Whether some option begins so; O(log n)."""
-        index = bisect_left(self.members, beginning)
-        return index < len(self.members) and self.members[index].startswith(beginning)
+        index = bisect_left(self.members, prefix)
+        return index < len(self.members) and self.members[index].startswith(prefix)
 
-    def after(self, beginning: bytes) -> Iterator[bytes]:
+    def after(self, prefix: bytes) -> Iterator[bytes]:
         """What is left of each option that begins so."""
-        for index in range(bisect_left(self.members, beginning), len(self.members)):
-            if not self.members[index].startswith(beginning):
+        for index in range(bisect_left(self.members, prefix), len(self.members)):
+            if not self.members[index].startswith(prefix):
                 return
-            yield self.members[index][len(beginning) :]
+            yield self.members[index][len(prefix) :]
 
 
-def successor(beginning: bytes) -> bytes | None:
+def successor(prefix: bytes) -> bytes | None:
     """The least byte string that is greater than all that begin so; None where there is none."""
-    stripped = beginning.rstrip(b"\xff")
+    stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
@@ -179,26 +179,26 @@ class TokenIndex:
         seen: set[bytes] = set()
         for rest in rests:
             for length in range(min(len(rest), self._longest) + 1):
-                beginning = rest[:length]
-                if beginning in seen:
+                prefix = rest[:length]
+                if prefix in seen:
                     continue
-                seen.add(beginning)
-                low, high = self._range(beginning)
+                seen.add(prefix)
+                low, high = self._range(prefix)
                 if low == high:
                     break  # no token begins so, nor with more of it
                 if length:
-                    bits[self._ids[low : self._end_of(beginning, low)]] = True
+                    bits[self._ids[low : self._end_of(prefix, low)]] = True
                 if escape and length < len(rest):
-                    bits[self._ids[slice(*self._range(beginning + escape))]] = True
+                    bits[self._ids[slice(*self._range(prefix + escape))]] = True
             if len(rest) < self._longest:
                 bits[self._followed(rest, boundary(rest))] = True
         return self._row(bits, ends=ends)
 
-    def without(self, beginnings: Iterable[bytes]) -> NDArray[np.int32]:
+    def without(self, prefixes: Iterable[bytes]) -> NDArray[np.int32]:
         """The row of the tokens that begin with none of these; EOS ids are in it."""
         bits = np.ones(self._size, dtype=np.bool_)
-        for beginning in beginnings:
-            bits[self._ids[slice(*self._range(beginning))]] = False
+        for prefix in prefixes:
+            bits[self._ids[slice(*self._range(prefix))]] = False
         return self._row(bits, ends=True)
 
     def _followed(self, rest: bytes, boundary: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -218,9 +218,9 @@ class TokenIndex:
             end += 1
         return end
 
-    def _range(self, beginning: bytes) -> tuple[int, int]:
-        after = successor(beginning)
-        low = bisect_left(self._keys, beginning)
+    def _range(self, prefix: bytes) -> tuple[int, int]:
+        after = successor(prefix)
+        low = bisect_left(self._keys, prefix)
         return low, len(self._keys) if after is None else bisect_left(self._keys, after, low)
 
     def _row(self, bits: NDArray[np.bool_], *, ends: bool) -> NDArray[np.int32]:

@@ -59,15 +59,15 @@ class LazyState:
             node = node._next[byte] if byte in node._next else node._step(byte)
         return node
 
-    def may_refuse(self, beginning: bytes) -> bool:
+    def may_refuse(self, prefix: bytes) -> bool:
         """Whether some character that begins with these bytes leads to no state; False if no character does.
 
         Complexity: O(states that the character's bytes lead to), 64 bytes each.
         """
-        rest = rest_of_character(beginning)
+        rest = rest_of_character(prefix)
         if rest is None:
             return False
-        node = self.after(beginning)
+        node = self.after(prefix)
         level = {node}
         for low, high in rest:
             if None in level:
@@ -119,12 +119,12 @@ class LazyAutomaton:
         return known
 
 
-def rest_of_character(beginning: bytes) -> tuple[tuple[int, int], ...] | None:
+def rest_of_character(prefix: bytes) -> tuple[tuple[int, int], ...] | None:
     """The ranges of the bytes that are missing to a character of UTF-8; None if no character begins so.
 
-    ``beginning`` has at least one byte, and all but its last are the beginning of a character.
+    ``prefix`` has at least one byte, and all but its last are the prefix of a character.
     """
-    first, count = beginning[0], len(beginning)
+    first, count = prefix[0], len(prefix)
     if first < 0x80:
         return () if count == 1 else None
     if not 0xC2 <= first <= 0xF4:
@@ -132,7 +132,7 @@ def rest_of_character(beginning: bytes) -> tuple[tuple[int, int], ...] | None:
     second = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}.get(first, _CONTINUATION)
     length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     ranges = (second, *[_CONTINUATION] * (length - 2))
-    if count > length or not all(low <= byte <= high for byte, (low, high) in zip(beginning[1:], ranges, strict=False)):
+    if count > length or not all(low <= byte <= high for byte, (low, high) in zip(prefix[1:], ranges, strict=False)):
         return None
     return ranges[count - 1 :]
 
@@ -339,7 +339,7 @@ def monitor(trigger: Trigger, provider: Provider, *, identifier: str = r"\w+", n
             again by reading on, however long the text is; or a function of the text up to a point, which is asked
             after every character outside of identifiers.
         provider: given the text up to the trigger point, the strings that may follow.  No strings at all mean that
-            nothing may follow, so that the trigger itself is withheld.  None means that it has no opinion.  It must be
+            nothing may follow, so that the trigger itself is blocked.  None means that it has no opinion.  It must be
             pure: it is asked once about a text.
         identifier: a regex for what identifiers look like.
         name: what messages call it.

@@ -51,7 +51,7 @@ def python_attributes(
         before: the code that stands before the output in its file.
         path: where that file is or would be, for imports that are relative to it.
         unknown: what becomes of a receiver of which jedi knows nothing, as a parameter without annotation: its dot is
-            withheld, or anything may follow.
+            blocked, or anything may follow.
         environment: the Python whose installed packages the code sees; by default the one that runs this.
 
     Raises:
@@ -83,7 +83,7 @@ def python_names(
 
     That is after an assignment, an operator, a word such as ``return``, and within the arguments of a call.  It reads
     from left to right: the variable of a comprehension in such a place, which stands before its ``for``, a second
-    target (``a = b = 1``) and the prefix of a string (``f"..."``) are withheld.
+    target (``a = b = 1``) and the prefix of a string (``f"..."``) are blocked.
 
     Args:
         project: see ``python_attributes``.

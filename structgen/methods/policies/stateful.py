@@ -171,13 +171,14 @@ class CreditDecoding:
 
     In each step the token that the most probable completion holds in a free slot earns its marginal probability given
     the language, to the power of ``power``, and all earlier credit decays.  ``weight * log(1 + credit)`` is added to
-    the logits, and the sum is restricted to the language as any law is.  A completion is a member, so no token earns
-    anything in a slot where the language does not allow it, and the tokens that earn together can stand together.
+    the logits, and the sum is restricted to the language as any distribution is.  A completion is a member, so no token
+    earns anything in a slot where the language does not allow it, and the tokens that earn together can stand together.
 
-    It changes the law of every slot, so ``Result.logprob`` and ``log_z`` are those of the changed laws.
+    It changes the distribution of every slot, so ``Result.logprob`` and ``log_z`` are those of the changed
+    distributions.
 
     Attributes:
-        confidence: above 0, at most 1; that of the changed law, given the language.
+        confidence: above 0, at most 1; that of the changed distribution, given the language.
         decay: what is left of a credit after a step, from 0 to 1 without 1.
         weight: of the credit, at least 0; with 0 this is ``Threshold(confidence)``.
         power: above 0, at most 1; small ones favour unsure tokens.
@@ -216,19 +217,21 @@ class _CreditCommitter:
 
     def advance(self, run: CanvasRun, /) -> None:
         """See ``Committer.advance``."""
-        law = run.law()
-        self._earn(run, run.restrict(law))
-        denoised = run.restrict(MeanField(run.canvas, self._fused(law), temperature=run.temperature))
+        distribution = run.distribution()
+        self._earn(run, run.restrict(distribution))
+        denoised = run.restrict(MeanField(run.canvas, self._fused(distribution), temperature=run.temperature))
         ranking = rank_slots(run, denoised)
         passes = denoised.confidence[ranking.slots] >= self._policy.confidence
         run.commit(ranking.passing(passes), denoised.completion)
 
-    def _fused(self, law: MeanField) -> SlotLogits:
+    def _fused(self, distribution: MeanField) -> SlotLogits:
         """The logits, with what was earned."""
         earned = [(slot, token, credit) for slot, each in self._credits.items() for token, credit in each.items()]
         slots, tokens, credits = (np.array(column) for column in zip(*earned, strict=True))
         by = self._policy.weight * np.log1p(credits)
-        return law.slot_logits.raised(law.row_of[slots], tokens.astype(np.int32), by.astype(np.float32))
+        return distribution.slot_logits.raised(
+            distribution.row_of[slots], tokens.astype(np.int32), by.astype(np.float32)
+        )
 
     def _earn(self, run: CanvasRun, denoised: Denoised) -> None:
         best = denoised.completion if run.sampler.deterministic else denoised.posterior.best()

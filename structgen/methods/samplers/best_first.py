@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["BestFirst", "ExactBest", "Heuristic", "Ranked"]
 
 Heuristic: TypeAlias = "Callable[[Branch], float]"
-"""What is expected of the rest of a beginning: of its log-probability and of the potentials' score together."""
+"""What is expected of the rest of a prefix: of its log-probability and of the potentials' score together."""
 
 _MAX_PACKED: Final = 4
-"""Beginnings that are followed in one forward pass: more would be followed in vain."""
+"""Prefixes that are followed in one forward pass: more would be followed in vain."""
 _MAX_CHOICES: Final = 1024
-"""Choices of one beginning that are kept; for those that come after, its law is asked for again."""
+"""Choices of one prefix that are kept; for those that come after, its distribution is asked for again."""
 
 
 @final
@@ -48,7 +48,7 @@ class Ranked:
 @final
 @dataclass(eq=False, slots=True)
 class _OpenPrefix:
-    """A beginning that is to be run through the model; its first ``skipped`` choices were taken already."""
+    """A prefix that is to be run through the model; its first ``skipped`` choices were taken already."""
 
     branch: Branch
     skipped: int = 0
@@ -57,10 +57,10 @@ class _OpenPrefix:
 @final
 @dataclass(eq=False, slots=True)
 class _NextChoice:
-    """The choice at ``rank`` of a beginning, and all that come after it.
+    """The choice at ``rank`` of a prefix, and all that come after it.
 
     Attributes:
-        opened: the beginning.
+        opened: the prefix.
         promise: its own.
         choices: the most probable of what may follow it, the most probable first.
         rank: into the choices.
@@ -81,14 +81,14 @@ class BestFirst:
     Of equally good ones, those come first whose tokens have the lower ids, compared in order.
 
     Attributes:
-        expanded: beginnings that were run through the model.
+        expanded: prefixes that were run through the model.
 
     Args:
         branches: what is searched.
-        limit: the most beginnings that are run through the model.
-        heuristic: asked about every beginning that is looked at; None for ``score_bound``.
+        limit: the most prefixes that are run through the model.
+        heuristic: asked about every prefix that is looked at; None for ``score_bound``.
         score_bound: the most that the potentials give to any output.
-        branching: so many of the most probable choices after each beginning are looked at; None for all, as a proof
+        branching: so many of the most probable choices after each prefix are looked at; None for all, as a proof
             that the best was found needs.
 
     Raises:
@@ -126,7 +126,7 @@ class BestFirst:
         """Search until the most promising of all is a complete output.
 
         Raises:
-            LimitExceeded: ``limit`` beginnings are more promising than it.
+            LimitExceeded: ``limit`` prefixes are more promising than it.
             GenerationError: the model or a potential is not usable, or a score is above ``score_bound``.
         """
         while True:
@@ -147,7 +147,7 @@ class BestFirst:
         return Ranked(found, -negative)
 
     def _most_promising(self) -> list[tuple[float, _OpenPrefix]]:
-        """Take out beginnings that are to be run, up to the best complete output."""
+        """Take out prefixes that are to be run, up to the best complete output."""
         found: list[tuple[float, _OpenPrefix]] = []
         room = min(self._width, max(self._limit - self.expanded, 1))
         while self._heap and len(found) < room:
@@ -162,14 +162,14 @@ class BestFirst:
         return found
 
     def _expand(self, promise: float, opened: _OpenPrefix, logits: Logits) -> None:
-        """Rank what may follow a beginning."""
-        choices = self._branches.law(opened.branch, logits, tilted=False)
+        """Rank what may follow a prefix."""
+        choices = self._branches.distribution(opened.branch, logits, tilted=False)
         most = len(choices) if self._branching is None else min(self._branching, len(choices))
         kept = min(most, max(_MAX_CHOICES, 4 * opened.skipped))
         self._push_next(_NextChoice(opened, promise, choices.ranked(kept), opened.skipped, kept == most))
 
     def _push_next(self, following: _NextChoice) -> None:
-        """Note what a beginning promises by the choices that were not looked at yet."""
+        """Note what a prefix promises by the choices that were not looked at yet."""
         opened, choices, rank = following.opened, following.choices, following.rank
         tokens = opened.branch.hypothesis.tokens
         if rank < len(choices):
@@ -181,11 +181,11 @@ class BestFirst:
             self._push(self._promise_of(following, log_p), tokens, _OpenPrefix(opened.branch, rank))
 
     def _promise_of(self, following: _NextChoice, log_p: float) -> float:
-        """At most what the beginning itself promises, before anybody is asked about the longer one."""
+        """At most what the prefix itself promises, before anybody is asked about the longer one."""
         return min(following.opened.branch.log_p + log_p + self._bound, following.promise)
 
     def _look_at(self, following: _NextChoice) -> None:
-        """Take the next choice after a beginning, and leave the rest for later."""
+        """Take the next choice after a prefix, and leave the rest for later."""
         branches, opened = self._branches, following.opened
         choices, rank = following.choices, following.rank
         child = branches.grown(opened.branch, choices, int(choices.ids[rank]), float(choices.log_p[rank]))
@@ -226,7 +226,7 @@ class BestFirst:
             "best-first search",
             limit="limit",
             maximum=self._limit,
-            evidence=f"{len(self._heap)} beginnings are left, {best}",
+            evidence=f"{len(self._heap)} prefixes are left, {best}",
             remedy="raise limit, narrow the grammar, lower max_tokens, or take Beam(...), which proves nothing",
         )
 
@@ -236,22 +236,22 @@ class BestFirst:
 class ExactBest:
     """The most probable outputs of all, by best-first search.
 
-    A beginning is never less probable than what it leads to, so an output that comes up before every beginning that is
+    A prefix is never less probable than what it leads to, so an output that comes up before every prefix that is
     left is the most probable of those that are left.  What cannot be completed within the budget is never looked at.
     Only languages that are small, or of which the model is sure, are searched through: the work grows with the number
-    of beginnings that are as probable as the output.
+    of prefixes that are as probable as the output.
 
     ``Sample.score`` is the log-probability of an output under the model, with the potentials' score; so is its weight.
 
     Attributes:
-        limit: the most beginnings that are run through the model.
+        limit: the most prefixes that are run through the model.
         n: how many outputs, the best first; fewer where there are no more.
         score_bound: the most that the potentials give to any output.
 
     Raises:
         ValueError: a number is out of range.
 
-    Complexity: a forward pass for each beginning that is as probable as the last output, and for few others; where the
+    Complexity: a forward pass for each prefix that is as probable as the last output, and for few others; where the
         model runs several sequences in one pass, up to four of them share it.
 
     Source: as ``structgen.decode.sampling.best_first``; for spans of a passage O. Castel et al. (2021).
@@ -276,7 +276,7 @@ class ExactBest:
         """See ``SequenceSampler``; draws no random number.
 
         Raises:
-            LimitExceeded: more than ``limit`` beginnings are more probable than what was found.
+            LimitExceeded: more than ``limit`` prefixes are more probable than what was found.
         """
         search = BestFirst(branches, limit=self.limit, score_bound=self.score_bound)
         found = tuple(

@@ -26,10 +26,11 @@ END: Final = 256
 
 @final
 class NGram:
-    """Laws of the next byte, or the end, given the ``order - 1`` bytes before; immutable.
+    """Distributions of the next byte, or the end, given the ``order - 1`` bytes before; immutable.
 
-    Counts of longer contexts are smoothed by those of shorter ones, and those of none by the uniform law over 257
-    symbols, so that nothing is impossible.  Without any text it is that uniform law: expectations under it count.
+    Counts of longer contexts are smoothed by those of shorter ones, and those of none by the uniform distribution over
+    257 symbols, so that nothing is impossible.  Without any text it is that uniform distribution: expectations under it
+    count.
 
     Source: I. Witten and T. Bell, "The zero-frequency problem" (1991), for the smoothing.
 
@@ -40,7 +41,7 @@ class NGram:
     Raises:
         ValueError: ``order`` is below 1, or a weight is negative.
 
-    Complexity: O(bytes * order) to make; O(order) for a law that was asked for before.
+    Complexity: O(bytes * order) to make; O(order) for a distribution that was asked for before.
     """
 
     def __init__(self, texts: Iterable[tuple[bytes, float]] = (), *, order: int = 3) -> None:
@@ -55,7 +56,7 @@ class NGram:
                 for length in range(min(order - 1, place) + 1):
                     row = self._counts.setdefault(text[place - length : place], {})
                     row[symbol] = row.get(symbol, 0.0) + weight
-        self._laws: dict[bytes, NDArray[np.float64]] = {}
+        self._distributions: dict[bytes, NDArray[np.float64]] = {}
 
     @classmethod
     def of_texts(cls, texts: Iterable[str | bytes], *, order: int = 3) -> NGram:
@@ -67,7 +68,7 @@ class NGram:
         """Fit to the tokens of a vocabulary.
 
         A token with id ``i`` counts ``1 / (i + 1)``: tokenizers number tokens as they merge them, frequent ones first,
-        and frequencies of words fall about so (Zipf's law).
+        and frequencies of words fall about so (Zipf's distribution).
         """
         return cls(((token, 1 / (index + 1)) for index, token in enumerate(vocabulary.tokens) if token), order=order)
 
@@ -78,16 +79,16 @@ class NGram:
         """What of ``data`` the next byte depends on."""
         return data[len(data) - min(len(data), self.order - 1) :]
 
-    def law(self, context: bytes) -> NDArray[np.float64]:
+    def distribution(self, context: bytes) -> NDArray[np.float64]:
         """Probabilities of the bytes and of ``END`` after ``context``, ``[257]``; read only."""
-        known = self._laws.get(context)
+        known = self._distributions.get(context)
         if known is None:
-            known = self._laws[context] = self._smoothed(context)
+            known = self._distributions[context] = self._smoothed(context)
             known.flags.writeable = False
         return known
 
     def _smoothed(self, context: bytes) -> NDArray[np.float64]:
-        law = np.full(257, 1 / 257)
+        distribution = np.full(257, 1 / 257)
         for start in range(len(context), -1, -1):
             row = self._counts.get(context[start:])
             if row is None:
@@ -96,10 +97,10 @@ class NGram:
             if not total:
                 continue
             unseen = len(row) / (len(row) + total)  # the more kinds followed, the more others may
-            law = unseen * law
+            distribution = unseen * distribution
             for symbol, count in row.items():
-                law[symbol] += (1 - unseen) * count / total
-        return law
+                distribution[symbol] += (1 - unseen) * count / total
+        return distribution
 
 
 _UNKNOWN: Final = 0.0
@@ -116,8 +117,8 @@ class Lookahead:
             fit it to what the model writes without a constraint, or to outputs of before.
         horizon: bytes to look ahead; what is still in the language then counts as good.
         strength: expectations are raised to this power: 1 trusts them, as those of a fitted model may be; 0 ignores
-            them.  A guess that is trusted too much makes weights unequal.
-        width: the most probable tokens that are looked behind one by one; the others count like these on average.
+            them.  A draft that is trusted too much makes weights unequal.
+        width: the most probable tokens that are looked after one by one; the others count like these on average.
         limit: the most states of the automaton that are visited in a run; those beyond count as good.
 
     Raises:
@@ -220,12 +221,12 @@ class Expectation:
         edges = self._edges_of(state)
         if edges is None:
             return 1.0
-        law = self._ngram.law(context)
-        total = float(law[END]) if edges.may_end else 0.0
+        distribution = self._ngram.distribution(context)
+        total = float(distribution[END]) if edges.may_end else 0.0
         for byte, after in edges.after.items():
             following = self._ngram.context(context + bytes([byte]))
             rest = 1.0 if left == 1 else self._values[after, following, left - 1]
-            total += float(law[byte]) * rest
+            total += float(distribution[byte]) * rest
         return total
 
     def _edges_of(self, state: int) -> _Edges | None:

@@ -33,35 +33,35 @@ _MAX_BYTES: Final = 1 << 28
 
 @final
 class TrieNode:
-    """A beginning, or behind a stop an output.
+    """A prefix, or after a stop an output.
 
     Attributes:
         log_p: the model's log-probability of its last step, given those before.
         log_success: log of ``s``.
-        law: its mask was seen if this is not None: how it was, without what is allowed in particular.
+        distribution: its mask was seen if this is not None: how it was, without what is allowed in particular.
         log_rest: log of the probability of all that is allowed and has no node yet.
-        children: by token; behind that which stands for the stop there is an output.
+        children: by token; after that which stands for the stop there is an output.
     """
 
-    __slots__ = ("children", "law", "log_p", "log_rest", "log_success")
+    __slots__ = ("children", "distribution", "log_p", "log_rest", "log_success")
 
     def __init__(self, log_p: float) -> None:
         self.log_p = log_p
         self.log_success = 0.0
         self.log_rest = 0.0
         self.children: dict[int, TrieNode] = {}
-        self.law: Distribution | None = None
+        self.distribution: Distribution | None = None
 
     @property
     def is_seen(self) -> bool:
         """Whether its mask was seen."""
-        return self.law is not None
+        return self.distribution is not None
 
-    def see(self, law: Distribution) -> None:
+    def see(self, distribution: Distribution) -> None:
         """Note what may follow; the success stays until it is updated."""
-        if self.law is None:
-            self.law = law.blank()
-            self.log_rest = law.log_z
+        if self.distribution is None:
+            self.distribution = distribution.blank()
+            self.log_rest = distribution.log_z
 
     def update(self) -> None:
         """Work out the success from those of what follows; it never rises."""
@@ -74,15 +74,16 @@ class TrieNode:
 
 @final
 class PrefixTrie:
-    """Beginnings that were visited, for samplers to share between calls.
+    """Prefixes that were visited, for samplers to share between calls.
 
     It belongs to one problem: a model, a prompt, a constraint, potentials and ``max_tokens``.  The first call binds it.
-    What it takes up is bounded: no nodes are added where there are ``max_nodes``, and of the laws after beginnings,
+    What it takes up is bounded: no nodes are added where there are ``max_nodes``, and of the distributions after
+      prefixes,
     those of which nobody asked for long are forgotten beyond ``max_bytes``, and asked of the model again.  Neither
     makes anything wrong that it says.
 
     Attributes:
-        root: the empty beginning.
+        root: the empty prefix.
         size: how many nodes there are.
 
     Args:
@@ -103,7 +104,7 @@ class PrefixTrie:
         self._max_nodes = max_nodes
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._laws: OrderedDict[TrieNode, Distribution] = OrderedDict()
+        self._distributions: OrderedDict[TrieNode, Distribution] = OrderedDict()
         self._problem: Problem | None = None
         self._bound = 0.0
 
@@ -127,38 +128,41 @@ class PrefixTrie:
 
     def recall(self, node: TrieNode) -> Distribution | None:
         """Return what may follow a node, if that is remembered."""
-        known = self._laws.get(node)
+        known = self._distributions.get(node)
         if known is not None:
-            self._laws.move_to_end(node)
+            self._distributions.move_to_end(node)
         return known
 
-    def remember(self, node: TrieNode, law: Distribution) -> None:
+    def remember(self, node: TrieNode, distribution: Distribution) -> None:
         """Keep what may follow a node for as long as there is room."""
-        self._laws[node] = law
-        self._bytes += law.nbytes
+        self._distributions[node] = distribution
+        self._bytes += distribution.nbytes
         while self._bytes > self._max_bytes:
-            _, forgotten = self._laws.popitem(last=False)
+            _, forgotten = self._distributions.popitem(last=False)
             self._bytes -= forgotten.nbytes
 
-    def child(self, node: TrieNode, token: int, law: Distribution) -> TrieNode | None:
-        """Return the node behind a token that ``law`` allows after ``node``; None where there is no room for it."""
+    def child(self, node: TrieNode, token: int, distribution: Distribution) -> TrieNode | None:
+        """Return the node after a token that ``distribution`` allows after ``node``.
+
+        None where there is no room for it.
+        """
         known = node.children.get(token)
         if known is not None or self.size >= self._max_nodes:
             return known
         self.size += 1
-        child = TrieNode(float(law.log_p[law.index(token)]))
+        child = TrieNode(float(distribution.log_p[distribution.index(token)]))
         node.children[token] = child
-        node.log_rest = min(log_mass(without(law, node.children)), 0.0)  # summed anew, so that nothing cancels
+        node.log_rest = min(log_mass(without(distribution, node.children)), 0.0)  # summed anew, so that nothing cancels
         return child
 
     def __repr__(self) -> str:
         return f"<PrefixTrie of {self.size} nodes, success at most {math.exp(self.root.log_success):.3g}>"
 
 
-def without(law: Distribution, tokens: Iterable[int]) -> NDArray[np.float64]:
-    """The log-probabilities of a law, with minus infinity for some of its tokens."""
-    rest = law.log_p.copy()
-    rest[[law.index(token) for token in tokens]] = -np.inf
+def without(distribution: Distribution, tokens: Iterable[int]) -> NDArray[np.float64]:
+    """The log-probabilities of a distribution, with minus infinity for some of its tokens."""
+    rest = distribution.log_p.copy()
+    rest[[distribution.index(token) for token in tokens]] = -np.inf
     return rest
 
 
@@ -191,7 +195,7 @@ class _TrieWalk:
         branch: where it stands; at the end the output.
         node: the same in the trie, or a node of its own where the trie has no room.
         path: nodes from the root to there.
-        law: what may follow; None where it was not asked for.
+        distribution: what may follow; None where it was not asked for.
         passed: it goes on with something else than these, which have nodes; None for as long as that is not drawn.
         excluded: what the potentials were found to forbid here.
         is_apart: whether the node is not in the trie.
@@ -202,7 +206,7 @@ class _TrieWalk:
     branch: Branch
     node: TrieNode
     path: list[TrieNode]
-    law: Distribution | None = None
+    distribution: Distribution | None = None
     passed: frozenset[int] | None = None
     excluded: set[int] = field(default_factory=set)
     is_apart: bool = False
@@ -214,9 +218,9 @@ class _TrieWalk:
 
     def log_rest(self) -> float:
         """Log of the probability of what may follow and has no node yet."""
-        if not self.excluded or self.law is None:
+        if not self.excluded or self.distribution is None:
             return self.node.log_rest
-        return log_mass(without(self.law, {*self.node.children, *self.excluded}))
+        return log_mass(without(self.distribution, {*self.node.children, *self.excluded}))
 
 
 @final
@@ -276,25 +280,25 @@ class TrieWalks:
         """Find out what may follow where walks stand, of those together for which the model has to be asked."""
         waiting: dict[tuple[int, ...], list[_TrieWalk]] = {}
         for walk in walks:
-            walk.law = self._trie.recall(walk.node)
-            if walk.law is None:
+            walk.distribution = self._trie.recall(walk.node)
+            if walk.distribution is None:
                 waiting.setdefault(walk.branch.hypothesis.tokens, []).append(walk)
         firsts = [same[0] for same in waiting.values()]
         rows = self._branches.logits_at([walk.branch for walk in firsts])
         for first, logits, same in zip(firsts, rows, waiting.values(), strict=True):
-            law = self._branches.law(first.branch, logits, tilted=False)
+            distribution = self._branches.distribution(first.branch, logits, tilted=False)
             for walk in same:
-                walk.law = law
+                walk.distribution = distribution
             if not first.is_apart:
-                self._trie.remember(first.node, law)
+                self._trie.remember(first.node, distribution)
 
     def _move(self, walk: _TrieWalk) -> None:
         """Go on until it has to be known what may follow, or the walk is over."""
         while not walk.is_over:
             if not walk.node.is_seen:
-                if walk.law is None:
+                if walk.distribution is None:
                     return
-                walk.node.see(walk.law)
+                walk.node.see(walk.distribution)
             token = self._known(walk) if walk.passed is None else None
             if walk.is_over:
                 return
@@ -302,9 +306,9 @@ class TrieWalks:
                 if walk.passed is None:
                     # What other walks add in the meantime must not change what this one draws from.
                     walk.passed = frozenset((*walk.node.children, *walk.excluded))
-                if walk.law is None:
+                if walk.distribution is None:
                     return
-                token = self._new(walk.law, walk.passed)
+                token = self._new(walk.distribution, walk.passed)
             self._take(walk, token)
 
     def _known(self, walk: _TrieWalk) -> int | None:
@@ -325,21 +329,21 @@ class TrieWalks:
             return None
         return tokens[index - 1] if index else None
 
-    def _new(self, law: Distribution, passed: Set[int]) -> int:
+    def _new(self, distribution: Distribution, passed: Set[int]) -> int:
         """Draw what follows among that which had no node yet."""
-        rest = without(law, passed)
-        return int(law.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
+        rest = without(distribution, passed)
+        return int(distribution.ids[inverse_cdf(np.exp(rest - rest.max()), self._generator.random())])
 
     def _take(self, walk: _TrieWalk, token: int) -> None:
         """Go on with a token."""
-        node, blank = walk.node, walk.node.law
+        node, blank = walk.node, walk.node.distribution
         if blank is None:
             raise RuntimeError("a walk went on from where no mask was seen")
         known = node.children.get(token)
-        if known is None and walk.law is not None:
-            known = self._trie.child(node, token, walk.law)
+        if known is None and walk.distribution is not None:
+            known = self._trie.child(node, token, walk.distribution)
             if known is None:
-                known, walk.is_apart = TrieNode(float(walk.law.log_p[walk.law.index(token)])), True
+                known, walk.is_apart = TrieNode(float(walk.distribution.log_p[walk.distribution.index(token)])), True
         if known is None:
             raise RuntimeError("a walk went on with what nobody knows")
         branch = self._branches.grown(walk.branch, blank, token, known.log_p)
@@ -350,7 +354,7 @@ class TrieWalks:
             return
         walk.branch = branch
         if branch.finish_reason is None:
-            walk.node, walk.law, walk.passed = known, None, None
+            walk.node, walk.distribution, walk.passed = known, None, None
             walk.excluded.clear()
             walk.path.append(known)
             return

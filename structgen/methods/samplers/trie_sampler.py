@@ -32,8 +32,9 @@ __all__ = ["ASAp", "RejectionTrie"]
 class ASAp:
     """Adaptive sampling with approximate expected futures.
 
-    The first output is one of locally constrained decoding.  The more outputs were drawn, the nearer the law of the
-    next one is to the target: the model's law given the constraint, times the potentials.  Any number of them falls
+    The first output is one of locally constrained decoding.  The more outputs were drawn, the nearer the distribution
+    of the next one is to the target: the model's distribution given the constraint, times the potentials.  Any number
+      of them falls
     short of it; what they were drawn with is in no weight.
 
     Attributes:
@@ -57,7 +58,9 @@ class ASAp:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = False
-    target: ClassVar[str] = "the model's law given the constraint, times the potentials, the more nearly the more drawn"
+    target: ClassVar[str] = (
+        "the model's distribution given the constraint, times the potentials, the more nearly the more drawn"
+    )
 
     def __post_init__(self) -> None:
         check_trie_sampler("ASAp", self.samples, self.batch, self.max_tries, self.score_bound)
@@ -90,19 +93,19 @@ def _all_forbidden(branches: Branches, count: int) -> GenerationError:
     return GenerationError(
         "ASAp",
         f"the potentials forbade {count} outputs in a row",
-        evidence=branches.verdict,
-        remedy="let potentials judge beginnings too (prefix, early), loosen them, or raise max_tries",
+        evidence=branches.verification,
+        remedy="let potentials judge prefixes too (prefix, early), loosen them, or raise max_tries",
     )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RejectionTrie:
-    """Independent samples of exactly the target: the model's law given the constraint, times the potentials.
+    """Independent samples of exactly the target: the model's distribution given the constraint, times the potentials.
 
     A try writes what the model alone would write, and is rejected where it leaves the constraint, or at its end with
     what the potentials take off.  What was found to be impossible is left out of the tries that follow, and of each
-    beginning that is visited all that the mask excludes, so that fewer and fewer are rejected: an output ``x`` comes of
+    prefix that is visited all that the mask excludes, so that fewer and fewer are rejected: an output ``x`` comes of
     a try with the same multiple of the target, whatever was learned before (see ``prefix_trie``).
 
     How many are rejected depends on how well the model knows what is wanted.  ``Samples.particles`` is the number of
@@ -128,7 +131,7 @@ class RejectionTrie:
 
     lossless: ClassVar[bool] = True
     takes_best: ClassVar[bool] = False
-    target: ClassVar[str] = "the model's law given the constraint, times the potentials, exactly"
+    target: ClassVar[str] = "the model's distribution given the constraint, times the potentials, exactly"
 
     def __post_init__(self) -> None:
         check_trie_sampler("RejectionTrie", self.samples, self.batch, self.max_tries, self.score_bound)
@@ -192,7 +195,7 @@ class RejectionTrie:
         return GenerationError(
             "RejectionTrie",
             f"{self.max_tries} tries came to {accepted} of {self.samples} outputs",
-            evidence=f"what was not excluded yet has probability {math.exp(log_success):.3g}; {branches.verdict}",
+            evidence=f"what was not excluded yet has probability {math.exp(log_success):.3g}; {branches.verification}",
             remedy="raise max_tries, tell the model in the prompt what the output looks like, or take SMC(...), which "
             "rejects nothing",
         )

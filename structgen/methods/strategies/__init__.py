@@ -1,6 +1,9 @@
-"""Strategies that need no training: they change the law of the next token, look ahead, search, select or decide.
+"""Strategies that need no training.
 
-None of them draws from the target law (``lossless`` is False), and every output is complete and within the grammar.
+They change the distribution of the next token, look ahead, search, select or decide.
+
+None of them draws from the target distribution (``lossless`` is False), and every output is complete and within the
+grammar.
 """
 
 from structgen.methods.strategies.adaptive_sampler import BregmanTopK, Scheduled, Situation
@@ -17,7 +20,7 @@ from structgen.methods.strategies.decision_rule import (
 )
 from structgen.methods.strategies.foresight import Foresight
 from structgen.methods.strategies.guided_search import AStar, QualityBeam, TransferQ
-from structgen.methods.strategies.label import Decide, LabelLaw, label_law
+from structgen.methods.strategies.label import Decide, LabelDistribution, label_distribution
 from structgen.methods.strategies.repetition import LookBack, Momentum
 from structgen.methods.strategies.superposed import Superposed
 from structgen.methods.strategies.thinking import FirstFinish, Thinking
@@ -38,7 +41,7 @@ __all__ = [
     "Foresight",
     "FreeText",
     "HierarchicalFBeta",
-    "LabelLaw",
+    "LabelDistribution",
     "LeastCost",
     "LookBack",
     "Momentum",
@@ -55,7 +58,7 @@ __all__ = [
     "Thinking",
     "Trace",
     "TransferQ",
-    "label_law",
+    "label_distribution",
     "learn_threshold",
     "trace",
 ]

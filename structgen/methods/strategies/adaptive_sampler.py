@@ -28,7 +28,7 @@ class Situation:
 
     Attributes:
         allowed: how many tokens the mask allows, two or more: what the state of the automaton leaves open.
-        entropy: of the law after masking, in nats; ``log(allowed)`` at most.
+        entropy: of the distribution after masking, in nats; ``log(allowed)`` at most.
         likeliest: the probability of the most probable token after masking.
     """
 
@@ -38,7 +38,7 @@ class Situation:
 
     @classmethod
     def of(cls, log_p: NDArray[np.float64]) -> Situation:
-        """The situation of a law, normalised log-probabilities ``[n]``."""
+        """The situation of a distribution, normalised log-probabilities ``[n]``."""
         possible = log_p[log_p > -np.inf]
         p = np.exp(possible)
         return cls(len(log_p), max(0.0, float(-(p @ possible))), float(p.max()))
@@ -110,7 +110,7 @@ _DistributionAndSlope: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64
 @final
 @dataclass(frozen=True, slots=True)
 class BregmanTopK:
-    """A token drawn from the sparse law next to the model's, as the module says.
+    """A token drawn from the sparse distribution next to the model's, as the module says.
 
     It acts after the mask, so that at least one allowed token is kept.  Of equally probable tokens at the edge those
     with the lowest ids are kept.
@@ -120,8 +120,8 @@ class BregmanTopK:
             ``exp(penalty)`` to the probability of those before it.
         alpha: which divergence; positive.  Above 1 the probability of what is dropped goes to all kept tokens more
             evenly than in proportion, below 1 rather to the probable ones.
-        dual: whether the model's law is the first argument of the divergence; ``alpha`` must be above 1 then, since
-            else whatever is not kept costs infinitely much.
+        dual: whether the model's distribution is the first argument of the divergence; ``alpha`` must be above 1 then,
+            since else whatever is not kept costs infinitely much.
 
     Raises:
         ValueError: a number is out of range.
@@ -145,7 +145,7 @@ class BregmanTopK:
             )
 
     def sparse(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The law that is drawn from, ``[n]``.
+        """The distribution that is drawn from, ``[n]``.
 
         Complexity: O(n log n), and O(log k) renormalisations of at most about twice as many tokens as are kept.
         """
@@ -155,9 +155,9 @@ class BregmanTopK:
         ranked = ranked[: np.count_nonzero(ranked)]
         ranked /= ranked.sum()
         kept = self.renormalised(ranked[: self.best_k(ranked)])
-        law = np.zeros_like(p)
-        law[order[: len(kept)]] = kept
-        return law
+        distribution = np.zeros_like(p)
+        distribution[order[: len(kept)]] = kept
+        return distribution
 
     def draw(self, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
         """See ``Sampler.draw``."""
@@ -184,7 +184,7 @@ class BregmanTopK:
         return low
 
     def renormalised(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The nearest law with exactly these tokens, whose probabilities are positive and sum to 1 at most.
+        """The nearest distribution with exactly these tokens, whose probabilities are positive and sum to 1 at most.
 
         Nothing is taken from a token: the derivative of the divergence must be the same for all of them, and all
         together have to gain.
@@ -192,8 +192,8 @@ class BregmanTopK:
         alpha = self._alpha
         total = float(p.sum())
         if alpha == 1 or len(p) == 1 or total >= 1:
-            law: NDArray[np.float64] = p / total
-            return law
+            distribution: NDArray[np.float64] = p / total
+            return distribution
         if alpha == 2:
             return np.asarray(p + (1 - total) / len(p))
         return _dual(p, alpha) if self.dual else _primal(p, alpha)
@@ -217,28 +217,28 @@ def _primal(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     """``q`` with ``q**(alpha - 1) = p**(alpha - 1) + shift``, where ``shift`` makes them sum to 1."""
     base, power = p ** (alpha - 1), 1 / (alpha - 1)
 
-    def law_at(shift: float) -> _DistributionAndSlope:
+    def distribution_at(shift: float) -> _DistributionAndSlope:
         return (base + shift) ** power, power * (base + shift) ** (power - 1)
 
     # Above 2 the sum is concave in the shift, and at most 1 without any; else it is convex, and at least 1 where the
     # most probable one alone has everything.
-    return _summing_to_one(law_at, 0.0 if alpha > 2 else 1 - float(base[0]))
+    return _summing_to_one(distribution_at, 0.0 if alpha > 2 else 1 - float(base[0]))
 
 
 def _dual(p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     """``q`` with ``q**(alpha - 2) * (q - p) = gain``, where ``gain`` makes them sum to 1."""
 
-    def law_at(gain: float) -> _DistributionAndSlope:
+    def distribution_at(gain: float) -> _DistributionAndSlope:
         # From p on, up to 1, the left side grows with q, and is concave below 2 and convex above it.
-        law = np.ones_like(p) if alpha > 2 else p.copy()
+        distribution = np.ones_like(p) if alpha > 2 else p.copy()
         for _ in range(_ROUNDS):
-            steps = (law ** (alpha - 2) * (law - p) - gain) / _slope(law, p, alpha)
-            law -= steps
-            if (np.abs(steps) <= _CLOSE * law).all():
+            steps = (distribution ** (alpha - 2) * (distribution - p) - gain) / _slope(distribution, p, alpha)
+            distribution -= steps
+            if (np.abs(steps) <= _CLOSE * distribution).all():
                 break
-        return law, 1 / _slope(law, p, alpha)
+        return distribution, 1 / _slope(distribution, p, alpha)
 
-    return _summing_to_one(law_at, 0.0 if alpha > 2 else 1 - float(p[0]))
+    return _summing_to_one(distribution_at, 0.0 if alpha > 2 else 1 - float(p[0]))
 
 
 def _slope(q: NDArray[np.float64], p: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
@@ -246,26 +246,26 @@ def _slope(q: NDArray[np.float64], p: NDArray[np.float64], alpha: float) -> NDAr
     return slope
 
 
-def _summing_to_one(law_at: Callable[[float], _DistributionAndSlope], start: float) -> NDArray[np.float64]:
+def _summing_to_one(distribution_at: Callable[[float], _DistributionAndSlope], start: float) -> NDArray[np.float64]:
     """The member of a growing family that sums to 1, by Newton's method.
 
     Args:
-        law_at: the member at a parameter, and its derivative.
+        distribution_at: the member at a parameter, and its derivative.
         start: on the side on which tangents of the sum do not overshoot.
     """
     parameter = start
     for _ in range(_ROUNDS):
-        law, slope = law_at(parameter)
-        step = float(law.sum() - 1) / float(slope.sum())
+        distribution, slope = distribution_at(parameter)
+        step = float(distribution.sum() - 1) / float(slope.sum())
         parameter -= step
         if abs(step) <= _CLOSE * abs(parameter):
             break
-    law, _ = law_at(parameter)
-    normalised: NDArray[np.float64] = law / law.sum()
+    distribution, _ = distribution_at(parameter)
+    normalised: NDArray[np.float64] = distribution / distribution.sum()
     return normalised
 
 
 def _sums_from_the_end(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of all values from each index on, and 0 behind the last."""
+    """The sum of all values from each index on, and 0 after the last."""
     sums: NDArray[np.float64] = np.append(np.cumsum(values[::-1])[::-1], 0.0)
     return sums

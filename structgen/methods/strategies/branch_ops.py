@@ -43,52 +43,52 @@ __all__ = [
 
 
 def look(branches: Branches, live: Sequence[Branch]) -> list[Distribution]:
-    """Return the laws of branches that are not finished, whose forward passes are run together.
+    """Return the distributions of branches that are not finished, whose forward passes are run together.
 
     Raises:
         GenerationError: the logits are not usable, or a potential is not.
     """
     rows = branches.logits(live)
-    return [branches.law(branch, row) for branch, row in zip(live, rows, strict=True)]
+    return [branches.distribution(branch, row) for branch, row in zip(live, rows, strict=True)]
 
 
-def take(branches: Branches, branch: Branch, law: Distribution, indices: Sequence[int]) -> list[Branch]:
+def take(branches: Branches, branch: Branch, distribution: Distribution, indices: Sequence[int]) -> list[Branch]:
     """Go on with each of several choices; ``branch`` is used up.  What potentials forbid is left out."""
-    children = branches.take(branch, law, indices)
+    children = branches.take(branch, distribution, indices)
     for child in children:
         if child.score == -np.inf:
             branches.drop(child)
     return [child for child in children if child.score > -np.inf]
 
 
-def best(branches: Branches, branch: Branch, law: Distribution, count: int) -> list[int]:
+def best(branches: Branches, branch: Branch, distribution: Distribution, count: int) -> list[int]:
     """The indices of the most probable choices that potentials admit, the most probable first.
 
     Of equally probable ones those with the lowest ids come first.
     """
     found: list[int] = []
-    log_q = law.log_q
+    log_q = distribution.log_q
     for index in descending(log_q, count):
         if len(found) == count or log_q[index] == -np.inf:
             break
-        if branches.admits(branch, int(law.ids[index])):
+        if branches.admits(branch, int(distribution.ids[index])):
             found.append(index)
     return found
 
 
 def sample_choice(
-    branches: Branches, branch: Branch, law: Distribution, sampler: Sampler, generator: np.random.Generator
+    branches: Branches, branch: Branch, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
 ) -> int | None:
     """Draw a choice that potentials admit; None where there is none.
 
-    What is drawn and not admitted is left out and the rest renormalised, so that the law is the sampler's on the
-    admitted choices where the sampler leaves them as they are.
+    What is drawn and not admitted is left out and the rest renormalised, so that the distribution is the sampler's on
+    the admitted choices where the sampler leaves them as they are.
     """
-    log_q = law.log_q
+    log_q = distribution.log_q
     while len(log_q) and log_q.max() > -np.inf:
         possible = np.flatnonzero(log_q > -np.inf)
         index = int(possible[0]) if len(possible) == 1 else sampler.draw(log_q, generator)
-        if branches.admits(branch, int(law.ids[index])):
+        if branches.admits(branch, int(distribution.ids[index])):
             return index
         log_q = log_q.copy()
         log_q[index] = -np.inf
@@ -134,7 +134,7 @@ class Boundary:
 
 
 Judge: TypeAlias = Callable[[Hypothesis], float]
-"""Says what a beginning, or a complete output, is worth."""
+"""Says what a prefix, or a complete output, is worth."""
 
 
 def outcome(branches: Branches, ranked: Iterable[tuple[Branch, float]], *, drawn: int = 1) -> Samples:
@@ -189,15 +189,15 @@ def at_least(owner: str, least: float, **values: float) -> None:
 @final
 @dataclass(eq=False, slots=True)
 class Rollout:
-    """Several equal continuations of one beginning.
+    """Several equal continuations of one prefix.
 
     Attributes:
         branch: where they stand.
         count: how many.
-        start: ``total`` at the beginning.
+        start: ``total`` at the start.
         offset: bytes of the output then.
         steps: tokens since then, the stop included.
-        origin: index of the beginning, for the caller.
+        origin: index of the prefix, for the caller.
     """
 
     branch: Branch
@@ -226,14 +226,14 @@ class Rollout:
         return (total(self.branch) - self.start) / self.steps if self.steps else 0.0
 
     def grown(
-        self, branches: Branches, law: Distribution, sampler: Sampler, generator: np.random.Generator
+        self, branches: Branches, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
     ) -> list[Rollout]:
         """Draw the next token of each; their branch is used up.  Those that cannot go on are left out."""
-        drawn = [sample_choice(branches, self.branch, law, sampler, generator) for _ in range(self.count)]
+        drawn = [sample_choice(branches, self.branch, distribution, sampler, generator) for _ in range(self.count)]
         counts = Counter(index for index in drawn if index is not None)
-        steps = {law.step(index).token: count for index, count in counts.items()}
+        steps = {distribution.step(index).token: count for index, count in counts.items()}
         grown = []
-        for child in take(branches, self.branch, law, list(counts)):
+        for child in take(branches, self.branch, distribution, list(counts)):
             token = None if child.finish_reason is not None else child.hypothesis.tokens[-1]
             grown.append(self.after(child, steps[token]))
         return grown
@@ -273,8 +273,8 @@ def roll(
     live = [rollout for rollout in rollouts if not rollout.is_finished]
     while live:
         grown: list[Rollout] = []
-        for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
-            grown += rollout.grown(branches, law, sampler, generator)
+        for rollout, distribution in zip(live, look(branches, [each.branch for each in live]), strict=True):
+            grown += rollout.grown(branches, distribution, sampler, generator)
         live = []
         for rollout in grown:
             (done if rollout.is_finished or ended(rollout) else live).append(rollout)
@@ -290,9 +290,9 @@ def chosen(branches: Branches, rollouts: Sequence[Rollout]) -> Rollout | None:
 
 
 def next_token(
-    branches: Branches, branch: Branch, law: Distribution, sampler: Sampler, generator: np.random.Generator
+    branches: Branches, branch: Branch, distribution: Distribution, sampler: Sampler, generator: np.random.Generator
 ) -> Branch | None:
     """Add one token to a branch, which is used up; None where potentials forbid everything."""
-    index = sample_choice(branches, branch, law, sampler, generator)
-    children = take(branches, branch, law, [] if index is None else [index])
+    index = sample_choice(branches, branch, distribution, sampler, generator)
+    children = take(branches, branch, distribution, [] if index is None else [index])
     return children[0] if children else None

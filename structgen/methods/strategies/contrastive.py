@@ -1,4 +1,4 @@
-"""A model whose law is what it says with one prompt, against what it says with another.
+"""A model whose distribution is what it says with one prompt, against what it says with another.
 
 One mechanism, three uses: context-aware decoding (the other prompt lacks the context), uncertainty-aware selective
 contrast (it is a poor version of the prompt, and only uncertain steps are contrasted), and instructive decoding (it
@@ -33,8 +33,9 @@ class Contrastive:
 
         logits = gain * (logits with the prompt) - alpha * (logits with the other prompt)
 
-    Both prompts are followed by the same output.  The law of the outcome is another than the model's: ``lossless`` is
-    false, and samplers that are exact are exact for this law.  The grammar's mask comes after the mixture.
+    Both prompts are followed by the same output.  The distribution of the outcome is another than the model's:
+    ``lossless`` is false, and samplers that are exact are exact for this distribution.  The grammar's mask comes after
+    the mixture.
 
     Its prompts begin with ids that are no tokens of the vocabulary: they say where the prompt ends and the output
     begins, so that what a session answers depends on its ids alone.  There are as many of them as it takes for the
@@ -51,8 +52,9 @@ class Contrastive:
             with the prompt (X. Li et al. 2023, arXiv 2210.15097).  The others come after all of these, in the order
             and proportion that the model gives them, so that something is left where the grammar forbids the plausible
             ones.  None contrasts all.
-        uncertain_below: contrast only where the model's law with the prompt is uncertain: where the standard deviation
-            of its probabilities, as a share of the largest that there can be, is below this number.  None is always.
+        uncertain_below: contrast only where the model's distribution with the prompt is uncertain: where the standard
+            deviation of its probabilities, as a share of the largest that there can be, is below this number.  None is
+            always.
 
     Raises:
         ValueError: a number is out of range.
@@ -134,7 +136,7 @@ class Contrastive:
 
     @property
     def target(self) -> str:
-        """What its law is, in a few words."""
+        """What its distribution is, in a few words."""
         rest = "" if self.uncertain_below is None else ", where the first is uncertain"
         return f"{self.gain:g} times the logits with the prompt less {self.alpha:g} times those with the other{rest}"
 
@@ -284,10 +286,10 @@ class ContrastiveSession:
 
     def fork(self) -> ContrastiveSession:
         """See ``Session.fork``."""
-        twin = ContrastiveSession(self.model, self._main.fork(), self._other.fork())
-        twin._ids = list(self._ids)
-        twin._tokens = list(self._tokens)
-        return twin
+        reference = ContrastiveSession(self.model, self._main.fork(), self._other.fork())
+        reference._ids = list(self._ids)
+        reference._tokens = list(self._tokens)
+        return reference
 
     def close(self) -> None:
         """See ``Session.close``."""

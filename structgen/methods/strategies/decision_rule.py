@@ -1,8 +1,8 @@
 """Which label to answer, given how probable each is and what an error costs.
 
 The most probable label is the best answer only where all errors cost the same.  Each rule here takes the probabilities
-of labels (of ``label_law``, of a field's marginals, of any classifier) and returns the decision of the highest expected
-utility among all decisions that it could return.
+of labels (of ``label_distribution``, of a field's marginals, of any classifier) and returns the decision of the highest
+expected utility among all decisions that it could return.
 
 Source: R. Plaud et al., "To Each Metric Its Decoding: Post-Hoc Optimal Decision Rules of Probabilistic Hierarchical
 Classifiers" (ICML 2025, arXiv 2506.01552); the flat rules are classical, see J. Berger, "Statistical Decision Theory
@@ -56,8 +56,8 @@ class MostProbable:
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``."""
-        law = _checked_distribution("MostProbable", probabilities)
-        return _first_best(law, law.__getitem__)
+        distribution = _checked_distribution("MostProbable", probabilities)
+        return _first_best(distribution, distribution.__getitem__)
 
 
 @final
@@ -89,16 +89,16 @@ class LeastCost:
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``; of equally cheap decisions the first."""
-        law = _checked_distribution("LeastCost", probabilities)
+        distribution = _checked_distribution("LeastCost", probabilities)
 
         def utility(decision: Any) -> float:
-            costs = [float(self.cost(decision, label)) for label in law]
+            costs = [float(self.cost(decision, label)) for label in distribution]
             if any(map(math.isnan, costs)):
                 raise ValueError(f"LeastCost: the cost of {decision!r} is no number")
             # What is impossible costs nothing, even if its cost is infinite.
-            return -math.fsum(p * cost for p, cost in zip(law.values(), costs, strict=True) if p)
+            return -math.fsum(p * cost for p, cost in zip(distribution.values(), costs, strict=True) if p)
 
-        return _first_best(law if self.decisions is None else self.decisions, utility)
+        return _first_best(distribution if self.decisions is None else self.decisions, utility)
 
 
 @final
@@ -124,11 +124,11 @@ class Quantile:
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``."""
-        law = _numbers("Quantile", probabilities)
-        ordered = sorted(law)
+        distribution = _numbers("Quantile", probabilities)
+        ordered = sorted(distribution)
         below: list[float] = []
         for label in ordered:
-            below.append(law[label])
+            below.append(distribution[label])
             if math.fsum(below) >= self.level * (1 - _TIE):
                 return label
         return ordered[-1]
@@ -141,9 +141,9 @@ class NearestMean:
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``."""
-        law = _numbers("NearestMean", probabilities)
-        mean = math.fsum(p * float(label) for label, p in law.items())
-        return _first_best(sorted(law), lambda label: -((float(label) - mean) ** 2))
+        distribution = _numbers("NearestMean", probabilities)
+        mean = math.fsum(p * float(label) for label, p in distribution.items())
+        return _first_best(sorted(distribution), lambda label: -((float(label) - mean) ** 2))
 
 
 @final
@@ -170,11 +170,11 @@ class FBeta:
 
     def decide(self, probabilities: Probabilities, /) -> frozenset[Any]:
         """See ``Rule``; of equal sets the smallest, and of equal labels the first."""
-        law = _checked_distribution("FBeta", probabilities)
-        ordered = sorted(law, key=lambda label: -law[label])
+        distribution = _checked_distribution("FBeta", probabilities)
+        ordered = sorted(distribution, key=lambda label: -distribution[label])
 
         def utility(size: int) -> float:
-            return math.fsum(law[label] for label in ordered[:size]) / (self.beta**2 + size)
+            return math.fsum(distribution[label] for label in ordered[:size]) / (self.beta**2 + size)
 
         return frozenset(ordered[: _first_best(range(1, len(ordered) + 1), utility)])
 
@@ -211,38 +211,40 @@ class HierarchicalFBeta:
 
     def decide(self, probabilities: Probabilities, /) -> Any:
         """See ``Rule``: a node, or a frozenset of nodes; of equal ones the higher, then the first."""
-        law = _checked_distribution("HierarchicalFBeta", probabilities)
-        above = {label: ancestors(self.parents, label) for label in law}
-        nodes = self._nodes(law)
+        distribution = _checked_distribution("HierarchicalFBeta", probabilities)
+        above = {label: ancestors(self.parents, label) for label in distribution}
+        nodes = self._nodes(distribution)
         if self.single:
             chains = {node: frozenset(ancestors(self.parents, node)) for node in nodes}
             higher_first = sorted(nodes, key=lambda node: len(chains[node]))
-            return _first_best(higher_first, lambda node: self._expected(chains[node], law, above))
-        return self._best_set(nodes, law, above)
+            return _first_best(higher_first, lambda node: self._expected(chains[node], distribution, above))
+        return self._best_set(nodes, distribution, above)
 
     def _nodes(self, labels: Iterable[Any]) -> list[Any]:
         """All nodes, in the order in which they are named: labels first."""
         return list(dict.fromkeys([*labels, *self.parents, *self.parents.values()]))
 
-    def _expected(self, stands_for: frozenset[Any], law: Probabilities, above: Mapping[Any, tuple[Any, ...]]) -> float:
+    def _expected(
+        self, stands_for: frozenset[Any], distribution: Probabilities, above: Mapping[Any, tuple[Any, ...]]
+    ) -> float:
         return math.fsum(
             p * len(stands_for.intersection(above[label])) / (self.beta**2 * len(above[label]) + len(stands_for))
-            for label, p in law.items()
+            for label, p in distribution.items()
         )
 
     def _best_set(
-        self, nodes: Sequence[Any], law: Probabilities, above: Mapping[Any, tuple[Any, ...]]
+        self, nodes: Sequence[Any], distribution: Probabilities, above: Mapping[Any, tuple[Any, ...]]
     ) -> frozenset[Any]:
         """For a given size the utility is a sum over nodes, and no node is worth more than one above it."""
         depth = {node: len(ancestors(self.parents, node)) for node in nodes}
         sets: list[frozenset[Any]] = []
         for size in range(1, len(nodes) + 1):
             worth = dict.fromkeys(nodes, 0.0)
-            for label, p in law.items():
+            for label, p in distribution.items():
                 for node in above[label]:
                     worth[node] += p / (self.beta**2 * len(above[label]) + size)
             sets.append(self._closed(sorted(nodes, key=lambda node: (-worth[node], depth[node]))[:size]))
-        return _first_best(sets, lambda each: self._expected(each, law, above))  # type: ignore[no-any-return]
+        return _first_best(sets, lambda each: self._expected(each, distribution, above))  # type: ignore[no-any-return]
 
     def _closed(self, nodes: Iterable[Any]) -> frozenset[Any]:
         """The nodes with all above them, which are among them but for rounding."""
@@ -276,19 +278,19 @@ def _first_best(decisions: Iterable[Any], utility: Callable[[Any], float]) -> An
 
 def _checked_distribution(owner: str, probabilities: Probabilities) -> dict[Any, float]:
     """The probabilities, made to sum to 1."""
-    law = {label: float(p) for label, p in probabilities.items()}
-    total = math.fsum(law.values())
-    if any(not 0 <= p < math.inf for p in law.values()) or not 0 < total < math.inf:
+    distribution = {label: float(p) for label, p in probabilities.items()}
+    total = math.fsum(distribution.values())
+    if any(not 0 <= p < math.inf for p in distribution.values()) or not 0 < total < math.inf:
         raise ValueError(f"{owner}: probabilities must be numbers of at least 0, not all 0; found {probabilities!r}")
-    return {label: p / total for label, p in law.items()}
+    return {label: p / total for label, p in distribution.items()}
 
 
 def _numbers(owner: str, probabilities: Probabilities) -> dict[Any, float]:
-    law = _checked_distribution(owner, probabilities)
-    wrong = next((label for label in law if not _is_number(label)), None)
+    distribution = _checked_distribution(owner, probabilities)
+    wrong = next((label for label in distribution if not _is_number(label)), None)
     if wrong is not None:
         raise ValueError(f"{owner}: labels must be finite numbers; found {wrong!r}; turn labels into numbers first")
-    return law
+    return distribution
 
 
 def _is_number(label: Any) -> bool:

@@ -50,7 +50,7 @@ class Valued(NamedTuple):
 @final
 @dataclass(eq=False, slots=True)
 class _Beam:
-    """A beginning, and the mean log-probability of what seemed to follow when it was chosen."""
+    """A prefix, and the mean log-probability of what seemed to follow when it was chosen."""
 
     branch: Branch
     value: float
@@ -61,7 +61,7 @@ class _Beam:
 class Foresight:
     """Beam search by steps, with a look ahead from each: phi-decoding.
 
-    From each beginning several steps are drawn, up to a boundary.  Steps whose mean log-probability is far below that
+    From each prefix several steps are drawn, up to a boundary.  Steps whose mean log-probability is far below that
     of the others are given up.  From the rest the output goes on greedily for a while.  A step is then chosen
     with a probability in proportion to
 
@@ -69,10 +69,10 @@ class Foresight:
 
     where the advantage is the mean log-probability of what followed, less that of the step before, and a cluster is
     made of the steps that lead to texts that are alike.  Where most steps lead to the same, the search ends and the
-    chosen beginnings are completed greedily.  ``log_weight`` of a sample is the mean log-probability of its tokens.
+    chosen prefixes are completed greedily.  ``log_weight`` of a sample is the mean log-probability of its tokens.
 
     Attributes:
-        beams: how many beginnings are followed.
+        beams: how many prefixes are followed.
         rollouts: steps that are drawn from each.
         ahead: tokens that are looked ahead.
         boundary: where a step ends.
@@ -98,7 +98,7 @@ class Foresight:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law that could be stated: steps chosen by what seems to follow from them"
+    target: ClassVar[str] = "no distribution that could be stated: steps chosen by what seems to follow from them"
 
     def __post_init__(self) -> None:
         at_least("Foresight", 1, beams=self.beams, rollouts=self.rollouts, ahead=self.ahead)

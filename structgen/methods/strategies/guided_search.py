@@ -53,23 +53,23 @@ class AStar:
     """Finds the outputs of the highest score by a search with a priority queue.
 
     The score is the log-probability of the output and its stop under the model, not renormalised by the mask, and what
-    potentials say of the complete output.  A beginning promises its own log-probability and what the heuristic expects
+    potentials say of the complete output.  A prefix promises its own log-probability and what the heuristic expects
     of the rest; the most promising is followed.  Where the heuristic never expects too little, the outputs found are
     exactly the best of all within the budget, and of equal ones those whose tokens come first in order.  With a
     heuristic of 0 that is so where no potential gives more than 0.  ``log_weight`` of a sample is its score.
 
     For languages with few probable members: names, labels, spans, small objects.  In free text there are too many
-    beginnings, and ``limit`` ends the search.
+    prefixes, and ``limit`` ends the search.
 
     Attributes:
-        heuristic: what the rest of a beginning comes to, log-probability and potentials together; minus infinity gives
+        heuristic: what the rest of a prefix comes to, log-probability and potentials together; minus infinity gives
             it up.  None is ``most``.
         admissible: whether the heuristic never gives too little.  If it may, as a reward model, what comes first is an
-            output that comes to no less than any beginning promises that is left then.
-        most: the most that the heuristic gives, and that potentials give to any output.  What may follow a beginning is
+            output that comes to no less than any prefix promises that is left then.
+        most: the most that the heuristic gives, and that potentials give to any output.  What may follow a prefix is
             looked at only while that, at most, is promising; infinity looks at all that the mask allows.
         outputs: how many to find.
-        limit: the most beginnings that are run through the model.
+        limit: the most prefixes that are run through the model.
 
     Raises:
         ValueError: a number is out of range.
@@ -89,7 +89,7 @@ class AStar:
         if math.isnan(self.most) or self.most == -math.inf:
             raise ValueError(f"AStar: most must be a number; found {self.most!r}")
         if self.heuristic is None and self.most == math.inf:
-            raise ValueError("AStar: without a heuristic, most=inf would promise the same of all beginnings")
+            raise ValueError("AStar: without a heuristic, most=inf would promise the same of all prefixes")
 
     @property
     def target(self) -> str:
@@ -100,7 +100,7 @@ class AStar:
         """See ``SequenceSampler``; draws no random number.
 
         Raises:
-            LimitExceeded: more than ``limit`` beginnings are more promising than what was found.
+            LimitExceeded: more than ``limit`` prefixes are more promising than what was found.
             GenerationError: an output shows that the heuristic gives too little, or it gives more than ``most``; or as
                 always.
         """
@@ -130,8 +130,8 @@ class AStar:
         return promise
 
     def _check(self, branches: Branches, branch: Branch, total: float) -> None:
-        """See whether the beginnings of an output promised what it came to."""
-        hypothesis, log_p = branches.problem.beginning(), 0.0
+        """See whether the prefixes of an output promised what it came to."""
+        hypothesis, log_p = branches.problem.prefix(), 0.0
         for step in branch.steps():
             if step.token is None:
                 break
@@ -150,19 +150,19 @@ class AStar:
 @final
 @dataclass(frozen=True, slots=True)
 class QualityBeam:
-    """Beam search by the model's probability and by a critic of beginnings.
+    """Beam search by the model's probability and by a critic of prefixes.
 
-    A beginning is worth
+    A prefix is worth
 
-        (1 - weight) mean log-probability of its tokens + weight critic(beginning)
+        (1 - weight) mean log-probability of its tokens + weight critic(prefix)
 
-    with scores of potentials among the log-probabilities.  After each token the best beginnings stay, complete outputs
+    with scores of potentials among the log-probabilities.  After each token the best prefixes stay, complete outputs
     among them; it ends when all of them are complete.  ``log_weight`` of a sample is what it is worth.
 
     Attributes:
-        critic: what a beginning, or a complete output, is worth; minus infinity gives it up.
+        critic: what a prefix, or a complete output, is worth; minus infinity gives it up.
         weight: of the critic, in [0, 1].
-        beams: how many beginnings stay.
+        beams: how many prefixes stay.
         candidates: tokens that each is continued with, the most probable that the mask allows; None is twice ``beams``.
 
     Raises:
@@ -176,7 +176,7 @@ class QualityBeam:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law: the best by probability and critic, as far as a beam search finds it"
+    target: ClassVar[str] = "no distribution: the best by probability and critic, as far as a beam search finds it"
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
@@ -190,9 +190,9 @@ class QualityBeam:
         while any(not rollout.is_finished for rollout, _ in held):
             grown = [each for each in held if each[0].is_finished]
             live = [rollout for rollout, _ in held if not rollout.is_finished]
-            for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
+            for rollout, distribution in zip(live, look(branches, [each.branch for each in live]), strict=True):
                 before = rollout.branch
-                for child in take(branches, before, law, best(branches, before, law, width)):
+                for child in take(branches, before, distribution, best(branches, before, distribution, width)):
                     after = rollout.after(child, 1)
                     grown.append((after, self._worth(after)))
             held = self._kept(branches, grown)
@@ -226,7 +226,7 @@ class TransferQ:
         completions: of each candidate; more than one only with a ``policy`` that draws.
         strength: of rewards against log-probabilities.
         policy: how completions are written: the model whose values are taken.
-        sampler: how a token is taken from the tilted law.
+        sampler: how a token is taken from the tilted distribution.
 
     Raises:
         ValueError: a number is out of range.
@@ -243,7 +243,7 @@ class TransferQ:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "step by step the mask's law, tilted by the rewards of completions"
+    target: ClassVar[str] = "step by step the mask's distribution, tilted by the rewards of completions"
 
     def __post_init__(self) -> None:
         at_least("TransferQ", 1, candidates=self.candidates, completions=self.completions)
@@ -254,20 +254,20 @@ class TransferQ:
         """See ``SequenceSampler``."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (law,) = look(branches, [branch])
-            if len(law) <= 1:
-                branch = next_token(branches, branch, law, self.policy, generator)
+            (distribution,) = look(branches, [branch])
+            if len(distribution) <= 1:
+                branch = next_token(branches, branch, distribution, self.policy, generator)
             else:
-                branch = self._best(branches, branch, law, generator)
+                branch = self._best(branches, branch, distribution, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
     def _best(
-        self, branches: Branches, branch: Branch, law: Distribution, generator: np.random.Generator
+        self, branches: Branches, branch: Branch, distribution: Distribution, generator: np.random.Generator
     ) -> Branch | None:
         # In the order of ids, which is what samplers expect.
-        indices = sorted(best(branches, branch, law, self.candidates))
-        children = take(branches, branch, law, indices)
-        log_q = law.log_q[indices] + self._values(branches, children, generator)
+        indices = sorted(best(branches, branch, distribution, self.candidates))
+        children = take(branches, branch, distribution, indices)
+        log_q = distribution.log_q[indices] + self._values(branches, children, generator)
         mass = log_mass(log_q) if len(log_q) else -math.inf
         chosen = -1
         if mass > -math.inf:

@@ -29,26 +29,28 @@ if TYPE_CHECKING:
     from structgen.grammar.nodes import Grammar
     from structgen.models.protocol import LanguageModel, Prompt
 
-__all__ = ["Decide", "LabelLaw", "LabelOf", "label_law"]
+__all__ = ["Decide", "LabelDistribution", "LabelOf", "label_distribution"]
 
 LabelOf: TypeAlias = Callable[[str], Hashable]
 """What a text stands for; several texts may stand for the same."""
 
 _TOGETHER: Final = 16
-"""Beginnings that are followed in one forward pass."""
+"""Prefixes that are followed in one forward pass."""
 
 
 @final
 @dataclass(frozen=True)
-class LabelLaw:
-    """How probable each label is: under the model's law given the grammar and the budget, times the potentials.
+class LabelDistribution:
+    """How probable each label is.
+
+    Under the model's distribution given the grammar and the budget, times the potentials.
 
     Attributes:
         probabilities: of the labels, the most probable first; they sum to 1.
         log_mass: log of the sum of the target over all outputs found: of the probability that the model alone writes
             one of them.
         missing: the share of all that was not looked at, at most: each probability is right within it.
-        followed: beginnings that were run through the model.
+        followed: prefixes that were run through the model.
     """
 
     probabilities: Mapping[Any, float]
@@ -71,7 +73,7 @@ class Decide:
         rule: decides; see ``structgen.methods.strategies.decisions``.
         label: what a text stands for, the text itself by default; a number for rules about numbers.
         tolerance: the share of the probability that need not be looked at; 0 goes through everything.
-        limit: the most beginnings that are run through the model.
+        limit: the most prefixes that are run through the model.
 
     Raises:
         ValueError: a number is out of range.
@@ -94,7 +96,7 @@ class Decide:
         """See ``SequenceSampler``; draws no random number.
 
         Raises:
-            LimitExceeded: there are too many beginnings.
+            LimitExceeded: there are too many prefixes.
             GenerationError: the decision is no label that an output has, and no set of such; or as always.
             ValueError: the labels are not of the kind that the rule is about.
         """
@@ -102,22 +104,22 @@ class Decide:
         found.search(self.tolerance, self.limit)
         if not found.best:
             return outcome(branches, [])
-        law = found.law()
-        decision = self.rule.decide(law.probabilities)
+        distribution = found.distribution()
+        decision = self.rule.decide(distribution.probabilities)
         labels = decision if isinstance(decision, frozenset) else [decision]
-        answered = [label for label in law.probabilities if label in labels]
+        answered = [label for label in distribution.probabilities if label in labels]
         if len(answered) < len(labels):
             raise GenerationError(
                 "Decide",
                 "the rule decides for what no output stands for",
-                evidence=f"{decision!r}; labels are {list(law.probabilities)[:8]!r}",
+                evidence=f"{decision!r}; labels are {list(distribution.probabilities)[:8]!r}",
                 remedy="let label give what the rule decides among, or take label_law and apply the rule to it",
             )
-        ranked = [(found.best[label], math.log(law.probabilities[label])) for label in answered]
+        ranked = [(found.best[label], math.log(distribution.probabilities[label])) for label in answered]
         return outcome(branches, ranked, drawn=len(ranked))
 
 
-def label_law(  # noqa: PLR0913  as sample; each of them is a keyword with a default
+def label_distribution(  # noqa: PLR0913  as sample; each of them is a keyword with a default
     model: LanguageModel,
     prompt: Prompt,
     grammar: Grammar | Constraint,
@@ -129,8 +131,8 @@ def label_law(  # noqa: PLR0913  as sample; each of them is a keyword with a def
     limit: int = 10_000,
     chat: bool = True,
     limits: Limits | None = None,
-) -> LabelLaw:
-    """Return how probable each label is as the answer to ``prompt``: see ``LabelLaw``.
+) -> LabelDistribution:
+    """Return how probable each label is as the answer to ``prompt``: see ``LabelDistribution``.
 
     Args:
         model: the language model.
@@ -146,27 +148,27 @@ def label_law(  # noqa: PLR0913  as sample; each of them is a keyword with a def
 
     Raises:
         ValueError: a number is out of range.
-        LimitExceeded: there are too many beginnings.
+        LimitExceeded: there are too many prefixes.
         GenerationError: no output has any probability; or as ``generate``.
         BudgetError, VocabularyError, GrammarError, ModelError: as ``generate``.
     """
-    _check_tolerance("label_law", tolerance)
-    at_least("label_law", 1, limit=limit)
+    _check_tolerance("label_distribution", tolerance)
+    at_least("label_distribution", 1, limit=limit)
     constraint = constraint_of(grammar, model, limits)
     ids = tuple(model.encode_prompt(prompt, chat=chat))
     check_start(model, len(ids), constraint, max_tokens)
     problem = Problem(model, ids, constraint, tuple(as_potential(each) for each in potentials), max_tokens)
     with Branches(problem) as branches:
-        found = _LabelSearch(branches, label, "label_law")
+        found = _LabelSearch(branches, label, "label_distribution")
         found.search(tolerance, limit)
         if not found.best:
-            raise GenerationError("label_law", "no output has any probability", evidence=branches.verdict)
-        return found.law()
+            raise GenerationError("label_distribution", "no output has any probability", evidence=branches.verification)
+        return found.distribution()
 
 
 @final
 class _LabelSearch:
-    """The outputs that were found, by labels, and the beginnings that are left.
+    """The outputs that were found, by labels, and the prefixes that are left.
 
     Attributes:
         best: for each label the most probable output; of equally probable ones that whose tokens come first in order.
@@ -184,10 +186,10 @@ class _LabelSearch:
         self._left_sum = 0.0  # up to rounding
 
     def search(self, tolerance: float, limit: int) -> None:
-        """Follow the most probable beginnings until the others have no more than ``tolerance`` of all.
+        """Follow the most probable prefixes until the others have no more than ``tolerance`` of all.
 
         Raises:
-            LimitExceeded: more than ``limit`` beginnings have to be followed.
+            LimitExceeded: more than ``limit`` prefixes have to be followed.
         """
         root = self._branches.root()
         self._branches.drop(root)
@@ -198,17 +200,23 @@ class _LabelSearch:
             if self._followed > limit:
                 raise self._too_many(limit, len(taken))
             for branch, logits in zip(taken, self._branches.logits_at(taken), strict=True):
-                law = self._branches.law(branch, logits, tilted=False)
-                for index in np.flatnonzero(law.log_p > -np.inf).tolist():
-                    self._note(self._branches.grown(branch, law, int(law.ids[index]), float(law.log_p[index])))
+                distribution = self._branches.distribution(branch, logits, tilted=False)
+                for index in np.flatnonzero(distribution.log_p > -np.inf).tolist():
+                    self._note(
+                        self._branches.grown(
+                            branch, distribution, int(distribution.ids[index]), float(distribution.log_p[index])
+                        )
+                    )
 
-    def law(self) -> LabelLaw:
-        """The law of the labels."""
+    def distribution(self) -> LabelDistribution:
+        """The distribution of the labels."""
         sums = {mark: math.fsum(masses) for mark, masses in self._masses.items()}
         whole, missing = math.fsum(sums.values()), self._missing()
         ordered = sorted(sums, key=lambda mark: -sums[mark])
         probabilities = {mark: sums[mark] / whole for mark in ordered}
-        return LabelLaw(MappingProxyType(probabilities), math.log(whole), missing / (whole + missing), self._followed)
+        return LabelDistribution(
+            MappingProxyType(probabilities), math.log(whole), missing / (whole + missing), self._followed
+        )
 
     def _note(self, branch: Branch) -> None:
         if branch.score == -math.inf:
@@ -252,7 +260,7 @@ class _LabelSearch:
             self._owner,
             limit="limit",
             maximum=limit,
-            evidence=f"{len(self._left) + taken} beginnings are left; found so far: {self._sum:.3g}, left: {left:.3g}",
+            evidence=f"{len(self._left) + taken} prefixes are left; found so far: {self._sum:.3g}, left: {left:.3g}",
             remedy="raise limit or tolerance, or make the grammar or max_tokens smaller",
         )
 

@@ -40,10 +40,10 @@ class Momentum:
 
         argmax over the ``top_k`` most probable v of  p(v) - alpha * resistance[length(v)]
 
-    ``p`` is the law after masking.  ``length(v)`` is the length of the longest run of tokens that ends with ``v``,
-    would now come, and has come before; 0 where ``v`` is new.  A token that is new and the most probable is thus taken
-    as it is.  Only runs within one piece of free text count, without the token that ends the piece, which is structure;
-    elsewhere the most probable token is taken.
+    ``p`` is the distribution after masking.  ``length(v)`` is the length of the longest run of tokens that ends with
+    ``v``, would now come, and has come before; 0 where ``v`` is new.  A token that is new and the most probable is thus
+    taken as it is.  Only runs within one piece of free text count, without the token that ends the piece, which is
+    structure; elsewhere the most probable token is taken.
 
     Deviation from the paper: the prompt is no part of the text unless ``prompt`` says so; under a grammar it is rather
     an instruction, or a document to take quotations from.
@@ -70,7 +70,9 @@ class Momentum:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law: the most probable token at each step, less a resistance to repetition in free text"
+    target: ClassVar[str] = (
+        "no distribution: the most probable token at each step, less a resistance to repetition in free text"
+    )
 
     def __post_init__(self) -> None:
         at_least("Momentum", 0.0, alpha=self.alpha)
@@ -118,7 +120,7 @@ class _MomentumChooser:
             else:
                 self._write(token)
         candidates = _most_probable(log_p, self._momentum.top_k)
-        resistance = [self._resistance(int(place.law.ids[index])) for index in candidates]
+        resistance = [self._resistance(int(place.distribution.ids[index])) for index in candidates]
         scores = np.exp(log_p[candidates]) - self._momentum.alpha * np.array(resistance)
         return int(candidates[scores.argmax()])
 
@@ -141,27 +143,32 @@ class _MomentumChooser:
 @final
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """The most probable token; where the law is one that was there before, one of the most probable that leads back.
+    """The most probable token.
 
-    A step is about to repeat another where the Kullback-Leibler divergence of its law from one of the last ``window``
-    laws is at most ``threshold``.  Then one of the ``top_k`` most probable tokens v is drawn in proportion to
+    Where the distribution is one that was there before, one of the most probable that leads back.
 
-        exp(-KL(v)),  KL(v) the least divergence of the law after v from a law within the prompt
+    A step is about to repeat another where the Kullback-Leibler divergence of its distribution from one of the last
+    ``window`` distributions is at most ``threshold``.  Then one of the ``top_k`` most probable tokens v is drawn in
+    proportion to
 
-    so that what is coherent with the prompt is more probable.  Laws are the model's over the whole vocabulary, in nats:
-    after masking two of them may have no token in common.  Candidates are the most probable of those that the mask
+        exp(-KL(v)),  KL(v) the least divergence of the distribution after v from a distribution within the prompt
+
+    so that what is coherent with the prompt is more probable.  Distributions are the model's over the whole vocabulary,
+    in nats: after masking two of them may have no token in common.  Candidates are the most probable of those that the
+      mask
     allows.  Only free text is compared with free text, and elsewhere the most probable token is taken.
 
     Each alarm costs a forward pass for each candidate, or one for all on a ``PackedModel``; the first also one over the
     prompt's last ``window`` tokens.  ``Stats.forwards`` counts them.
 
-    Deviation from the paper: laws within the prompt are no past laws, for the reason that ``Momentum`` gives.  Where
+    Deviation from the paper: distributions within the prompt are no past distributions, for the reason that
+      ``Momentum`` gives.  Where
     the prompt is one token, the draw is uniform, as in the paper's first form.
 
     Attributes:
         threshold: of the divergence, in nats.
         top_k: how many candidates.
-        window: how many laws are remembered, of the output and of the prompt each.
+        window: how many distributions are remembered, of the output and of the prompt each.
         free: what free text is.
 
     Raises:
@@ -180,7 +187,7 @@ class LookBack:
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
     target: ClassVar[str] = (
-        "no law: the most probable token at each step, and one that leads back where it would repeat"
+        "no distribution: the most probable token at each step, and one that leads back where it would repeat"
     )
 
     def __post_init__(self) -> None:
@@ -201,7 +208,7 @@ class _LookBackChooser:
         self._look_back = look_back
         self._branches = branches
         self._text = _FreeTokens(look_back.free, branches)
-        self._laws = _PastDistributions(look_back.window)
+        self._distributions = _PastDistributions(look_back.window)
         self._nearest = math.inf
         self._prompt: _PastDistributions | None = None
         model = branches.problem.model
@@ -218,13 +225,15 @@ class _LookBackChooser:
         if not self._text.reach(place):
             return int(log_p.argmax())
         if is_new:
-            self._nearest = self._laws.nearest(place.logits)
-            self._laws.add(place.logits)
+            self._nearest = self._distributions.nearest(place.logits)
+            self._distributions.add(place.logits)
         if self._nearest > self._look_back.threshold:
             return int(log_p.argmax())
         candidates = _most_probable(log_p, self._look_back.top_k)
         return int(
-            candidates[inverse_cdf(self._coherence(place.branch, place.law.ids[candidates]), generator.random())]
+            candidates[
+                inverse_cdf(self._coherence(place.branch, place.distribution.ids[candidates]), generator.random())
+            ]
         )
 
     def _coherence(self, branch: Branch, tokens: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -235,25 +244,25 @@ class _LookBackChooser:
             self._prompt = self._read_prompt(branch.context)
         if not len(self._prompt):
             return np.ones(len(tokens))
-        distances = np.array([self._prompt.nearest(row) for row in self._laws_after(branch.context, tokens)])
+        distances = np.array([self._prompt.nearest(row) for row in self._distributions_after(branch.context, tokens)])
         weights: NDArray[np.float64] = np.exp(distances.min() - distances)
         return weights
 
     def _read_prompt(self, context: Context) -> _PastDistributions:
-        """The laws within the prompt: of all its tokens but the first, as far back as the window goes."""
-        problem, laws = self._branches.problem, _PastDistributions(self._look_back.window)
+        """The distributions within the prompt: of all its tokens but the first, as far back as the window goes."""
+        problem, distributions = self._branches.problem, _PastDistributions(self._look_back.window)
         end = len(problem.prompt) - len(problem.begun) - 1
         start = max(0, end - self._look_back.window)
         if start < end:
             session = context.session.fork()
             session.truncate(start)
             for row in session.extend_all(problem.prompt[start:end]):
-                laws.add(row)
+                distributions.add(row)
             session.close()
             self.forwards += 1
-        return laws
+        return distributions
 
-    def _laws_after(self, context: Context, tokens: NDArray[np.int32]) -> list[Logits]:
+    def _distributions_after(self, context: Context, tokens: NDArray[np.int32]) -> list[Logits]:
         """What the model says after each of some tokens; the context stays as it is."""
         session, length = context.session, context.session.length
         if self._packed is not None:
@@ -275,7 +284,7 @@ class _LookBackChooser:
 
 @final
 class _PastDistributions:
-    """The last laws of a sequence, in nats."""
+    """The last distributions of a sequence, in nats."""
 
     def __init__(self, window: int) -> None:
         self._rows: deque[NDArray[np.float64]] = deque(maxlen=window)
@@ -284,11 +293,11 @@ class _PastDistributions:
         return len(self._rows)
 
     def add(self, logits: Logits) -> None:
-        """Remember a law."""
+        """Remember a distribution."""
         self._rows.append(_log_distribution(logits))
 
     def nearest(self, logits: Logits) -> float:
-        """The least divergence of a law from those remembered; infinity where there are none."""
+        """The least divergence of a distribution from those remembered; infinity where there are none."""
         log_p = _log_distribution(logits)
         possible = log_p > -np.inf
         log_p = log_p[possible]
@@ -319,7 +328,7 @@ class _FreeTokens:
         if not self.is_at(place):
             self._tokens = place.branch.hypothesis.tokens
             self._at = len(self._tokens)
-            self._is_free = self._free.holds(place.law, self._size)
+            self._is_free = self._free.holds(place.distribution, self._size)
             if self._is_free:
                 self._places.append(self._at)
         return self._is_free
@@ -342,5 +351,5 @@ def _most_probable(log_p: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
 
 def _log_distribution(logits: Logits) -> NDArray[np.float64]:
-    law: NDArray[np.float64] = logits.astype(np.float64) - log_mass(logits)
-    return law
+    distribution: NDArray[np.float64] = logits.astype(np.float64) - log_mass(logits)
+    return distribution

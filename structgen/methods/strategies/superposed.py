@@ -42,10 +42,10 @@ class Superposed:
     """Several drafts side by side, for one forward pass of one position at each step, not one for each draft.
 
     What the model reads as the next position is a mixture of the drafts' last tokens, weighted by what the drafts are
-    worth, and what it answers is taken for the law after every one of them.  It is the law of none: the more the drafts
-    differ, the less it fits any.  Each draft has its own place in the grammar, and so its own mask: it is continued
-    with the most probable tokens that this allows, and the best ``drafts`` of all continuations stay, complete ones
-    among them, by
+    worth, and what it answers is taken for the distribution after every one of them.  It is the distribution of none:
+    the more the drafts differ, the less it fits any.  Each draft has its own place in the grammar, and so its own mask:
+    it is continued with the most probable tokens that this allows, and the best ``drafts`` of all continuations stay,
+    complete ones among them, by
 
         worth = sum over its tokens of (1 - alpha) log p(token) + alpha g(token), and what potentials say of it
 
@@ -54,8 +54,8 @@ class Superposed:
     ``log p(token)``.  It ends when all that stay are complete.
 
     Then the model reads the drafts themselves, all of them at once where it packs sequences.  So what the steps of a
-    result say is the model's true law, and a sample's ``log_weight`` is the true log-probability of the draft and its
-    stop, with the scores of potentials: they are ranked by that.
+    result say is the model's true distribution, and a sample's ``log_weight`` is the true log-probability of the draft
+    and its stop, with the scores of potentials: they are ranked by that.
 
     Deviations from the paper: probabilities are not renormalised over the most probable tokens, since each draft has
     others of these; n-grams are of the bytes of the output alone, as they go with any vocabulary, and averaged over a
@@ -82,7 +82,9 @@ class Superposed:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law: drafts by the law after a mixture of them, which is the law after none"
+    target: ClassVar[str] = (
+        "no distribution: drafts by the distribution after a mixture of them, which is the distribution after none"
+    )
 
     def __post_init__(self) -> None:
         at_least("Superposed", 1, drafts=self.drafts, candidates=1 if self.candidates is None else self.candidates)
@@ -121,21 +123,22 @@ class Superposed:
         grown = [draft for draft in held if draft.is_finished]
         for draft in held:
             if not draft.is_finished:
-                law = branches.law(draft.branch, row)
+                distribution = branches.distribution(draft.branch, row)
                 grown += [
-                    self._after(branches, draft, law, index) for index in best(branches, draft.branch, law, width)
+                    self._after(branches, draft, distribution, index)
+                    for index in best(branches, draft.branch, distribution, width)
                 ]
         ordered = sorted(grown, key=lambda each: (-each.worth, not each.is_finished, each.branch.hypothesis.tokens))
         return [draft for draft in ordered[: self.drafts] if draft.worth > -math.inf]
 
-    def _after(self, branches: Branches, draft: _DraftBranch, law: Distribution, index: int) -> _DraftBranch:
-        """Go on with what is at an index of a law; ``draft`` stays as it is."""
-        token, log_p = int(law.ids[index]), float(law.log_p[index])
+    def _after(self, branches: Branches, draft: _DraftBranch, distribution: Distribution, index: int) -> _DraftBranch:
+        """Go on with what is at an index of a distribution; ``draft`` stays as it is."""
+        token, log_p = int(distribution.ids[index]), float(distribution.log_p[index])
         gain = log_p
-        if self.ngram is not None and not law.ends:
-            usual = _ngram_score(self.ngram, draft.branch, None if token == law.stop else token)
+        if self.ngram is not None and not distribution.ends:
+            usual = _ngram_score(self.ngram, draft.branch, None if token == distribution.stop else token)
             gain = gain if usual is None else (1 - self.alpha) * gain + self.alpha * usual
-        child = branches.grown(draft.branch, law, token, log_p)
+        child = branches.grown(draft.branch, distribution, token, log_p)
         return _DraftBranch(child, draft.worth + gain + child.score - draft.branch.score, draft, token)
 
     def _mixture(self, live: Sequence[_DraftBranch]) -> Mixture:
@@ -158,7 +161,7 @@ class _DraftBranch:
         branch: where it stands; without a cache.
         worth: what it is kept by.
         before: the draft without its last token; None where nothing is written.
-        taken: that token, as its law has it.
+        taken: that token, as its distribution has it.
     """
 
     branch: Branch
@@ -207,7 +210,7 @@ class _Cost:
 
 @final
 class _DraftScoring:
-    """The true law along a finished draft, which is told place by place.
+    """The true distribution along a finished draft, which is told place by place.
 
     Attributes:
         tokens: what the model has to read.
@@ -224,12 +227,12 @@ class _DraftScoring:
 
     def take(self, row: Logits) -> None:
         """Take what the model says at the next place, if there is one."""
-        beginning, token = next(self._places, (None, BARE_END))
-        if beginning is not None and token != BARE_END:  # an end without EOS is no step
-            law = self._branches.law(beginning, row, tilted=False)
-            index = law.index(token)
-            self.steps.append(law.step(index))
-            self.log_p += float(law.log_p[index])
+        prefix, token = next(self._places, (None, BARE_END))
+        if prefix is not None and token != BARE_END:  # an end without EOS is no step
+            distribution = self._branches.distribution(prefix, row, tilted=False)
+            index = distribution.index(token)
+            self.steps.append(distribution.step(index))
+            self.log_p += float(distribution.log_p[index])
 
 
 def _own_session(branches: Branches, root: Branch) -> SuperposableSession:
@@ -260,13 +263,13 @@ def _ngram_score(ngram: NGram, branch: Branch, token: int | None) -> float | Non
     """The mean log-probability of a token's bytes, or of the end (None), after a branch; None for no bytes."""
     hypothesis = branch.hypothesis
     if token is None:
-        return math.log(ngram.law(ngram.context(hypothesis.data))[END])
+        return math.log(ngram.distribution(ngram.context(hypothesis.data))[END])
     added = hypothesis.vocabulary.decode([token])
     if not added:
         return None
     data = ngram.context(hypothesis.data) + added
     places = range(len(data) - len(added), len(data))
-    return math.fsum(math.log(ngram.law(ngram.context(data[:at]))[data[at]]) for at in places) / len(added)
+    return math.fsum(math.log(ngram.distribution(ngram.context(data[:at]))[data[at]]) for at in places) / len(added)
 
 
 def _draft_samples(branches: Branches, drafts: Sequence[_DraftBranch], cost: _Cost, *, drawn: int) -> Samples:

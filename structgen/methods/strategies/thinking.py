@@ -83,12 +83,12 @@ class Thinking:
         thought = _Thought(self, branches)
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (law,) = look(branches, [branch])
-            index = thought.forced(branch, law)
+            (distribution,) = look(branches, [branch])
+            index = thought.forced(branch, distribution)
             if index is None:
-                branch = next_token(branches, branch, law, self.sampler, generator)
+                branch = next_token(branches, branch, distribution, self.sampler, generator)
             else:
-                (branch,) = take(branches, branch, law, [index]) or (None,)
+                (branch,) = take(branches, branch, distribution, [index]) or (None,)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
 
@@ -109,7 +109,7 @@ class _Thought:
         self._is_cut = False
         self._is_over = False
 
-    def forced(self, branch: Branch, law: Distribution) -> int | None:
+    def forced(self, branch: Branch, distribution: Distribution) -> int | None:
         """The index of what ends the thought; None where the model goes on by itself."""
         if self._is_over or self._has_ended(branch.hypothesis):
             self._is_over = True
@@ -119,8 +119,8 @@ class _Thought:
         if not self._is_cut:
             return None
         if not self._planned:
-            self._planned = self._plan(branch, law)
-        return self._index(branch, law, self._planned.pop(0)) if self._planned else None
+            self._planned = self._plan(branch, distribution)
+        return self._index(branch, distribution, self._planned.pop(0)) if self._planned else None
 
     def _has_ended(self, hypothesis: Hypothesis) -> bool:
         if self._special is not None:
@@ -140,7 +140,7 @@ class _Thought:
         redundant = settings.redundant
         return bool(judged(lambda hypothesis: redundant(hypothesis.text), branch.hypothesis, what="redundant"))
 
-    def _plan(self, branch: Branch, law: Distribution) -> list[int]:
+    def _plan(self, branch: Branch, distribution: Distribution) -> list[int]:
         """What to write: the end of the thought if it may stand here, else one token of the shortest way on."""
         for begun in range(len(self._end) - 1, -1, -1):  # a part of it may be written already
             if begun and (self._special is not None or not branch.hypothesis.data.endswith(self._end[:begun])):
@@ -148,9 +148,9 @@ class _Thought:
             ending = self._rest(begun)
             if self._fits(branch, ending):
                 return ending
-        return self._shortest(branch, law)
+        return self._shortest(branch, distribution)
 
-    def _shortest(self, branch: Branch, law: Distribution) -> list[int]:
+    def _shortest(self, branch: Branch, distribution: Distribution) -> list[int]:
         """The longest token of the shortest text that completes the output; none where the budget allows no such."""
         symbols = branch.matcher.shortest_completion()  # bytes, and special tokens as -1 - id
         plain = next((at for at, symbol in enumerate(symbols) if symbol < 0), len(symbols))
@@ -158,7 +158,7 @@ class _Thought:
             return [-1 - symbols[0]] if symbols else []
         text = bytes(symbols[:plain])
         tokens = self._vocabulary.tokens
-        fitting = [token for token in law.ids.tolist() if tokens[token] and text.startswith(tokens[token])]
+        fitting = [token for token in distribution.ids.tolist() if tokens[token] and text.startswith(tokens[token])]
         return [max(fitting, key=lambda token: len(tokens[token]))] if fitting else []
 
     def _rest(self, begun: int) -> list[int]:
@@ -172,9 +172,9 @@ class _Thought:
         needed = matcher.min_tokens()
         return needed is not None and needed + len(ending) <= self._branches.remaining(branch)
 
-    def _index(self, branch: Branch, law: Distribution, token: int) -> int | None:
-        at = law.index(token)
-        if at == len(law) or law.ids[at] != token or not self._branches.admits(branch, token):
+    def _index(self, branch: Branch, distribution: Distribution, token: int) -> int | None:
+        at = distribution.index(token)
+        if at == len(distribution) or distribution.ids[at] != token or not self._branches.admits(branch, token):
             self._planned = []
             return None
         return at
@@ -190,7 +190,7 @@ class FirstFinish:
 
     Attributes:
         samples: how many.
-        until: whether a beginning is as far as it takes to win; what remains is drawn for the winner alone.  None waits
+        until: whether a prefix is as far as it takes to win; what remains is drawn for the winner alone.  None waits
             for a complete output.
         sampler: how tokens are drawn.
 
@@ -224,8 +224,8 @@ class FirstFinish:
         arrived: list[Rollout] = []
         while live and not arrived:
             grown: list[Rollout] = []
-            for rollout, law in zip(live, look(branches, [each.branch for each in live]), strict=True):
-                grown += rollout.grown(branches, law, self.sampler, generator)
+            for rollout, distribution in zip(live, look(branches, [each.branch for each in live]), strict=True):
+                grown += rollout.grown(branches, distribution, self.sampler, generator)
             arrived = [rollout for rollout in grown if self._has_arrived(rollout)]
             live = grown
         arrived.sort(key=lambda each: (-total(each.branch), each.branch.hypothesis.tokens))

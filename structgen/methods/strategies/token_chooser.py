@@ -54,11 +54,11 @@ class FreeText:
             if not 0 <= value <= 1:
                 raise ValueError(f"FreeText: {name} must be in [0, 1]; found {value!r}")
 
-    def holds(self, law: Distribution, size: int) -> bool:
-        """Whether this law, over ``size`` tokens, is one of free text."""
+    def holds(self, distribution: Distribution, size: int) -> bool:
+        """Whether this distribution, over ``size`` tokens, is one of free text."""
         least = math.log(self.mass) if self.mass else -math.inf
         # The sum over a whole vocabulary is 1 up to rounding.
-        return len(law) >= self.share * size and law.log_z >= least - 1e-9
+        return len(distribution) >= self.share * size and distribution.log_z >= least - 1e-9
 
 
 @final
@@ -69,12 +69,12 @@ class ChoicePoint:
     Attributes:
         branch: the output so far, and the session of the model.
         logits: what the chosen model says of every token, ``[V]``.
-        law: of what the mask allows, two tokens or more.
+        distribution: of what the mask allows, two tokens or more.
     """
 
     branch: Branch
     logits: Logits
-    law: Distribution
+    distribution: Distribution
 
 
 class TokenChooser(Protocol):
@@ -88,7 +88,7 @@ class TokenChooser(Protocol):
         """What is said after a branch where the mask allows a choice; asked once for each choice."""
 
     def choose(self, place: ChoicePoint, log_p: NDArray[np.float64], generator: np.random.Generator, /) -> int:
-        """Return an index into the law, in which two tokens or more have a positive probability.
+        """Return an index into the distribution, in which two tokens or more have a positive probability.
 
         Args:
             place: where.
@@ -104,10 +104,10 @@ def write_output(branches: Branches, generator: np.random.Generator, walker: Tok
         branch = _forced(branches, branch)
         if branch is not None and branch.finish_reason is None:
             logits = walker.logits(branch)
-            law = branches.law(branch, logits)
-            sampler = _ChooserSampler(walker, ChoicePoint(branch, logits, law))
-            index = sample_choice(branches, branch, law, sampler, generator)
-            children = take(branches, branch, law, [] if index is None else [index])
+            distribution = branches.distribution(branch, logits)
+            sampler = _ChooserSampler(walker, ChoicePoint(branch, logits, distribution))
+            index = sample_choice(branches, branch, distribution, sampler, generator)
+            children = take(branches, branch, distribution, [] if index is None else [index])
             branch = children[0] if children else None
     samples = outcome(branches, [] if branch is None else [(branch, 0.0)])
     return _with_forwards(samples, walker.forwards)
@@ -183,12 +183,12 @@ class SwitchingReport:
 
     Attributes:
         chosen: tokens that were chosen, a stop included; those that the grammar forced were not.
-        by_large: those of them that were chosen by the law of the large model.
+        by_large: those of them that were chosen by the distribution of the large model.
         forced: tokens that the grammar forced, a stop included; no model was asked.
         switches: how often the next token was another model's than the one before.
         forwards_small: forward passes of the small model.
         forwards_large: forward passes of the large model.
-        entropies: of the small model's law after masking, in nats, for each token that was chosen.
+        entropies: of the small model's distribution after masking, in nats, for each token that was chosen.
     """
 
     chosen: int
@@ -201,7 +201,7 @@ class SwitchingReport:
 
     @property
     def share(self) -> float:
-        """The share of the tokens that were chosen which the large model gave the law of; 0 of none."""
+        """The share of the tokens that were chosen which the large model gave the distribution of; 0 of none."""
         return self.by_large / self.chosen if self.chosen else 0.0
 
 
@@ -212,10 +212,11 @@ class Switching:
 
         sg.generate(small, prompt, grammar, sampler=Switching(large))
 
-    At each choice the next law is the large model's where the mean entropy of the small model's last ``window`` laws,
-    the one at hand included, is above ``threshold``, and the small model's where it is not; but a model that has chosen
-    fewer than ``least_run`` tokens since it took over goes on.  The small model begins.  It runs at each choice, since
-    its entropy is what decides; the large one runs only where it is needed, over all that it has not seen yet at once.
+    At each choice the next distribution is the large model's where the mean entropy of the small model's last
+    ``window`` distributions, the one at hand included, is above ``threshold``, and the small model's where it is not;
+    but a model that has chosen fewer than ``min_run`` tokens since it took over goes on.  The small model begins.  It
+    runs at each choice, since its entropy is what decides; the large one runs only where it is needed, over all that it
+    has not seen yet at once.
 
     Both read the same token ids, prompt included: they need the same vocabulary, and a prompt that is in the small
     model's chat template.  ``Stats.forwards`` counts the passes of both.
@@ -228,7 +229,7 @@ class Switching:
         threshold: mean entropy, in nats.
         window: how many choices the mean is over, at most.
         least_run: see above.
-        sampler: how a token is drawn from the law.
+        sampler: how a token is drawn from the distribution.
         report: called with what each output took.
 
     Raises:
@@ -238,18 +239,20 @@ class Switching:
     large: LanguageModel
     threshold: float = 0.7
     window: int = 5
-    least_run: int = 5
+    min_run: int = 5
     sampler: Sampler = field(default_factory=Greedy)
     report: Callable[[SwitchingReport], object] | None = None
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "at each step the law of one of two models: of the large one where the small is uncertain"
+    target: ClassVar[str] = (
+        "at each step the distribution of one of two models: of the large one where the small is uncertain"
+    )
 
     def __post_init__(self) -> None:
         at_least("Switching", 0.0, threshold=self.threshold)
         at_least("Switching", 1, window=self.window)
-        at_least("Switching", 0, least_run=self.least_run)
+        at_least("Switching", 0, min_run=self.min_run)
 
     def run(self, branches: Branches, generator: np.random.Generator) -> Samples:
         """See ``SequenceSampler``.
@@ -293,7 +296,7 @@ class _SwitchingChooser:
     def logits(self, branch: Branch) -> Logits:
         """Ask the small model, and the large one if its turn has come."""
         (small,) = self._branches.logits([branch])
-        entropy = self._branches.law(branch, small).entropy
+        entropy = self._branches.distribution(branch, small).entropy
         self._recent.append(entropy)
         self._entropies.append(entropy)
         self._decide()
@@ -322,7 +325,7 @@ class _SwitchingChooser:
 
     def _decide(self) -> None:
         wants_large = sum(self._recent) / len(self._recent) > self._switching.threshold
-        if wants_large != self._uses_large and self._run >= self._switching.least_run:
+        if wants_large != self._uses_large and self._run >= self._switching.min_run:
             self._uses_large = wants_large
             self._run = 0
             self._switches += 1

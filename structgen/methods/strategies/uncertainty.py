@@ -77,7 +77,7 @@ class Cautious:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law that could be stated: where in doubt the most probable of a few trials"
+    target: ClassVar[str] = "no distribution that could be stated: where in doubt the most probable of a few trials"
 
     def __post_init__(self) -> None:
         at_least("Cautious", 0.0, threshold=self.threshold)
@@ -96,10 +96,10 @@ class Cautious:
         """See ``SequenceSampler``."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (law,) = look(branches, [branch])
-            count = self.trials_at(law.entropy)
+            (distribution,) = look(branches, [branch])
+            count = self.trials_at(distribution.entropy)
             if count == 1:
-                branch = next_token(branches, branch, law, self.sampler, generator)
+                branch = next_token(branches, branch, distribution, self.sampler, generator)
             else:
                 branch = self._best_trial(branches, branch, count, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
@@ -146,7 +146,7 @@ class AdaDec:
 
     lossless: ClassVar[bool] = False
     takes_best: ClassVar[bool] = True
-    target: ClassVar[str] = "no law: the most probable token at each step, by a look ahead where in doubt"
+    target: ClassVar[str] = "no distribution: the most probable token at each step, by a look ahead where in doubt"
 
     def __post_init__(self) -> None:
         at_least("AdaDec", 0.0, threshold=self.threshold)
@@ -157,9 +157,9 @@ class AdaDec:
         """See ``SequenceSampler``; draws no random number."""
         branch: Branch | None = branches.root()
         while branch is not None and branch.finish_reason is None:
-            (law,) = look(branches, [branch])
-            count = self.candidates if law.entropy > self.threshold else 1
-            children = take(branches, branch, law, best(branches, branch, law, count))
+            (distribution,) = look(branches, [branch])
+            count = self.candidates if distribution.entropy > self.threshold else 1
+            children = take(branches, branch, distribution, best(branches, branch, distribution, count))
             branch = self._best(branches, branch, children, generator)
         return outcome(branches, [] if branch is None else [(branch, 0.0)])
 
@@ -243,16 +243,16 @@ def trace(
     with Branches(Problem(model, ids, constraint, (), max_tokens)) as branches:
         branch = branches.root()
         for token in [*tokens, None]:
-            (law,) = look(branches, [branch])
-            wanted = law.stop if token is None else token
+            (distribution,) = look(branches, [branch])
+            wanted = distribution.stop if token is None else token
             if wanted is None:
                 if not branch.matcher.is_accepting:
-                    raise ValueError(f"trace: the reference is only the beginning of a member: {reference!r}")
+                    raise ValueError(f"trace: the reference is only the prefix of a member: {reference!r}")
                 break
-            index = law.index(wanted)
-            if len(law) > 1:
-                found.append(Trace(law.entropy, _top(law) != index))
-            (branch,) = take(branches, branch, law, [index])
+            index = distribution.index(wanted)
+            if len(distribution) > 1:
+                found.append(Trace(distribution.entropy, _top(distribution) != index))
+            (branch,) = take(branches, branch, distribution, [index])
     return found
 
 
@@ -314,5 +314,5 @@ def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, fl
     return float(at[0]), float(at[1])
 
 
-def _top(law: Distribution) -> int:
-    return int(law.log_q.argmax())
+def _top(distribution: Distribution) -> int:
+    return int(distribution.log_q.argmax())

@@ -110,7 +110,9 @@ class UCB(Policy):
 @final
 @dataclass(frozen=True, slots=True)
 class EXP3(Policy):
-    """Draws an arm by weights that grow with its rewards, for rewards that follow no law, as when texts change.
+    """Draws an arm by weights that grow with its rewards, for rewards that follow no distribution.
+
+    As when texts change.
 
     Source: P. Auer, N. Cesa-Bianchi, Y. Freund, R. Schapire (2002), "The Nonstochastic Multiarmed Bandit Problem",
     section 3.
@@ -131,9 +133,9 @@ class EXP3(Policy):
     def choose(self, record: ArmRecord, uniform: Callable[[], float]) -> tuple[int, float]:
         """See ``Policy.choose``; draws one number."""
         weights = np.exp(record.log_weights - record.log_weights.max())
-        law: NDArray[np.float64] = (1 - self.explore) * weights / weights.sum() + self.explore / len(weights)
-        arm = inverse_cdf(law, uniform())
-        return arm, float(law[arm])
+        distribution: NDArray[np.float64] = (1 - self.explore) * weights / weights.sum() + self.explore / len(weights)
+        arm = inverse_cdf(distribution, uniform())
+        return arm, float(distribution[arm])
 
     def learn(self, record: ArmRecord, arm: int, probability: float, reward: float) -> None:
         """See ``Policy.learn``."""
@@ -196,13 +198,14 @@ class Bandit(Drafter):
     and its rows told, divided by its time, that of a pass over one row and the tree that was run and the price of the
     drafter; the reward is that, up to ``most``, as a share of it.
 
-    For drafters that cost something.  Where asking is free, ``Combined`` asks all of them and learns from every guess.
+    For drafters that cost something.  Where asking is free, ``Combined`` asks all of them and learns from every draft
+    token.
 
     Source: Y. Hou, F. Zhang, C. Du et al., "BanditSpec" (ICML 2025, arXiv 2505.15141); kinds of positions and costs are
     ours.
 
     Attributes:
-        drafters: the arms; one that fails brings no guesses from then on.
+        drafters: the arms; one that fails brings no draft tokens from then on.
         policy: ``UCB`` or ``EXP3``.
         cost: of passes; None is what is assumed of the model.
         prices: what a draft of each costs, in passes over one row; none at all where it is empty.

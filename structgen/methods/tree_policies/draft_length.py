@@ -39,11 +39,11 @@ _MAX_KINDS: Final = 256
 class Survival:
     """For each kind of position, how deep drafts are right, and how many nodes they have down to each depth.
 
-    Depths count guesses; forced tokens between them are no guesses.  Threads may share one.
+    Depths count draft tokens; forced tokens between them are no draft tokens.  Threads may share one.
 
     Args:
         most: the largest depth that is told apart.
-        prior: the probability that one more guess is right, before anything is known; strictly between 0 and 1.
+        prior: the probability that one more draft is right, before anything is known; strictly between 0 and 1.
         strength: how many drafts the prior weighs as much as; positive.
         memory: how many drafts of a kind count at most; at least 1.
 
@@ -106,7 +106,7 @@ class Goodput(Drafter):
     Goodput" (2024, arXiv 2406.14066), for a batch of one; trials that are not run are ours.
 
     Attributes:
-        drafter: what guesses.
+        drafter: what draft tokens.
         cost: of passes; None is what is assumed of the model.
         price: what a draft itself costs, in passes over one row.
         trial: how often the drafter is asked where it does not pay; at least 1.
@@ -186,17 +186,18 @@ class _GoodputDrafting(Drafting):
 class Pearl(Drafter):
     """Another drafter, cut to a length that follows what was accepted.
 
-    While all of a draft is accepted, drafting goes on: the next may be twice as long.  Once a guess is refused, the
+    While all of a draft is accepted, drafting goes on: the next may be twice as long.  Once a draft token is refused,
+      the
     next is one longer than the mean of what the last ones were right.  Each kind of position has a length of its own.
 
     That is the adaptive length of PEARL: T. Liu, Y. Li, Q. Lv et al., "PEARL: Parallel Speculative Decoding with
     Adaptive Draft Length" (2024, arXiv 2408.11850), where the length is how many tokens are drafted until a refusal is
-    known.  Its other half is not done: there the first guess is verified while the others are still drafted, and
+    known.  Its other half is not done: there the first draft token is verified while the others are still drafted, and
     drafting goes on while the rest is verified, which needs a second device for the drafter.
 
     Attributes:
-        drafter: what guesses.
-        least: the shortest length, in guesses on the way to a node; at least 1, so that the length can grow again.
+        drafter: what draft tokens.
+        least: the shortest length, in draft tokens on the way to a node; at least 1, so that the length can grow again.
         most: the longest.
         first: the length of the first draft.
         window: how many drafts the mean is over.
@@ -275,16 +276,16 @@ _GRADES: Final = 8
 @final
 @dataclass(frozen=True, slots=True)
 class EntropyStop(Stop):
-    """Stops where the next guess is too uncertain for the drafter itself.
+    """Stops where the next draft token is too uncertain for the drafter itself.
 
     Where target and drafter agree up to a cross entropy in proportion to the drafter's own entropy ``H``, Pinsker's
-    inequality bounds the probability that a drawn guess is accepted from below by ``1 - sqrt(scale * H)``; the draft
-    ends where that falls below ``least``.  Entropies are those of laws to which the grammar was applied.
+    inequality bounds the probability that a drawn draft is accepted from below by ``1 - sqrt(scale * H)``; the draft
+    ends where that falls below ``least``.  Entropies are those of distributions to which the grammar was applied.
 
     Source: Z. Zhang, J. Xu, T. Liang et al., "Draft Model Knows When to Stop" (2024, arXiv 2411.18462).
 
     Attributes:
-        least: the smallest acceptance that is worth a guess, in [0, 1].
+        least: the smallest acceptance that is worth a draft token, in [0, 1].
         scale: how the divergence from the target grows with the entropy, per nat; positive.
 
     Raises:
@@ -300,25 +301,26 @@ class EntropyStop(Stop):
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise ValueError(f"EntropyStop: scale must be positive and finite; found {self.scale!r}")
 
-    def stops(self, law: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
+    def stops(self, distribution: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
         """See ``Stop.stops``."""
-        return 1 - math.sqrt(self.scale * law.entropy()) < self.least
+        return 1 - math.sqrt(self.scale * distribution.entropy()) < self.least
 
 
 @final
 @dataclass(frozen=True)
 class RejectionStop(Stop):
-    """Stops once it is too likely that one of the guesses is refused already.
+    """Stops once it is too likely that one of the draft tokens is refused already.
 
-    With the probabilities ``p`` that each guess is taken, one at least is refused with probability ``1 - prod(p)``; a
-    threshold on that is the best rule where guesses and verification have fixed costs.  The original learns a head for
-    ``p``; here it is how often guesses of the same grade of confidence came true, in the same kind of position.
+    With the probabilities ``p`` that each draft token is taken, one at least is refused with probability ``1 -
+    prod(p)``; a threshold on that is the best rule where draft tokens and verification have fixed costs.  The original
+    learns a head for ``p``; here it is how often draft tokens of the same grade of confidence came true, in the same
+    kind of position.
 
     Source: K. Huang, X. Guo, M. Wang, "SpecDec++" (2024, arXiv 2405.19715).
 
     Attributes:
         most: the largest probability of a refusal at which a draft goes on, in [0, 1].
-        calibration: what is known of guesses; drafts that share it learn from each other.
+        calibration: what is known of draft tokens; drafts that share it learn from each other.
 
     Raises:
         ValueError: ``most`` is out of range.
@@ -331,7 +333,7 @@ class RejectionStop(Stop):
         if not 0 <= self.most <= 1:
             raise ValueError(f"RejectionStop: most must lie in [0, 1]; found {self.most!r}")
 
-    def stops(self, law: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
+    def stops(self, distribution: DraftDistribution, confidences: Sequence[float], kind: int) -> bool:
         """See ``Stop.stops``."""
         probabilities = (
             self.calibration.probability(_key(kind, confidence), _inside(confidence)) for confidence in confidences

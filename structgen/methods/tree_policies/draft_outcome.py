@@ -22,7 +22,7 @@ __all__ = [
 
 
 def taken_nodes(tree: DraftTree, came: Sequence[int]) -> list[int]:
-    """The nodes of a tree that the tokens run through which came behind it, for as long as they stay in it."""
+    """The nodes of a tree that the tokens run through which came after it, for as long as they stay in it."""
     nodes: list[int] = []
     node = ROOT
     for token in came:
@@ -35,9 +35,9 @@ def taken_nodes(tree: DraftTree, came: Sequence[int]) -> list[int]:
 
 
 def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """Each group of siblings behind what was taken, and which of them was taken next; None for none of them.
+    """Each group of siblings after what was taken, and which of them was taken next; None for none of them.
 
-    Siblings that were forced are nobody's guesses and left out, as are those of which it is not known yet.
+    Siblings that were forced are nobody's draft tokens and left out, as are those of which it is not known yet.
     """
     nodes = taken_nodes(tree, came)
     for position, parent in enumerate((ROOT, *nodes)):
@@ -47,14 +47,17 @@ def visited_siblings(tree: DraftTree, came: Sequence[int]) -> Iterator[tuple[tup
 
 
 def choice_count(tree: DraftTree, came: Sequence[int]) -> int:
-    """How many choices the rows of a tree told the law of: those of nodes that were taken and force nothing."""
+    """How many choices the rows of a tree told the distribution of.
+
+    Those of nodes that were taken and force nothing.
+    """
     return sum(
         not any(tree.sources[child] == FORCED for child in tree.children(node)) for node in taken_nodes(tree, came)
     )
 
 
 def draft_depths(tree: DraftTree) -> list[int]:
-    """For each node how many guesses lie on the way to it, itself included; forced tokens are none."""
+    """For each node how many draft tokens lie on the way to it, itself included; forced tokens are none."""
     depths: list[int] = []
     for parent, source in zip(tree.parents, tree.sources, strict=True):
         depths.append((0 if parent == ROOT else depths[parent]) + (source != FORCED))
@@ -62,7 +65,10 @@ def draft_depths(tree: DraftTree) -> list[int]:
 
 
 def cut_to_depth(tree: DraftTree, depth: int) -> DraftTree:
-    """The part of a tree with at most ``depth`` guesses one behind the other, with what is forced behind the last."""
+    """The part of a tree with at most ``depth`` draft tokens one after the other.
+
+    With what is forced after the last.
+    """
     kept = [node for node, at in enumerate(draft_depths(tree)) if at <= depth]
     return tree if len(kept) == len(tree) else tree.kept(kept)
 
@@ -72,7 +78,7 @@ class DraftOutcome(NamedTuple):
 
     Attributes:
         tree: the draft.
-        came: the tokens behind the place where it began.
+        came: the tokens after the place where it began.
         kind: of that place.
     """
 
@@ -94,11 +100,11 @@ class PendingDrafts:
         self._open: list[tuple[int, DraftTree, int]] = []
 
     def add(self, start: int, tree: DraftTree, kind: int) -> None:
-        """Keep a draft behind the first ``start`` tokens."""
+        """Keep a draft after the first ``start`` tokens."""
         self._open.append((start, tree, kind))
 
     def settled(self, context: Context) -> list[DraftOutcome]:
-        """Return the drafts of which all is known, and forget them, as those behind tokens that were taken back."""
+        """Return the drafts of which all is known, and forget them, as those after tokens that were taken back."""
         tokens = context.tokens
         found: list[DraftOutcome] = []
         left: list[tuple[int, DraftTree, int]] = []

@@ -55,19 +55,19 @@ class RankedTree:
         nodes = (node for node in self._unasked if self._reach[node] > bound)
         return sorted(nodes, key=lambda node: (-self._reach[node], node))
 
-    def add(self, node: int, law: DraftDistribution | None) -> None:
+    def add(self, node: int, distribution: DraftDistribution | None) -> None:
         """Add what may follow a node, as far as it is among the best."""
         self._unasked.discard(node)
         first = len(self.tree)
-        end = None if law is None else with_forced(self.tree, node, law, first + self._size)
-        if law is None or end is None:
+        end = None if distribution is None else with_forced(self.tree, node, distribution, first + self._size)
+        if distribution is None or end is None:
             return
         reach = self._reach[node]
         for forced in range(first, len(self.tree)):
             self._push(forced, reach)
         if end != node:
             self._runs.append(range(first, len(self.tree)))
-        for token, probability in zip(law.tokens.tolist(), law.probabilities.tolist(), strict=True):
+        for token, probability in zip(distribution.tokens.tolist(), distribution.probabilities.tolist(), strict=True):
             likely = reach * probability
             if likely < self._least or (len(self._heap) == self._size and likely <= self._heap[0][0]):
                 break
@@ -109,8 +109,8 @@ class DySpec(Shape):
 
     Where they are drawn, each node has a place for its next child, which is worth the probability that it is come to:
     that its node is taken and the children before it are not, which is the probability of the node times what they left
-    of its law.  The place of the largest worth is filled next.  So whether a token is drawn never depends on which one
-    it will be, and what was drawn is never dropped.
+    of its distribution.  The place of the largest worth is filled next.  So whether a token is drawn never depends on
+    which one it will be, and what was drawn is never dropped.
 
     Source: Y. Xiong, R. Zhang, Y. Li et al., "DySpec" (2024, arXiv 2410.11744), algorithm 1.
 
@@ -141,27 +141,27 @@ class DySpec(Shape):
             return self._drawn(growth, budget, generator)
         ranked = RankedTree(budget, least=self.least)
         while budget and (asked := ranked.waiting()[: self.width]):
-            for node, law in zip(asked, growth.laws(ranked.tree, asked), strict=True):
-                ranked.add(node, law)
+            for node, distribution in zip(asked, growth.distributions(ranked.tree, asked), strict=True):
+                ranked.add(node, distribution)
         return ranked.result()
 
     def _drawn(self, growth: Growth, budget: int, generator: np.random.Generator) -> DraftTree:
         tree = DraftTree()
         numbers = count(1)
         heap = [_PendingChild(-1.0, 0, ROOT, 1.0, None)]
-        laws: dict[int, DraftDistribution | None] = {}
+        distributions: dict[int, DraftDistribution | None] = {}
         while heap and len(tree) < budget and -heap[0].order >= self.least:
             place = heapq.heappop(heap)
             node, reach, children = place.node, place.reach, place.children
             if children is None:
-                if node not in laws:
-                    asked = [node, *self._next(heap, laws)]
-                    laws.update(zip(asked, growth.laws(tree, asked), strict=True))
-                law = laws.pop(node)
-                end = None if law is None else with_forced(tree, node, law, budget)
-                if law is None or end is None:
+                if node not in distributions:
+                    asked = [node, *self._next(heap, distributions)]
+                    distributions.update(zip(asked, growth.distributions(tree, asked), strict=True))
+                distribution = distributions.pop(node)
+                end = None if distribution is None else with_forced(tree, node, distribution, budget)
+                if distribution is None or end is None:
                     continue
-                node, children = end, Children(tree, end, law, generator)
+                node, children = end, Children(tree, end, distribution, generator)
             else:
                 child = children.add()
                 if child is None:
@@ -173,10 +173,12 @@ class DySpec(Shape):
                 heapq.heappush(heap, _PendingChild(-worth, next(numbers), node, reach, children))
         return tree
 
-    def _next(self, heap: list[_PendingChild], laws: dict[int, DraftDistribution | None]) -> list[int]:
+    def _next(self, heap: list[_PendingChild], distributions: dict[int, DraftDistribution | None]) -> list[int]:
         """The nodes that the drafter will probably be asked about soon."""
         waiting = [
-            place for place in heap if place.children is None and place.node not in laws and -place.order >= self.least
+            place
+            for place in heap
+            if place.children is None and place.node not in distributions and -place.order >= self.least
         ]
         return [place.node for place in heapq.nsmallest(self.width - 1, waiting)]
 
@@ -191,7 +193,7 @@ class _PendingChild(NamedTuple):
     reach: float
     """The probability that ``node`` is taken."""
     children: Children | None
-    """None as long as the law behind the node is not known."""
+    """None as long as the distribution after the node is not known."""
 
 
 @final
@@ -202,7 +204,7 @@ class OptTree(Shape):
     A tree is expected to bring the sum of these products, and no product is larger than that of the parent, so of all
     trees of a size the best is made of the largest ones.  The drafter is asked once for each level, about those of its
     nodes that are among the best of all so far; no other has a descendant in the result.  With ``least_gain=0`` the
-    result is exactly the best for what the laws name.
+    result is exactly the best for what the distributions name.
 
     Children that are drawn must not be left out for their own probability, which is all that this shape does: it
     refuses a generator; ``DySpec`` draws.
@@ -240,8 +242,8 @@ class OptTree(Shape):
         expected = 0.0
         depth = 0
         while budget and (self.depth is None or depth < self.depth) and (level := ranked.waiting()):
-            for node, law in zip(level, growth.laws(ranked.tree, level), strict=True):
-                ranked.add(node, law)
+            for node, distribution in zip(level, growth.distributions(ranked.tree, level), strict=True):
+                ranked.add(node, distribution)
             gain = ranked.expected() - expected
             if gain <= self.least_gain:
                 break
@@ -253,7 +255,7 @@ class OptTree(Shape):
 @final
 @dataclass(frozen=True, slots=True)
 class IndependentDraws(Shape):
-    """At each depth so many draws behind each node, with replacement: equal ones are one child.
+    """At each depth so many draws after each node, with replacement: equal ones are one child.
 
     For verifiers whose drafts are ``replaced`` (``KSequential``, ``IndependentRejection``).  Where tokens are chosen,
     not drawn, these are the most probable ones.
@@ -285,20 +287,20 @@ class IndependentDraws(Shape):
             if not nodes or len(tree) >= budget:
                 break
             grown: list[int] = []
-            for node, law in zip(nodes, growth.laws(tree, nodes), strict=True):
-                last = None if law is None else with_forced(tree, node, law, budget)
-                if law is None or last is None:
+            for node, distribution in zip(nodes, growth.distributions(tree, nodes), strict=True):
+                last = None if distribution is None else with_forced(tree, node, distribution, budget)
+                if distribution is None or last is None:
                     continue
                 most = min(width, budget - len(tree))
                 if generator is None:
-                    chosen = [int(token) for token in law.tokens[:most]]
-                    sure = law.probabilities.tolist()
+                    chosen = [int(token) for token in distribution.tokens[:most]]
+                    sure = distribution.probabilities.tolist()
                     grown += [tree.add(last, token, p) for token, p in zip(chosen, sure, strict=False)]
-                elif law.dense is None:
-                    raise ValueError("IndependentDraws: children can only be drawn from laws that are dense")
+                elif distribution.dense is None:
+                    raise ValueError("IndependentDraws: children can only be drawn from distributions that are dense")
                 elif most:
-                    drawn = tuple(inverse_cdf(law.dense, generator.random()) for _ in range(most))
-                    tree.drawn[last] = SampledChildren(law.dense, drawn, replaced=True)
-                    grown += [tree.add(last, token, float(law.dense[token])) for token in dict.fromkeys(drawn)]
+                    drawn = tuple(inverse_cdf(distribution.dense, generator.random()) for _ in range(most))
+                    tree.drawn[last] = SampledChildren(distribution.dense, drawn, replaced=True)
+                    grown += [tree.add(last, token, float(distribution.dense[token])) for token in dict.fromkeys(drawn)]
             nodes = grown
         return tree

@@ -121,7 +121,7 @@ class OptimalForm(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Sequoia(Shape):
-    """A form that is the best on average, whatever the laws of the moment say.
+    """A form that is the best on average, whatever the distributions of the moment say.
 
     Its size and depth are those at which tokens come fastest: with ``E`` of ``n`` nodes taken, a pass brings ``1 + E``
     tokens in ``cost.relative(1 + n)``, and each of the ``d`` levels costs a question to the drafter.  The form does not
@@ -129,7 +129,7 @@ class Sequoia(Shape):
 
     Attributes:
         cost: of passes.
-        price: what a question to the drafter (``Growth.laws``) costs, in passes of the target over one row.
+        price: what a question to the drafter (``Growth.distributions``) costs, in passes of the target over one row.
         depth: the most levels.
         acceptance: what is known of ranks; drafts that share it learn from each other.
 
@@ -202,7 +202,7 @@ def _fastest(rates: tuple[float, ...], size: int, depth: int, cost: CostModel, p
 class _OptimalFormTable:
     """The dynamic program.
 
-    ``expected[d, n]`` is the most that up to ``n`` nodes on up to ``d`` levels bring behind a node that is taken, and
+    ``expected[d, n]`` is the most that up to ``n`` nodes on up to ``d`` levels bring after a node that is taken, and
     ``_split[d, r, n]`` how many of them belong to the child of rank ``r``, itself included, of ``n`` that are left for
     the ranks from ``r`` on; 0 where there is no such child.
     """
@@ -213,11 +213,11 @@ class _OptimalFormTable:
         self._split = np.zeros((levels + 1, self._ranks, size + 1), dtype=np.intp)
         left = np.arange(size + 1)[:, None] - np.arange(size + 1)  # [n, s]: what s nodes leave of n
         for level in range(1, levels + 1):
-            rest = np.zeros(size + 1)  # what the ranks behind bring
+            rest = np.zeros(size + 1)  # what the ranks after bring
             for rank in range(self._ranks - 1, -1, -1):
                 child = np.concatenate(([-np.inf], rates[rank] * (1 + self.expected[level - 1, :-1])))
                 sums = np.where(left >= 0, child + rest[left], -np.inf)
-                sums[:, 0] = 0.0  # no child of this rank, and none behind it
+                sums[:, 0] = 0.0  # no child of this rank, and none after it
                 self._split[level, rank] = sums.argmax(axis=1)
                 rest = sums.max(axis=1)
             self.expected[level] = rest
@@ -293,10 +293,10 @@ class DraftMemory:
         return cls(2 * layers * key_value_heads * head_size * number + 4 * vocabulary_size, mask_number)
 
     def size(self, nodes: int, context: int) -> int:
-        """The bytes of a tree behind ``context`` tokens."""
+        """The bytes of a tree after ``context`` tokens."""
         return nodes * self.node + nodes * (context + nodes) * self.pair
 
-    def most_nodes(self, limit: int, context: int, *, sequences: int = 1) -> int:
+    def max_nodes(self, limit: int, context: int, *, sequences: int = 1) -> int:
         """The most nodes that a tree may have so that the trees of all sequences together fit.
 
         Args:

@@ -41,13 +41,13 @@ _CLOSE: Final = 1e-3
 @final
 @dataclass(frozen=True, slots=True)
 class KSequential(Verifier):
-    """Drafts that were drawn with replacement, each tried against the same law, as the module says.
+    """Drafts that were drawn with replacement, each tried against the same distribution, as the module says.
 
     How many there are must not depend on which they are, but the grammar may refuse some of them.
 
     Attributes:
-        rho: used at each choice; where it is too small for the laws there, the number of drafts is, which always
-            suffices.  It saves the time that None takes, which solves for the least one at each choice.
+        rho: used at each choice; where it is too small for the distributions there, the number of drafts is, which
+            always suffices.  It saves the time that None takes, which solves for the least one at each choice.
 
     Raises:
         ValueError: ``rho`` is not a finite number of at least 1.
@@ -75,11 +75,12 @@ def select_k_sequentially(
     """Return the index of the next token.
 
     Args:
-        p: the target's law, ``[n]``.
-        q: the law of the drafts, ``[n]``.
+        p: the target's distribution, ``[n]``.
+        q: the distribution of the drafts, ``[n]``.
         drafts: indices of tokens that were drawn independently.
         chance: answers what is left to chance.
-        rho: in the numbers of the laws; where it is too small for them, the number of drafts.  None is ``least_rho``.
+        rho: in the numbers of the distributions; where it is too small for them, the number of drafts.  None is
+            ``least_rho``.
     """
     drafts = [draft for draft in drafts if q[draft] > 0]
     count = len(drafts)
@@ -167,7 +168,10 @@ def _suffices(p: NDArray[Any], q: NDArray[Any], count: int, rho: Any) -> bool:
 
 
 JudgeScore: TypeAlias = "Callable[[NDArray[Any], NDArray[Any], int], float]"
-"""How good a draft is: of the target's law ``[n]``, the drafter's ``[n]``, and the index of the draft in them."""
+"""How good a draft is: of the target's distribution ``[n]``, the drafter's ``[n]``.
+
+And the index of the draft in them.
+"""
 
 
 @final
@@ -222,8 +226,8 @@ class Judge(Verifier):
     """A draft passes if a judge scores it at the threshold or above.
 
     Attributes:
-        score: the judge; see ``Score``.  One that needs more than the two laws, such as what a trained head makes of
-            the target's hidden states, has to hold that itself.
+        score: the judge; see ``Score``.  One that needs more than the two distributions, such as what a trained head
+            makes of the target's hidden states, has to hold that itself.
         threshold: what a draft must score.
 
     Raises:

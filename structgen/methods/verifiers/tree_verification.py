@@ -51,12 +51,12 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class BlockVerification(ChainVerifier):
-    """Takes the longest beginning of a chain that joint acceptance lets pass.
+    """Takes the longest prefix of a chain that joint acceptance lets pass.
 
-    Coins are asked from the whole chain downwards, which has the same law as asking for all and looking for the longest
-    beginning that passed.
+    Coins are asked from the whole chain downwards, which has the same distribution as asking for all and looking for
+    the longest prefix that passed.
 
-    Complexity: O(k), and O(n) for each beginning that does not pass.
+    Complexity: O(k), and O(n) for each prefix that does not pass.
 
     Source: Z. Sun et al., "Block Verification Accelerates Speculative Decoding" (ICLR 2025, arXiv 2403.10444,
         algorithm 2).
@@ -71,7 +71,7 @@ class BlockVerification(ChainVerifier):
         worth: list[Any] = [1]
         for position, draft in enumerate(drafts):
             if not q[position][draft] > 0:
-                break  # it was not drawn from this law: the chain ends before it
+                break  # it was not drawn from this distribution: the chain ends before it
             worth.append(acceptance(worth[-1] * p[position][draft], q[position][draft]))
         length = len(worth) - 1
         if chance.coin(worth[length]):
@@ -84,7 +84,7 @@ class BlockVerification(ChainVerifier):
             if total > 0 and chance.coin(acceptance(total, total + (1 - worth[taken]))):
                 return VerificationResult(tuple(range(taken)), chance.draw(rest))
         rest = residual(p[0], q[0], 1)
-        # An empty residual means that the laws are equal but for rounding: this has then no probability.
+        # An empty residual means that the distributions are equal but for rounding: this has then no probability.
         return VerificationResult((), chance.draw(rest if rest.sum() > 0 else p[0]))
 
 
@@ -94,7 +94,7 @@ class ChainSampling(ChainVerifier):
     """Takes drafts up to the first that is rejected.
 
     A draft ``x`` is taken with probability ``min(1, p(x) / q(x))``; in place of the one that is rejected comes a token
-    of the residual ``max(p - q, 0)``, and behind a chain that is taken whole one of the last ``p``.
+    of the residual ``max(p - q, 0)``, and after a chain that is taken whole one of the last ``p``.
 
     Complexity: O(n) where a draft is rejected, and for the last token.
 
@@ -141,7 +141,7 @@ def sample_and_match(tree: DraftTree, draw: Callable[[int], int]) -> Verificatio
     """Walk down a tree for as long as it holds what is drawn.
 
     Args:
-        tree: the guesses; token ids, or whatever ``draw`` returns.
+        tree: the draft tokens; token ids, or whatever ``draw`` returns.
         draw: the token after a node, ``ROOT`` for the first; asked for each node that is taken, once.
 
     Complexity: one draw for each token of the outcome.
@@ -184,21 +184,21 @@ def match_greedily(rows: DistributionRows, tree: DraftTree) -> VerificationResul
     """Walk down a tree for as long as it holds the most probable token; of equally probable ones the first.
 
     Args:
-        rows: logits, log-probabilities or laws over all token ids, masked: ``[1 + len(tree)]`` rows, before the tree
-            and after each node.
-        tree: the guesses, token ids.
+        rows: logits, log-probabilities or distributions over all token ids, masked: ``[1 + len(tree)]`` rows, before
+            the tree and after each node.
+        tree: the draft tokens, token ids.
     """
     return sample_and_match(tree, lambda node: _best(rows[node + 1]))
 
 
 def match_greedily_chain(rows: DistributionRows, tokens: Iterable[int]) -> VerificationResult:
-    """As ``match_greedily``, of a chain: ``[1 + k]`` rows, each with the token that was guessed as an index into it."""
-    guesses: Sequence[int] = list(tokens)
-    for position, guess in enumerate(guesses):
+    """As ``match_greedily``, of a chain: ``[1 + k]`` rows, each with the token that was drafted as an index into it."""
+    drafts: Sequence[int] = list(tokens)
+    for position, draft in enumerate(drafts):
         best = _best(rows[position])
-        if best != guess:
+        if best != draft:
             return VerificationResult(tuple(range(position)), best)
-    return VerificationResult(tuple(range(len(guesses))), _best(rows[len(guesses)]))
+    return VerificationResult(tuple(range(len(drafts))), _best(rows[len(drafts)]))
 
 
 def _best(row: NDArray[Any]) -> int:
@@ -209,9 +209,9 @@ def match_fixed_noise(p: DistributionRows, tree: DraftTree, keys: Sequence[int])
     """Walk down a tree for as long as it holds what the target takes with the noise of each position.
 
     Args:
-        p: the target's laws (they need not sum to 1) over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of
-            ``[V]``, before the tree and after each node.
-        tree: the guesses, token ids.
+        p: the target's distributions (they need not sum to 1) over all token ids, masked and shaped: ``[1 +
+            len(tree)]`` rows of ``[V]``, before the tree and after each node.
+        tree: the draft tokens, token ids.
         keys: of the noise of each position, at least one more than the tree is deep.
     """
     depths: dict[int, int] = {ROOT: 0}
@@ -229,16 +229,17 @@ def verify_tree(
 ) -> VerificationResult:
     """Return the path that is taken, and the token that follows it.
 
-    Behind a node whose children were chosen, not drawn, the target draws, and a child is taken that it happens to draw.
+    After a node whose children were chosen, not drawn, the target draws, and a child is taken that it happens to draw.
 
     Args:
-        p: the target's laws over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of ``[V]``, before the tree
-            and after each node.
-        tree: the guesses, token ids.
+        p: the target's distributions over all token ids, masked and shaped: ``[1 + len(tree)]`` rows of ``[V]``, before
+            the tree and after each node.
+        tree: the draft tokens, token ids.
         verifier: chooses among drawn children.
         chance: answers what is left to chance.
-        allowed: what the grammar allows at the same places, bool rows of ``[V]``; the drafters' laws are restricted to
-            it.  None leaves the laws, and needs all tokens that were drawn to be in the tree, refused ones included.
+        allowed: what the grammar allows at the same places, bool rows of ``[V]``; the drafters' distributions are
+            restricted to it.  None leaves the distributions, and needs all tokens that were drawn to be in the tree,
+            refused ones included.
 
     Raises:
         ValueError: children that are reached were drawn without replacement, and the verifier needs them drawn with it.
@@ -252,10 +253,10 @@ def verify_tree(
             token = chance.draw(row)
         else:
             _check(drawn, verifier)
-            law, drafts = drawn.law, drawn.tokens
+            distribution, drafts = drawn.distribution, drawn.tokens
             if allowed is not None:
-                law, drafts = restricted(law, drafts, allowed[node + 1])
-            token = verifier.choose(row, law, drafts, chance)
+                distribution, drafts = restricted(distribution, drafts, allowed[node + 1])
+            token = verifier.choose(row, distribution, drafts, chance)
         child = tree.child(node, token)
         if child is None:
             return VerificationResult(tuple(nodes), token)
@@ -264,14 +265,14 @@ def verify_tree(
 
 
 def restricted(
-    law: NDArray[Any], drafts: Sequence[int], allowed: NDArray[np.bool_]
+    distribution: NDArray[Any], drafts: Sequence[int], allowed: NDArray[np.bool_]
 ) -> tuple[NDArray[Any], tuple[int, ...]]:
-    """A law given that its token is allowed, ``[V]``, and those of the drafts that are.
+    """A distribution given that its token is allowed, ``[V]``, and those of the drafts that are.
 
-    Tokens that are drawn until one is allowed have this law, with and without replacement, so what is left of the
-    drafts was drawn from it.  It is all zero where nothing allowed has any probability, and no draft is left then.
+    Tokens that are drawn until one is allowed have this distribution, with and without replacement, so what is left of
+    the drafts was drawn from it.  It is all zero where nothing allowed has any probability, and no draft is left then.
     """
-    kept = np.where(allowed, law, law * 0)
+    kept = np.where(allowed, distribution, distribution * 0)
     total = kept.sum()
     return kept / total if total > 0 else kept, tuple(draft for draft in drafts if allowed[draft])
 

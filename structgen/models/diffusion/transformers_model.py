@@ -158,7 +158,7 @@ class TransformersDiffusion:
         """Return a denoiser; one that keeps keys and values where the network can replace some of them.
 
         A network that answers about the next position has no answer about the first one of all: an empty prompt is
-        then the beginning-of-text token, else an end token.
+        then the prefix-of-text token, else an end token.
         """
         ids = self.limits.check_prompt(prompt_ids)
         if self.shift and not ids:

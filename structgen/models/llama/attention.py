@@ -41,7 +41,7 @@ class Part(NamedTuple):
         cache: the keys and values of the tokens before them.
         all_positions: whether logits are wanted after every token or after the last only.
         mixtures: what is read in the place of the tokens, as many; None where these are read.
-        tree: what is looked at behind the tokens, with logits after each of its own; None for nothing.
+        tree: what is looked at after the tokens, with logits after each of its own; None for nothing.
     """
 
     token_ids: Sequence[int]
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the entries of what is run end; without a tree the position behind the last token as well."""
+        """Where the entries of what is run end; without a tree the position after the last token as well."""
         return self.cache.length + self.rows
 
     @property
@@ -413,7 +413,7 @@ def _attend_in_float32(
 
 
 def _bias(limits: Sequence[int], width: int, device: torch.device) -> torch.Tensor:
-    """0 at the first of ``width`` columns, as many as the limit of the row, and -inf behind them."""
+    """0 at the first of ``width`` columns, as many as the limit of the row, and -inf after them."""
     visible = torch.arange(width, device=device) < torch.tensor(limits, device=device)[:, None]
     return torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
 

@@ -17,7 +17,7 @@ __all__ = ["KeyValues", "Link", "Segment"]
 
 _FIRST_CAPACITY: Final = 32
 _COPIED: Final = 32
-"""A fork copies what lies behind the last shared segment where that is shorter: many short segments cost more to attend
+"""A fork copies what lies after the last shared segment where that is shorter: many short segments cost more to attend
 to than they save."""
 _ALONE: Final = 4
 """A sequence that was alone in so many passes, one after the other, copies what it shares: attending to one segment is
@@ -29,11 +29,11 @@ _NOWHERE: Final = sys.maxsize
 class Segment:
     """The keys and values of a stretch of tokens.
 
-    Sequences that hold a beginning of it see the same entries; what all but one of them see never changes.
+    Sequences that hold a prefix of it see the same entries; what all but one of them see never changes.
 
     Attributes:
         entries: ``[layers, 2, key_value_heads, capacity, head_width]``, the keys before the values.
-        holders: the sequences that hold a beginning of it.
+        holders: the sequences that hold a prefix of it.
     """
 
     def __init__(self, entries: torch.Tensor) -> None:
@@ -47,7 +47,7 @@ class Segment:
 
 
 class Link(NamedTuple):
-    """A beginning of a segment.
+    """A prefix of a segment.
 
     Attributes:
         segment: see above.
@@ -60,13 +60,13 @@ class Link(NamedTuple):
 
 @final
 class KeyValues:
-    """The keys and values of one sequence: a chain of beginnings of segments.
+    """The keys and values of one sequence: a chain of prefixes of segments.
 
     A fork holds the same segments, so that what several sequences have in common is in memory once.  At most one of
-    those that hold a segment writes to it, and only behind what the others hold of it; the others go on in segments of
-    their own.  Where one alone is left, it writes anywhere, and what lies behind is joined to it.
+    those that hold a segment writes to it, and only after what the others hold of it; the others go on in segments of
+    their own.  Where one alone is left, it writes anywhere, and what lies after is joined to it.
 
-    A forward pass writes behind ``length``, and only its caller moves ``length``, so a pass that is interrupted leaves
+    A forward pass writes after ``length``, and only its caller moves ``length``, so a pass that is interrupted leaves
     no trace, and what a pass has looked ahead at is there until something else is written.  Sequences that share
     segments may be used by different threads.
 
@@ -96,7 +96,7 @@ class KeyValues:
         return sum(link.length for link in self._links)
 
     def reserve(self, count: int, *, alone: bool) -> None:
-        """Make room for ``count`` tokens behind the last link, and let no other sequence have it.
+        """Make room for ``count`` tokens after the last link, and let no other sequence have it.
 
         A capacity at least doubles, so growth costs O(1) a token.
 
@@ -182,14 +182,14 @@ class KeyValues:
         self._hold(Link(Segment(self._room(0)), 0))
 
     def _join(self) -> None:
-        """Copy all that lies behind a segment that is no longer shared into that segment."""
+        """Copy all that lies after a segment that is no longer shared into that segment."""
         unshared = (index for index, link in enumerate(self._links[:-1]) if not link.segment.is_shared)
         first = next(unshared, None)
         if first is not None:
             self._merge(first, self._links[first], self._links[first + 1 :])
 
     def _merge(self, first: int, into: Link, links: list[Link]) -> None:
-        """Put ``into`` in the place of all links from index ``first`` on, and ``links`` behind it."""
+        """Put ``into`` in the place of all links from index ``first`` on, and ``links`` after it."""
         merged = self._written(into, links)
         into.segment.holders.add(self)
         # The links change in one step, so that an interruption while entries are copied leaves no trace.
@@ -199,7 +199,7 @@ class KeyValues:
             link.segment.holders.discard(self)
 
     def _written(self, into: Link, links: list[Link]) -> Link:
-        """Copy tokens of other segments behind those of ``into``."""
+        """Copy tokens of other segments after those of ``into``."""
         segment, length = into
         self._grow(segment, length, length + sum(link.length for link in links))
         for link in links:

@@ -1,6 +1,6 @@
 """A Llama's network layer by layer: what drafts of a session on itself are made of.
 
-A draft runs some of the layers behind the session's own keys and values.  It writes into the room behind them that the
+A draft runs some of the layers after the session's own keys and values.  It writes into the room after them that the
 session's next pass overwrites, so it copies nothing, and attends as the session does.
 """
 
@@ -52,7 +52,7 @@ class LlamaLayers(ABC):
 
     def __init__(self) -> None:
         self.watched: tuple[int, ...] = ()
-        self.draft: LlamaSkippingSession | None = None  # whose keys and values lie behind those of the session
+        self.draft: LlamaSkippingSession | None = None  # whose keys and values lie after those of the session
         self._noted: Mapping[int, torch.Tensor] = {}
 
     @property
@@ -149,7 +149,7 @@ class LlamaLayers(ABC):
 
 @final
 class LlamaSkippingSession:
-    """Some layers of a Llama behind the tokens of a session: see ``SkippingSession``."""
+    """Some layers of a Llama after the tokens of a session: see ``SkippingSession``."""
 
     def __init__(self, session: LlamaLayers, cache: KeyValues, kept: Sequence[int], room: int) -> None:
         self._session = session
@@ -218,7 +218,7 @@ class LlamaSkippingSession:
 
 @final
 class _SessionAndDraft:
-    """The keys and values of a session and those of a draft behind them."""
+    """The keys and values of a session and those of a draft after them."""
 
     __slots__ = ("length", "links")
 

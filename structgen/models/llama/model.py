@@ -142,7 +142,7 @@ class LlamaModel:
 class LlamaSession(LlamaLayers):
     """One sequence of a ``LlamaModel``.
 
-    Invariant: where there is a tree, its entries lie in the cache behind those of the sequence.
+    Invariant: where there is a tree, its entries lie in the cache after those of the sequence.
     """
 
     def __init__(self, model: LlamaModel) -> None:

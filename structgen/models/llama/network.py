@@ -145,7 +145,7 @@ class LlamaNetwork:
     def pass_times(self) -> tuple[tuple[int, float], ...] | None:
         """How long passes take by their rows, that over one row being 1; None where it was not measured.
 
-        In float32 on a CPU, for the embedded model behind 200 tokens on two cores of an AMD EPYC.
+        In float32 on a CPU, for the embedded model after 200 tokens on two cores of an AMD EPYC.
         """
         return _CPU_PASSES if self._product is _onednn_product else None
 
@@ -172,9 +172,9 @@ class LlamaNetwork:
     def forward(
         self, parts: Sequence[Part], *, watched: dict[int, torch.Tensor | None] | None = None
     ) -> list[torch.Tensor]:
-        """Run the tokens of several sequences, each behind the tokens of its cache.
+        """Run the tokens of several sequences, each after the tokens of its cache.
 
-        The rows of all sequences lie one behind the other, so each weight is read once for all of them, and nothing is
+        The rows of all sequences lie one after the other, so each weight is read once for all of them, and nothing is
         padded; what sequences share of their caches is read once, too.
 
         Args:

@@ -102,7 +102,7 @@ class CachingDenoiser(Denoiser, Protocol):
 class ClassLogits(Protocol):
     """What the logits of some slots say about classes of tokens, a row for each slot.
 
-    The law of a row is the softmax of ``x = max(scale * (logit - largest of the row), LOWEST)``.
+    The distribution of a row is the softmax of ``x = max(scale * (logit - largest of the row), LOWEST)``.
     """
 
     def log_norms(self) -> NDArray[np.float64]:

@@ -115,10 +115,10 @@ class Session(Protocol):
 class SuperposableSession(Session, Protocol):
     """A session that reads several tokens in one position; optional.
 
-    From the first mixture of several tokens on, what it holds is no sequence of tokens: what it answers is no law of
-    the model's, and ``length`` counts positions.  So such a session belongs to the strategy that mixes, which cuts it
-    below the first of them, or closes it, before anyone else reads on.  ``truncate`` and ``fork`` work as ever, in
-    front of mixtures and behind them.
+    From the first mixture of several tokens on, what it holds is no sequence of tokens: what it answers is no
+    distribution of the model's, and ``length`` counts positions.  So such a session belongs to the strategy that mixes,
+    which cuts it below the first of them, or closes it, before anyone else reads on.  ``truncate`` and ``fork`` work as
+    ever, in front of mixtures and after them.
     """
 
     def extend_mixed(self, mixtures: Sequence[Mixture], /) -> Logits:
@@ -143,7 +143,7 @@ class TrimmedHead(Protocol):
 
 
 class SkippingSession(Protocol):
-    """What follows the tokens of a session, run through some layers of its network: a cheap guess at the rest.
+    """What follows the tokens of a session, run through some layers of its network: a cheap draft at the rest.
 
     It reads the keys and values that the session's own passes left, and writes its own where the session's next pass
     writes.  So it is free to have and to throw away, and of no use once the session is extended, cut or closed, or has

@@ -30,7 +30,9 @@ __all__ = [
 
 
 class SamplingParams(NamedTuple):
-    """What is made of a law before a token is drawn from it: see ``structgen.decode.step.sampler.Multinomial``.
+    """What is made of a distribution before a token is drawn from it.
+
+    See ``structgen.decode.step.sampler.Multinomial``.
 
     Attributes:
         temperature: logits are divided by it; 0 takes the most probable token, of equal ones that with the lowest id.
@@ -53,8 +55,8 @@ class SampleQuery(NamedTuple):
         mask: int32 words in the machine's order, ``ceil(size / 32)`` of them: bit ``i & 31`` of word ``i >> 5`` stands
             for token ``i``.
         shape: what the token is drawn from.
-        uniform: in [0, 1): the token is the first at which the running sum of the shaped law, in the order of ids,
-            exceeds it; without a meaning where the temperature is 0.
+        uniform: in [0, 1): the token is the first at which the running sum of the shaped distribution, in the order of
+            ids, exceeds it; without a meaning where the temperature is 0.
     """
 
     row: int
@@ -86,7 +88,7 @@ class SampleAnswer(NamedTuple):
         token: the id; -1 where none of the allowed tokens is possible.
         log_p: its log-probability among the allowed ones, before shaping.
         log_z: log of the probability of all allowed ones together; minus infinity where there is none.
-        is_finite: whether the row is a law: without NaN, and without plus infinity.
+        is_finite: whether the row is a distribution: without NaN, and without plus infinity.
     """
 
     token: int
@@ -164,7 +166,7 @@ class TreeSession(Session, Protocol):
         """Whether it does: a session may have the methods and sit on a model that does not allow it."""
 
     def extend_tree(self, token_ids: Sequence[int], tree: TokenTree, /, *, all_positions: bool = False) -> Logits:
-        """Append tokens and, in the same forward pass, look at what would come after each token of a tree behind them.
+        """Append tokens and, in the same forward pass, look at what would come after each token of a tree after them.
 
         Each token of the tree sees the sequence and its own ancestors alone.  The sequence grows by ``token_ids`` only;
         ``keep`` says what else becomes part of it.  Any other call drops the tree.
@@ -200,7 +202,7 @@ class Extension(NamedTuple):
         session: which.
         token_ids: as for ``Session.extend``.
         all_positions: whether logits are wanted after each token (``extend_all``) or after the last (``extend``).
-        tree: what is looked at behind them (``TreeSession.extend_tree``); None for nothing.
+        tree: what is looked at after them (``TreeSession.extend_tree``); None for nothing.
     """
 
     session: Session
@@ -229,10 +231,10 @@ class PackedModel(LanguageModel, Protocol):
 
 
 class TokenTree(NamedTuple):
-    """Continuations of one sequence that share their beginnings.
+    """Continuations of one sequence that share their prefixes.
 
     Attributes:
-        token_ids: the tokens, each behind the one that it follows.
+        token_ids: the tokens, each after the one that it follows.
         parents: for each the index of that; -1 where it follows the sequence itself.
     """
 

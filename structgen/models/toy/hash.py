@@ -210,9 +210,9 @@ class HashSession:
     def fork(self) -> HashSession:
         """See ``Session.fork``."""
         self._drop_tree()
-        twin = HashSession(self.model)
-        twin._states = list(self._states)
-        return twin
+        reference = HashSession(self.model)
+        reference._states = list(self._states)
+        return reference
 
     def close(self) -> None:
         """See ``Session.close``."""
@@ -353,7 +353,7 @@ class HashDiffusion:
         return HashDenoiser(self, self.limits.check_prompt(prompt_ids))
 
     def logits(self, prompt: np.uint64, canvases: Canvases, slots: NDArray[np.int64]) -> Logits:
-        """Return the logits of some slots of each canvas behind a prompt of this hash."""
+        """Return the logits of some slots of each canvas after a prompt of this hash."""
         positions = np.arange(canvases.shape[1], dtype=np.uint64)
         places = _mixed(positions + np.uint64(1)) ^ prompt  # [slots]
         tokens = _mixed(canvases.astype(np.uint64) ^ _mixed(places))  # [n, slots]

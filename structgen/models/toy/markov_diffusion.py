@@ -98,7 +98,7 @@ class ChainDiffusion(ABC):
 
     @abstractmethod
     def read(self, prompt_ids: list[int], /) -> NDArray[np.float64]:
-        """Return the law of the chain's first state on the canvas, ``[states]``."""
+        """Return the distribution of the chain's first state on the canvas, ``[states]``."""
 
     @abstractmethod
     def log_chance(self, first: NDArray[np.float64], canvas: Canvases, /) -> float:
@@ -108,7 +108,10 @@ class ChainDiffusion(ABC):
     def conditionals(
         self, first: NDArray[np.float64], canvases: Canvases, start: int, stop: int, /
     ) -> NDArray[np.float64]:
-        """Return the log law of each slot given the other fixed slots, ``[n, stop - start, vocabulary.size]``."""
+        """Return the log distribution of each slot given the other fixed slots, ``[n, stop - start.
+
+        Vocabulary.size]``.
+        """
 
 
 @final
@@ -128,8 +131,8 @@ class ChainDenoiser:
         self.model.check_slots(checked.shape[1])
         start, stop = limits.check_bounds(checked.shape[1], start, stop)
         self.forwards += 1
-        laws: Logits = self.model.conditionals(self._first, checked, start, stop).astype(np.float32)
-        return laws
+        distributions: Logits = self.model.conditionals(self._first, checked, start, stop).astype(np.float32)
+        return distributions
 
     def close(self) -> None:
         """See ``Denoiser.close``; nothing is cached."""
@@ -146,8 +149,8 @@ class HiddenMarkovDiffusion(ChainDiffusion):
     """A hidden Markov model as a diffusion model, with exact denoisers.
 
     A denoiser's row ``i`` holds ``log P(X_i = v | the tokens of the other fixed slots)``.  Where the other slots have
-    no chance at all, which happens after tokens were committed that exclude each other, no such law exists: the row is
-    then the law of the slot alone.
+    no chance at all, which happens after tokens were committed that exclude each other, no such distribution exists:
+    the row is then the distribution of the slot alone.
 
     A text that ends before the canvas does is a chain with an absorbing state that writes EOS.
 
@@ -159,12 +162,12 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         mask_token: the id of MASK; None for the special token that is spelled like one (``<mask>``).
         slots: the only number of slots that a canvas may have; None for any.
         reads_prompt: whether a prompt is what the chain wrote before the canvas (a prompt without any chance is not
-            read); by default the law of a canvas is the same after every prompt.
+            read); by default the distribution of a canvas is the same after every prompt.
         name: what messages call it.
 
     Raises:
         ModelError: the vocabulary has no MASK.
-        ValueError: the chances are no laws, or their shapes do not fit.
+        ValueError: the chances are no distributions, or their shapes do not fit.
 
     Complexity: O(states^2) for each slot of a canvas, and O(states * vocabulary.size) for each that is asked about.
 
@@ -203,7 +206,7 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         with np.errstate(divide="ignore"):
             self._log_transition = np.log(self.transition)
             self._log_emission = np.log(self.emission)
-        self._least_emission = float(self._log_emission[self.emission > 0].min())
+        self._min_emission = float(self._log_emission[self.emission > 0].min())
 
     def check_slots(self, slots: int, /) -> None:
         """See ``ChainDiffusion.check_slots``."""
@@ -223,8 +226,8 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         last = self._forward(_log(self.initial), seen)[0, -1] + seen[0, -1]
         if not np.isfinite(last).any():
             return self.initial
-        law: NDArray[np.float64] = np.exp(last - _log_sum(last, axis=0)) @ self.transition
-        return law
+        distribution: NDArray[np.float64] = np.exp(last - _log_sum(last, axis=0)) @ self.transition
+        return distribution
 
     def log_chance(self, first: NDArray[np.float64], canvas: Canvases, /) -> float:
         """See ``ChainDiffusion.log_chance``."""
@@ -271,14 +274,14 @@ class HiddenMarkovDiffusion(ChainDiffusion):
         return back
 
     def _emitted(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log law of tokens under log laws of states."""
+        """Return the log distribution of tokens under log distributions of states."""
         least = float(states[np.isfinite(states)].min())
-        if least + self._least_emission > _SMALLEST_LOG:
+        if least + self._min_emission > _SMALLEST_LOG:
             return _log(np.exp(states) @ self.emission)
-        laws = np.full((*states.shape[:2], self.vocabulary.size), -np.inf)
+        distributions = np.full((*states.shape[:2], self.vocabulary.size), -np.inf)
         for state, emission in enumerate(self._log_emission):
-            laws = np.logaddexp(laws, states[..., state, None] + emission)
-        return laws
+            distributions = np.logaddexp(distributions, states[..., state, None] + emission)
+        return distributions
 
     def __repr__(self) -> str:
         return f"<HiddenMarkovDiffusion {self.name}, {len(self.initial)} states, {self.vocabulary.size} tokens>"
@@ -288,21 +291,23 @@ def _distributions(values: ArrayLike, what: str, shape: tuple[int | None, ...]) 
     """Return chances as an array that cannot be written to.
 
     Raises:
-        ValueError: they are no laws, or not of that shape.
+        ValueError: they are no distributions, or not of that shape.
     """
-    laws = np.array(values, dtype=np.float64)
-    if laws.ndim != len(shape) or any(
-        found != wanted for found, wanted in zip(laws.shape, shape, strict=True) if wanted
+    distributions = np.array(values, dtype=np.float64)
+    if distributions.ndim != len(shape) or any(
+        found != wanted for found, wanted in zip(distributions.shape, shape, strict=True) if wanted
     ):
         wanted = ", ".join("states" if size is None else str(size) for size in shape)
-        raise ValueError(f"{what} must be [{wanted}]; found {list(laws.shape)}")
-    if not laws.size or not np.isfinite(laws).all() or (laws < 0).any():
-        raise ValueError(f"{what} must hold chances of 0 to 1; found {laws.min() if laws.size else 'none'}")
-    wrong = np.abs(laws.sum(axis=-1) - 1.0)
+        raise ValueError(f"{what} must be [{wanted}]; found {list(distributions.shape)}")
+    if not distributions.size or not np.isfinite(distributions).all() or (distributions < 0).any():
+        raise ValueError(
+            f"{what} must hold chances of 0 to 1; found {distributions.min() if distributions.size else 'none'}"
+        )
+    wrong = np.abs(distributions.sum(axis=-1) - 1.0)
     if wrong.max() > _ROUNDING:
-        raise ValueError(f"{what} must hold laws that sum to 1; found one that is off by {wrong.max():.3g}")
-    laws.setflags(write=False)
-    return laws
+        raise ValueError(f"{what} must hold distributions that sum to 1; found one that is off by {wrong.max():.3g}")
+    distributions.setflags(write=False)
+    return distributions
 
 
 def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:

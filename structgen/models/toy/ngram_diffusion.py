@@ -2,9 +2,9 @@
 
 The chain walks over the *contexts* that it has seen, the last ``order - 1`` tokens or fewer.  In each slot it either
 goes on as some text did in this context, or it forgets the context and writes any token with the same chance, after
-which it knows no more than that token.  So the law of the next token in a context is the counted one with additive
-smoothing, and no step leads to a context that was never seen: states and steps are as many as distinct n-grams in the
-texts, where the plain trigram model has a state for each pair of tokens.
+which it knows no more than that token.  So the distribution of the next token in a context is the counted one with
+additive smoothing, and no step leads to a context that was never seen: states and steps are as many as distinct n-grams
+in the texts, where the plain trigram model has a state for each pair of tokens.
 
 A text that ends before the canvas does is followed by EOS.
 """
@@ -75,8 +75,8 @@ class NGramDiffusion(ChainDiffusion):
     """An n-gram chain as a diffusion model, with exact denoisers; made by ``fit``.
 
     A denoiser's row ``i`` holds ``log P(X_i = v | the tokens of the other fixed slots)`` of the chain.  Where the other
-    slots have no chance at all, which takes ``smoothing=0`` or a token that the chain never writes, the row is the law
-    of the slot alone.
+    slots have no chance at all, which takes ``smoothing=0`` or a token that the chain never writes, the row is the
+    distribution of the slot alone.
 
     Chances are kept as doubles, normalised in every slot: a way through the canvas that is less probable than another
     by a factor of 1e-300 counts as impossible.
@@ -206,20 +206,22 @@ class NGramDiffusion(ChainDiffusion):
         """See ``ChainDiffusion.conditionals``."""
         ahead, _ = self._forward(first, canvases, stop - 1)
         back = self._backward(canvases, start)
-        laws = np.empty((len(canvases), stop - start, self.vocabulary.size))
+        distributions = np.empty((len(canvases), stop - start, self.vocabulary.size))
         alone: list[NDArray[np.float64]] = []
         for slot in range(start, stop):
-            law = self._written(ahead[slot], back[slot - start + 1])
-            totals = law.sum(axis=1, keepdims=True)
+            distribution = self._written(ahead[slot], back[slot - start + 1])
+            totals = distribution.sum(axis=1, keepdims=True)
             if not totals.all():
                 if not alone:
                     nothing = np.full((1, stop), self.mask_token, dtype=np.int32)
                     alone = self._forward(first, nothing, stop - 1)[0]
-                law = np.where(totals > 0, law, self._written(alone[slot], np.ones((1, self._states))))
-                totals = law.sum(axis=1, keepdims=True)
-            laws[:, slot - start] = law / totals
+                distribution = np.where(
+                    totals > 0, distribution, self._written(alone[slot], np.ones((1, self._states)))
+                )
+                totals = distribution.sum(axis=1, keepdims=True)
+            distributions[:, slot - start] = distribution / totals
         with np.errstate(divide="ignore"):
-            logs: NDArray[np.float64] = np.log(laws)
+            logs: NDArray[np.float64] = np.log(distributions)
         return logs
 
     def _number(self, context: Context) -> int:
@@ -249,8 +251,8 @@ class NGramDiffusion(ChainDiffusion):
         """Walk over the first ``slots`` slots.
 
         Returns:
-            For each slot, and after the last, the law of the state given the tokens before, ``[n, states]`` (zero
-            where these have no chance); and the log chance of all of these tokens, ``[n]``.
+            For each slot, and after the last, the distribution of the state given the tokens before, ``[n, states]``
+            (zero where these have no chance); and the log chance of all of these tokens, ``[n]``.
         """
         ahead = [np.tile(first, (len(canvases), 1))]
         logs = np.zeros(len(canvases))
@@ -308,9 +310,9 @@ class NGramDiffusion(ChainDiffusion):
         """Return the mass of each token in a slot between states before and states after it, ``[n, size]``."""
         steps = self._by_token
         amounts = before.take(steps.source, axis=1) * steps.chance * after.take(steps.target, axis=1)
-        law = steps.gather(amounts, self.vocabulary.size)
-        law += _weighed(before, self._forgets)[:, None] * self._uniform * after.take(self._after, axis=1)
-        return law
+        distribution = steps.gather(amounts, self.vocabulary.size)
+        distribution += _weighed(before, self._forgets)[:, None] * self._uniform * after.take(self._after, axis=1)
+        return distribution
 
     def _steps_of(self, token: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Return source, target and chance of the counted steps that write ``token``."""

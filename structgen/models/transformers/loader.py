@@ -109,7 +109,7 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of what an error says."""
+    """The prefix of what an error says."""
     return str(error).strip().partition("\n")[0][:300]
 
 

@@ -49,7 +49,7 @@ def tree_inputs(model: Any, count: int, tree: TokenTree, *, past: int) -> dict[s
     Args:
         model: of transformers.
         count: tokens that the tree follows in the pass.
-        tree: what is run behind them.
+        tree: what is run after them.
         past: tokens in the cache.
 
     Returns:
@@ -70,7 +70,7 @@ def tree_inputs(model: Any, count: int, tree: TokenTree, *, past: int) -> dict[s
 
 
 def keep_entries(cache: DynamicCache, length: int, entries: Sequence[int]) -> None:
-    """Keep ``length`` tokens of a plain cache, and of those behind them the given ones, counted from there.
+    """Keep ``length`` tokens of a plain cache, and of those after them the given ones, counted from there.
 
     O(1), or O(tokens) where they are not the first.
     """
@@ -218,7 +218,7 @@ class TransformersModel:
         return chat_prompt(self.tokenizer, prompt, chat=chat, name=self.name) or [self._first_id()]
 
     def _first_id(self) -> int:
-        """Return what stands before an empty prompt: the beginning-of-text token, else an end token."""
+        """Return what stands before an empty prompt: the prefix-of-text token, else an end token."""
         bos = getattr(self.tokenizer, "bos_token_id", None)
         return self.vocabulary.eos[0] if bos is None else int(bos)
 
@@ -242,13 +242,13 @@ class TransformersModel:
     def run(
         self, token_ids: list[int], cache: DynamicCache, *, positions: int, tree: TokenTree | None = None
     ) -> torch.Tensor:
-        """Run one forward pass behind ``cache``, which grows.
+        """Run one forward pass after ``cache``, which grows.
 
         Args:
             token_ids: what is run, before the tokens of the tree.
             cache: the keys and values of the tokens before them.
             positions: after how many tokens at the end logits are wanted, those of the tree included.
-            tree: what is run behind the tokens; None for nothing.
+            tree: what is run after the tokens; None for nothing.
 
         Returns:
             Logits ``[positions, size]`` as the model made them, which no later pass writes to.
@@ -283,7 +283,7 @@ class TransformersSession:
     The session keeps the token ids beside the cache, so that it can always start over: where a cache cannot
     be cut (recurrent states), ``truncate`` drops it, and the next forward pass runs over the whole sequence.
 
-    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, and behind them, where there is a tree, all
+    Invariant: the cache holds exactly the first ``_cached`` of ``_tokens``, and after them, where there is a tree, all
         of its tokens.
     """
 
@@ -406,15 +406,15 @@ class TransformersSession:
     def fork(self) -> TransformersSession:
         """See ``Session.fork``; a plain cache shares its tensors, which are replaced and never written to."""
         self._end_tree()
-        twin = TransformersSession(self._model)
-        twin._tokens = list(self._tokens)
-        twin._cached = self._cached
+        reference = TransformersSession(self._model)
+        reference._tokens = list(self._tokens)
+        reference._cached = self._cached
         if _is_plain(self._cache):
-            twin._cache = copy.copy(self._cache)
-            twin._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
+            reference._cache = copy.copy(self._cache)
+            reference._cache.layers = [copy.copy(layer) for layer in self._cache.layers]
         else:
-            twin._cache = copy.deepcopy(self._cache)
-        return twin
+            reference._cache = copy.deepcopy(self._cache)
+        return reference
 
     def close(self) -> None:
         """See ``Session.close``."""

@@ -126,8 +126,8 @@ class CanvasConversation:
 class CanvasAnswerStream:
     """Lets a model fill a canvas with an answer; iterate over its events, then ask for the ``outcome``.
 
-    A value that the type's own validators refuse is taken back with all behind it, and filled in anew: on a canvas
-    whose language has the text before it, and not that value behind this text.  So the draws are those of the sampler
+    A value that the type's own validators refuse is taken back with all after it, and filled in anew: on a canvas
+    whose language has the text before it, and not that value after this text.  So the draws are those of the sampler
     from what remains.  A grammar that recurs cannot be told to leave a text out; there the whole answer is drawn anew.
 
     Args:

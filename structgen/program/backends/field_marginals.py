@@ -132,7 +132,7 @@ def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | No
         if not is_json:
             ends = at.is_accepting
         elif text[:1] == b'"':
-            ends = text.endswith(b'"') and string_end(text, 1) is not None  # looked at from its beginning only then
+            ends = text.endswith(b'"') and string_end(text, 1) is not None  # looked at from its prefix only then
             live = b"" if ends else live
         else:
             ends = bool(text) and (at.is_accepting or not SCALAR_BYTES.issuperset(live))
@@ -166,8 +166,8 @@ def canvas_marginals(
     """Return for each field the probability of each of its values; None where it has too many, or is a container.
 
     The slots from the one in which the field begins are freed, and the model is asked once about this canvas.  What it
-    says, restricted to the language and to the text before the field, is a law of canvases; the probability of a value
-    is the mass of the canvases that have it there, whatever tokens spell it and whatever stands behind.
+    says, restricted to the language and to the text before the field, is a distribution of canvases; the probability of
+    a value is the mass of the canvases that have it there, whatever tokens spell it and whatever stands after.
 
     Args:
         model: the model.
@@ -176,7 +176,7 @@ def canvas_marginals(
         constraint: its grammar.
         result: the answer.
         ends: its fields.
-        temperature: of the law of each slot.
+        temperature: of the distribution of each slot.
         tail: how slots after the member count.
 
     Complexity: a forward pass for each field, and a language for each of its values.
@@ -204,7 +204,7 @@ def canvas_marginals(
             freed[max(np.searchsorted(offsets, end.start, side="right") - 1, 0) :] = FREE
             size = model.vocabulary.size
             (logits,) = denoise(denoiser, [freed], mask_token=model.mask_token, size=size)
-            law = MeanField(freed, logits, temperature=temperature)
+            distribution = MeanField(freed, logits, temperature=temperature)
             masses: list[float] = []
             for text in values:
                 try:
@@ -212,7 +212,7 @@ def canvas_marginals(
                 except UnsatisfiableGrammar:
                     masses.append(-np.inf)
                     continue
-                masses.append(canvas_language(held).posterior(law, tail=tail).log_z)
+                masses.append(canvas_language(held).posterior(distribution, tail=tail).log_z)
             weights = np.exp(np.array(masses) - max(masses))
             shares = (weights / weights.sum()).tolist()
             found.append(dict(zip(values.values(), shares, strict=True)))

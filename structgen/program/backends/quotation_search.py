@@ -148,7 +148,7 @@ class QuotationSearch:
         first = len(generation.tokens)
         found: FoundRegion | None = most_probable(generation, region, limit=self._source.search_limit, excluded=refused)
         if found is None:
-            generation.withhold(
+            generation.block(
                 token for token, data in enumerate(generation.vocabulary.tokens) if data.startswith(before)
             )
             return
@@ -163,7 +163,7 @@ class QuotationSearch:
         return place
 
     def _restart(self, place: int) -> None:
-        """Follow the output from its beginning up to token ``place``."""
+        """Follow the output from its prefix up to token ``place``."""
         generation = self._generation
         self._searched = [each for each in self._searched if each.first < place]
         self._cursor = JsonCursor()

@@ -1,4 +1,4 @@
-"""Programs on models behind a server: what such a model is, and how its answers are checked here.
+"""Programs on models on a server: what such a model is, and how its answers are checked here.
 
 A server returns text.  Whether it keeps to the constraint that it was given is its own affair, so every answer is
 followed by the local automaton byte by byte, and the type's own validators see each field as soon as it is there.
@@ -63,7 +63,7 @@ class Ending:
 
 @runtime_checkable
 class RemoteModel(Protocol):
-    """A model behind a server; may be used by several threads at a time."""
+    """A model on a server; may be used by several threads at a time."""
 
     @property
     def name(self) -> str:

@@ -144,7 +144,7 @@ class FieldTracker:
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._assembly = Assembly(adapter)
         self._cursor = JsonCursor()
-        self._foretold_count = 0  # beginnings and ends of values that were told before their text was there
+        self._foretold_count = 0  # prefixes and ends of values that were told before their text was there
         self.ends: list[FieldEnd] = []
 
     @property
@@ -184,7 +184,7 @@ class FieldTracker:
         yield from self._told_by(self._cursor.finish())
 
     def restart(self, data: bytes) -> None:
-        """Go on from a beginning of what was read, without telling it again."""
+        """Go on from a prefix of what was read, without telling it again."""
         self._cursor = JsonCursor()
         self._foretold_count = 0
         self.ends = [found for found in self._cursor.feed(data) if isinstance(found, FieldEnd)]

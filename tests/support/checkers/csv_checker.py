@@ -30,7 +30,7 @@ def problem(text: str) -> str | None:
 
 
 def documents(rng: random.Random) -> Iterator[str]:
-    yield from (text for text in files("*.csv", most_bytes=4_000, count=20) if problem(text) is None)
+    yield from (text for text in files("*.csv", max_bytes=4_000, count=20) if problem(text) is None)
     words = ["Ada", "Grace Hopper", 'a "b" c', "x, y", "two\nlines", "", "é", "-1.5", " padded ", "漢"]
     while True:
         out = io.StringIO(newline="")

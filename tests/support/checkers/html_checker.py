@@ -85,7 +85,7 @@ def has_blocks_in_links(text: str) -> bool:
 
 def documents(rng: random.Random) -> Iterator[str]:
     """Elements of installed files, then documents that are put together."""
-    for text in files("*.html", most_bytes=40_000, count=8):
+    for text in files("*.html", max_bytes=40_000, count=8):
         for match in list(ELEMENT.finditer(text))[:4]:
             element = match[0]
             if not LEFT_OUT.search(element) and not has_blocks_in_links(element) and problem(element) is None:

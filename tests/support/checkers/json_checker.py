@@ -35,7 +35,7 @@ def value(rng: random.Random, depth: int = 4) -> object:
 
 
 def documents(rng: random.Random) -> Iterator[str]:
-    for text in files("*.json", most_bytes=4_000, count=40):
+    for text in files("*.json", max_bytes=4_000, count=40):
         if problem(text) is None:
             yield text
     while True:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from checked_language import Language
 
-MOST_BYTES = 12_000
+MAX_BYTES = 12_000
 STEP = 4
 # What the fields of formatted strings hold in most files; README.md says what else they may.
 FIELD = re.compile(r"\{\{|\}\}|\{ ?[\w.]+(\([\w., ]*\)|\[\w+\])?(![rsa])?(:[^{}\"'\\]*)? ?\}")
@@ -73,7 +73,7 @@ def is_covered(text: str) -> bool:
 
 def documents(rng: random.Random) -> Iterator[str]:
     folder = Path(sys.base_prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    paths = sorted(path for path in folder.rglob("*.py") if path.stat().st_size <= MOST_BYTES)
+    paths = sorted(path for path in folder.rglob("*.py") if path.stat().st_size <= MAX_BYTES)
     rng.shuffle(paths)
     for path in paths:
         try:

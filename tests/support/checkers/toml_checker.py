@@ -30,7 +30,7 @@ def problem(text: str) -> str | None:
 
 
 def covers(text: str) -> bool | None:
-    if complaint(text) is not None:  # nothing was read behind what is defined twice
+    if complaint(text) is not None:  # nothing was read after what is defined twice
         return None
     return re.search(r"\d-\d\dt|:\d\d(\.\d+)?z|:\d\d\.\d{10}", text) is None
 
@@ -47,7 +47,7 @@ def without_null(item: object, rng: random.Random) -> object:
 def documents(rng: random.Random) -> Iterator[str]:
     yield from (
         text
-        for text in files("*.toml", most_bytes=12_000, count=60)
+        for text in files("*.toml", max_bytes=12_000, count=60)
         if problem(text) is None and covers(text) is not False
     )
     while True:

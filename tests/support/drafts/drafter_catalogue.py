@@ -33,7 +33,7 @@ from structgen.shapes import EXP3, Bandit, Chain, DySpec, Fixed, Goodput, OptTre
 __all__ = ["CASES", "LAYERED", "DrafterCase"]
 
 COST = CostModel(0.05)
-"""Cheap rows, so that nearly all guesses are run."""
+"""Cheap rows, so that nearly all draft tokens are run."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,21 @@ class DrafterCase:
     Attributes:
         title: the name of the test.
         make: a new one, for outputs of a target.
-        draws: whether it draws tokens from a law where the sampler draws.
-        guesses: whether it guesses much in short outputs of models that hardly repeat themselves.
+        draws: whether it draws tokens from a distribution where the sampler draws.
+        draft tokens: whether it draft tokens much in short outputs of models that hardly repeat themselves.
     """
 
     title: str
     make: Callable[[LanguageModel], AnyDrafter]
     draws: bool = False
-    guesses: bool = True
+    drafts: bool = True
 
 
 def alike(target: LanguageModel, *, seed: int | None = None) -> HashModel:
-    """A draft model with the target's vocabulary: the target's twin if that is a ``HashModel``, or another one."""
+    """A draft model with the target's vocabulary.
+
+    The target's reference implementation if that is a ``HashModel``, or another one.
+    """
     given = target.seed if isinstance(target, HashModel) and seed is None else seed or 0
     draft = HashModel(target.vocabulary, seed=given, name="draft")
     if isinstance(target, HashModel):
@@ -92,11 +95,11 @@ CASES: tuple[DrafterCase, ...] = (
     DrafterCase("forced tokens", lambda _: ForcedTokens()),
     DrafterCase("forced tokens, two", lambda _: ForcedTokens(most=2)),
     DrafterCase("prompt lookup", lambda _: PromptLookup()),
-    DrafterCase("prompt lookup, long matches", lambda _: PromptLookup(1, 3, values=False), guesses=False),
-    DrafterCase("copy spec", lambda _: CopySpec(), guesses=False),
+    DrafterCase("prompt lookup, long matches", lambda _: PromptLookup(1, 3, values=False), drafts=False),
+    DrafterCase("copy spec", lambda _: CopySpec(), drafts=False),
     DrafterCase("copy spec, one", lambda _: CopySpec(1, 4)),
     DrafterCase("retrieval", lambda _: Retrieval()),
-    DrafterCase("retrieval, no pairs", lambda _: Retrieval(places=2, laws=None)),
+    DrafterCase("retrieval, no pairs", lambda _: Retrieval(places=2, distributions=None)),
     DrafterCase("grammar statistics", lambda _: GrammarStatistics()),
     DrafterCase("grammar statistics, one", lambda _: GrammarStatistics(most=1)),
     DrafterCase("trigrams", lambda _: TrigramDrafts()),
@@ -129,12 +132,12 @@ CASES: tuple[DrafterCase, ...] = (
         "short context of a draft model",
         lambda target: ShortContext(alike(target), tokens=6, head=1, tail=3, chunk=2, refresh=2, draws=False),
     ),
-    DrafterCase("short context, prompts that fit", lambda _: ShortContext(), guesses=False),
-    DrafterCase("phrases behind a lookup", lambda _: Extended(PromptLookup())),
-    DrafterCase("phrases behind a draft model", lambda t: Extended(DraftModel(alike(t)), phrases=1), draws=True),
+    DrafterCase("short context, prompts that fit", lambda _: ShortContext(), drafts=False),
+    DrafterCase("phrases after a lookup", lambda _: Extended(PromptLookup())),
+    DrafterCase("phrases after a draft model", lambda t: Extended(DraftModel(alike(t)), phrases=1), draws=True),
     DrafterCase("goodput", lambda _: Goodput(TokenRecycling(), COST)),
     DrafterCase(
-        "goodput, dear rows", lambda _: Goodput(TokenRecycling(), CostModel(0.5), price=0.1, trial=2), guesses=False
+        "goodput, dear rows", lambda _: Goodput(TokenRecycling(), CostModel(0.5), price=0.1, trial=2), drafts=False
     ),
     DrafterCase("goodput of a draft model", lambda t: Goodput(DraftModel(alike(t)), COST), draws=True),
     DrafterCase("pearl", lambda _: Pearl(TokenRecycling())),

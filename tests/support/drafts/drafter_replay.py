@@ -48,7 +48,7 @@ def replay(
     budget: int = 24,
     seed: int = 0,
 ) -> Replay:
-    """Let a drafter guess at every place of ``output`` where a pass is needed."""
+    """Let a drafter draft at every place of ``output`` where a pass is needed."""
     run = _Run(constraint, prompt, output)
     task = DraftTask(constraint, Greedy(), len(prompt), np.random.default_rng(seed))
     drafting = None if drafter is None else drafter.start(run.context, task)
@@ -96,7 +96,7 @@ class _Run:
         return bool(self.left) and (self.left[0] != _STOP or self._goes_on())
 
     def follow(self, tree: DraftTree) -> None:
-        """Take tokens for as long as the law that each needs is known."""
+        """Take tokens for as long as the distribution that each needs is known."""
         start = self._length - len(self.left)
         node: int | None = ROOT
         while node is not None and self.left:
@@ -141,7 +141,7 @@ def _looked_at(proposed: DraftTree, matcher: Matcher, budget: int) -> DraftTree:
 
 
 def draft_for(drafter: Drafter, constraint: Constraint, prompt: Sequence[int]) -> tuple[Drafting, Context, DraftState]:
-    """What a drafter makes of a prompt, with a context to go on in and the state at the beginning of the output."""
+    """What a drafter makes of a prompt, with a context to go on in and the state at the start of the output."""
     run = _Run(constraint, prompt, ())
     task = DraftTask(constraint, Greedy(), len(prompt), np.random.default_rng(0))
     return drafter.start(run.context, task), run.context, run.state()

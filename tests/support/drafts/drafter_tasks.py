@@ -16,7 +16,7 @@ from structgen.models import HashModel, LanguageModel
 
 
 def position(context: Context, constraint: Constraint, prompt_tokens: int, max_tokens: int = 1000) -> DraftState:
-    """Where the output behind the prompt stands; nothing is forced there, as in the loop."""
+    """Where the output after the prompt stands; nothing is forced there, as in the loop."""
     output = context.tokens[prompt_tokens:]
     matcher = constraint.matcher()
     for token in output:
@@ -31,16 +31,16 @@ def position(context: Context, constraint: Constraint, prompt_tokens: int, max_t
 
 
 def task_of(constraint: Constraint, prompt: Sequence[int], sampler: Sampler | None = None, seed: int = 0) -> DraftTask:
-    """An output behind ``prompt``."""
+    """An output after ``prompt``."""
     return DraftTask(constraint, sampler or Greedy(), len(prompt), np.random.default_rng(seed))
 
 
 def row_after(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """The logits behind tokens, from a session of its own."""
+    """The logits after tokens, from a session of its own."""
     return model.start().extend(list(tokens))
 
 
-def expected_law(
+def expected_distribution(
     model: Any, constraint: Constraint, prompt: list[int], output: list[int], sampler: Any
 ) -> NDArray[Any]:
     """Mask, renormalise, shape, renormalise: from a session and a matcher of their own."""
@@ -49,24 +49,26 @@ def expected_law(
     allowed = [token for token in range(constraint.vocabulary.size) if matcher.validate([token]) == 1]
     logits = row_after(model, [*prompt, *output]).astype(np.float64)
     kept = logits[allowed] - np.logaddexp.reduce(logits[allowed])
-    law = np.zeros(constraint.vocabulary.size)
+    distribution = np.zeros(constraint.vocabulary.size)
     weights = sampler.shaped(kept)
-    law[allowed] = weights / weights.sum()
-    return law
+    distribution[allowed] = weights / weights.sum()
+    return distribution
 
 
-def exact_law(target: Any, constraint: Constraint, sampler: Any, prompt: list[int]) -> dict[tuple[int, ...], float]:
+def exact_distribution(
+    target: Any, constraint: Constraint, sampler: Any, prompt: list[int]
+) -> dict[tuple[int, ...], float]:
     """Locally constrained decoding, by going through all outputs."""
     found: dict[tuple[int, ...], float] = {}
     pending: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while pending:
         output, mass = pending.pop()
-        law = expected_law(target, constraint, prompt, list(output), sampler)
-        for token in np.flatnonzero(law).tolist():
+        distribution = expected_distribution(target, constraint, prompt, list(output), sampler)
+        for token in np.flatnonzero(distribution).tolist():
             if token in constraint.vocabulary.eos:
-                found[output] = mass * float(law[token])
+                found[output] = mass * float(distribution[token])
             else:
-                pending.append(((*output, token), mass * float(law[token])))
+                pending.append(((*output, token), mass * float(distribution[token])))
     return found
 
 

@@ -2,7 +2,7 @@
 
 Where each token is a function of those before it, as with greedy decoding or with fixed noise, the sequence that
 writing one token after the other gives is the only one that every position agrees with.  Each round settles at least
-one more token, and more wherever the guesses were right.
+one more token, and more wherever the draft tokens were right.
 
 Sources: Y. Song et al., "Accelerating Feedforward Computation via Parallel Nonlinear Equation Solving" (ICML 2021,
 arXiv 2002.03629); A. Santilli et al., "Accelerating Transformer Inference for Translation via Parallel Decoding" (ACL
@@ -24,7 +24,7 @@ class FixedPoint:
     """What the rounds came to.
 
     Attributes:
-        tokens: as writing one after the other gives them; fewer than were guessed if it ends before.
+        tokens: as writing one after the other gives them; fewer than were drafted if it ends before.
         rounds: how often all positions were chosen.
     """
 
@@ -32,18 +32,18 @@ class FixedPoint:
     rounds: int
 
 
-def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], guess: Sequence[int]) -> FixedPoint:
-    """Iterate from a guess until nothing changes.
+def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], draft: Sequence[int]) -> FixedPoint:
+    """Iterate from a draft token until nothing changes.
 
     Args:
         choose: given tokens, says for each position the token that comes after those before it; one forward pass.  The
             answer for a position must not depend on tokens from it on.  None where nothing can follow: the tokens
-            before are no beginning of an output, or a complete one.
-        guess: as many tokens as are wanted.
+            before are no prefix of an output, or a complete one.
+        draft: as many tokens as are wanted.
 
     Complexity: at most as many rounds as there are tokens.
     """
-    tokens, right, rounds = list(guess), 0, 0
+    tokens, right, rounds = list(draft), 0, 0
     while right < len(tokens):
         chosen = choose(tuple(tokens))
         rounds += 1
@@ -58,7 +58,7 @@ def find_fixed_point(choose: Callable[[Sequence[int]], Sequence[int | None]], gu
 def settled(tokens: Sequence[int], chosen: Sequence[int | None]) -> int:
     """How many of the tokens that were chosen are those of writing one after the other.
 
-    That is, up to and with the first that differs from what was guessed there.
+    That is, up to and with the first that differs from what was drafted there.
     """
     for position, (old, new) in enumerate(zip(tokens, chosen, strict=True)):
         if old != new:

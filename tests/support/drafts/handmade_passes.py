@@ -40,7 +40,7 @@ def allowed(matcher: Matcher) -> set[int]:
 
 
 def ran(context: Context, tree: DraftTree) -> Verified:
-    """Run a tree behind a context by itself, each node in a sequence of its own."""
+    """Run a tree after a context by itself, each node in a sequence of its own."""
     model = context.model
     rows = [model.start().extend([*context.tokens, *tree.prefix(node)]) for node in range(len(tree))]
     return Verified(len(context), tree, np.stack([model.start().extend(context.tokens), *rows]))

@@ -29,7 +29,7 @@ _MAX_STATES: Final = 512
 @final
 @dataclass(frozen=True)
 class Lattice:
-    """Candidates for several positions, one behind the other.
+    """Candidates for several positions, one after the other.
 
     Attributes:
         tokens: for each position ids, none twice.
@@ -93,7 +93,7 @@ def rescored(
     """Return the ``count`` best sequences through a lattice, the best first.
 
     The score of a sequence is the sum of its tokens' log-probabilities and ``weight`` times those that ``scorer`` gives
-    to its tokens one after the other.  Where no sequence of the whole length is a beginning of what the grammar allows,
+    to its tokens one after the other.  Where no sequence of the whole length is a prefix of what the grammar allows,
     it is that of the longest that are; none where not even one token is.
 
     A dynamic program over positions: what the future of a way depends on is its last ``scorer.order`` tokens and the
@@ -166,7 +166,7 @@ def tree_of(lattice: Lattice, found: Sequence[Rescored], *, source: str = "") ->
 
 
 def _stepped(matchers: dict[int, Matcher], after: dict[int, Matcher], state: int, token: int) -> int | None:
-    """The state behind a token; None where the grammar refuses it."""
+    """The state after a token; None where the grammar refuses it."""
     if state not in matchers:
         return state  # there is no grammar
     matcher = matchers[state].fork()
@@ -178,7 +178,7 @@ def _stepped(matchers: dict[int, Matcher], after: dict[int, Matcher], state: int
 
 
 class SequenceScorer(Protocol):
-    """Says how probable a token is behind the last few.
+    """Says how probable a token is after the last few.
 
     Attributes:
         order: how many tokens before it that depends on.
@@ -187,7 +187,7 @@ class SequenceScorer(Protocol):
     @property
     def order(self) -> int: ...
     def log_p(self, before: tuple[int, ...], token: int, /) -> float:
-        """The logarithm of the probability of ``token`` behind ``before``, up to ``order`` tokens."""
+        """The logarithm of the probability of ``token`` after ``before``, up to ``order`` tokens."""
 
 
 @final
@@ -195,7 +195,7 @@ class TokenNGram:
     """Counts of what followed runs of up to ``order`` tokens; those of longer runs are smoothed by shorter ones.
 
     Source: I. Witten and T. Bell, "The zero-frequency problem" (1991), for the smoothing; what no text showed shares
-    the uniform law over the vocabulary.
+    the uniform distribution over the vocabulary.
 
     Threads may share one.  Runs that nothing was added to longest are forgotten beyond ``most``.
 

@@ -1,4 +1,4 @@
-"""Drafters whose guesses are right by chance, against a text without end: rounds without models and grammars."""
+"""Drafters whose draft tokens are right by chance, against a text without end: rounds without models and grammars."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def state_of(kind: int = 0) -> DraftState:
 @final
 @dataclass(frozen=True, eq=False)
 class Lucky(Drafter, Drafting):
-    """Guesses a chain of which each token is right with a probability that depends on the kind of position.
+    """Draft tokens a chain of which each token is right with a probability that depends on the kind of position.
 
     Attributes:
         title: its name.
@@ -68,8 +68,8 @@ class Lucky(Drafter, Drafting):
         chance = self.right[state.kind] if isinstance(self.right, dict) else self.right
         tree, node = DraftTree(), ROOT
         for ahead in range(min(self.length, budget)):
-            guess = token(len(context) + ahead) if rng.random() < chance else WRONG
-            node = tree.add(node, guess, 0.5)
+            draft = token(len(context) + ahead) if rng.random() < chance else WRONG
+            node = tree.add(node, draft, 0.5)
         return tree
 
     def observe(self, verified: Verified) -> None:

@@ -14,7 +14,7 @@ __all__ = ["masks_along", "random_tree"]
 def masks_along(matcher: Matcher, token_ids: list[int], parents: list[int]) -> tuple[list[bool], np.ndarray]:
     """Which tokens may come, and the masks ``[1 + n, ceil(V / 32)]``: what ``fill_mask_tree`` has to say.
 
-    Every token is taken by a fork of the matcher behind its parent.
+    Every token is taken by a fork of the matcher after its parent.
     """
     words = (matcher.constraint.vocabulary.size + 31) // 32
     masks = np.zeros((1 + len(token_ids), words), dtype=np.int32)

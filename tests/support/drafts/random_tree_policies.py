@@ -1,4 +1,7 @@
-"""Drafters without a model: laws that are a function of the tokens on the way, and the best trees by trying all."""
+"""Drafters without a model.
+
+Distributions that are a function of the tokens on the way, and the best trees by trying all.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ Prefix = tuple[int, ...]
 
 
 class RandomGrowth:
-    """Laws over tokens 0 to ``size - 1``, drawn anew for every prefix of chosen tokens; keeps the rules of ``Growth``.
+    """Distributions over tokens 0 to ``size - 1``, drawn anew for every prefix of chosen tokens.
+
+    Keeps the rules of ``Growth``.
 
     Args:
-        seed: another seed gives other laws.
+        seed: another seed gives other distributions.
         size: of the vocabulary.
-        most: how many tokens the laws name.
-        forced: how often a law comes behind forced tokens, which are those from ``size`` on.
-        ends: how often there is no law.
+        most: how many tokens the distributions name.
+        forced: how often a distribution comes after forced tokens, which are those from ``size`` on.
+        ends: how often there is no distribution.
     """
 
     def __init__(self, seed: object, size: int = 3, *, most: int = 16, forced: float = 0.0, ends: float = 0.0) -> None:
@@ -29,8 +34,8 @@ class RandomGrowth:
         self.calls: list[int] = []
         self.asked: set[int] = set()
 
-    def law(self, prefix: Prefix) -> DraftDistribution | None:
-        """The law behind the tokens, forced ones not counted."""
+    def distribution(self, prefix: Prefix) -> DraftDistribution | None:
+        """The distribution after the tokens, forced ones not counted."""
         rng = random.Random(f"{self.seed}{prefix}")
         if rng.random() < self.ends:
             return None
@@ -39,8 +44,8 @@ class RandomGrowth:
         run = range(self.size, self.size + rng.randint(1, 3)) if rng.random() < self.forced else ()
         return DraftDistribution.of(weights / weights.sum(), self.most, forced=run)
 
-    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
-        """See ``Growth.laws``."""
+    def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
+        """See ``Growth.distributions``."""
         assert len(set(nodes)) == len(nodes) > 0
         found = []
         for node in nodes:
@@ -49,24 +54,24 @@ class RandomGrowth:
             while above != ROOT and tree.sources[above] == FORCED:
                 above = tree.parents[above]
             assert node == ROOT or above in self.asked
-            found.append(self.law(tuple(token for token in tree.prefix(node) if token < self.size)))
+            found.append(self.distribution(tuple(token for token in tree.prefix(node) if token < self.size)))
         self.asked.update(nodes)
         self.calls.append(len(nodes))
         return found
 
     def probability(self, path: Prefix) -> float:
-        """The product of what the laws give to each token of a path without forced tokens."""
+        """The product of what the distributions give to each token of a path without forced tokens."""
         product = 1.0
         for end, token in enumerate(path):
-            law = self.law(path[:end])
-            assert law is not None
-            assert law.dense is not None
-            product *= float(law.dense[token])
+            distribution = self.distribution(path[:end])
+            assert distribution is not None
+            assert distribution.dense is not None
+            product *= float(distribution.dense[token])
         return product
 
 
 def trees(size: int, count: int, *, depth: int | None = None) -> Iterator[frozenset[Prefix]]:
-    """All trees of ``count`` paths over tokens 0 to ``size - 1``: sets that hold the beginnings of their paths."""
+    """All trees of ``count`` paths over tokens 0 to ``size - 1``: sets that hold the prefixes of their paths."""
     found: set[frozenset[Prefix]] = {frozenset()}
     for _ in range(count):
         found = {

@@ -1,4 +1,4 @@
-"""Drafters for tests: what they guess is known, right or wrong."""
+"""Drafters for tests: what they draft is known, right or wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, 
 from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import allowed_ids
 
-__all__ = ["ScriptedDrafter", "Knowing", "Noisy"]
+__all__ = ["Knowing", "Noisy", "ScriptedDrafter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class ScriptedDrafter(Drafter, Drafting):
 @final
 @dataclass(frozen=True, eq=False)
 class Knowing(ScriptedDrafter):
-    """Guesses the next tokens of an output that is known."""
+    """Draft tokens the next tokens of an output that is known."""
 
     tokens: Sequence[int] = ()
     prompt_tokens: int = 0
@@ -51,7 +51,7 @@ class Knowing(ScriptedDrafter):
 @final
 @dataclass(frozen=True, eq=False)
 class Noisy(ScriptedDrafter):
-    """Guesses random trees: of tokens that are allowed at first, of any tokens behind them."""
+    """Draft tokens random trees: of tokens that are allowed at first, of any tokens after them."""
 
     width: int = 3
     depth: int = 3

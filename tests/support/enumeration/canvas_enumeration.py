@@ -19,7 +19,7 @@ from structgen.engine import Vocabulary
 
 __all__ = ["Case", "Runs", "a_case", "chi_square", "chi_square_bound", "random_runs"]
 
-Law = list[list[Fraction]]
+Distribution = list[list[Fraction]]
 Tokens = tuple[int, ...]
 
 
@@ -103,23 +103,23 @@ def random_runs(rng: random.Random, size: int, *, is_deterministic: bool, eos: i
 
 @dataclass(frozen=True)
 class Case:
-    """A canvas with a law, and all its completions.
+    """A canvas with a distribution, and all its completions.
 
     Attributes:
-        weights: mass of each completion under the mean-field law, the runs of which are not counted.
+        weights: mass of each completion under the mean-field distribution, the runs of which are not counted.
     """
 
     runs: Runs
     language: RegularLanguage
     canvas: tuple[int, ...]
-    law: Law
+    distribution: Distribution
     tail: Literal["free", "scored"]
     weights: dict[Tokens, Fraction]
 
     @property
     def mean_field(self) -> MeanField:
         free = [slot for slot, held in enumerate(self.canvas) if held == FREE]
-        logits = [[float(np.log(float(share))) for share in self.law[slot]] for slot in free]
+        logits = [[float(np.log(float(share))) for share in self.distribution[slot]] for slot in free]
         return MeanField(self.array, np.array(logits, dtype=np.float64).reshape(len(free), self.runs.size))
 
     @property
@@ -135,11 +135,11 @@ class Case:
     def mass(self, canvas: Sequence[int] | None = None) -> Fraction:
         """Mass of all completions, of those that agree with a canvas, whose slots then weigh nothing."""
         canvas = self.canvas if canvas is None else canvas
-        weights = weighed(self.runs, canvas, self.law, self.tail)
+        weights = weighed(self.runs, canvas, self.distribution, self.tail)
         return sum((weight * self.runs.count_canvas(tokens) for tokens, weight in weights.items()), Fraction(0))
 
 
-def weighed(runs: Runs, canvas: Sequence[int], law: Law, tail: str) -> dict[Tokens, Fraction]:
+def weighed(runs: Runs, canvas: Sequence[int], distribution: Distribution, tail: str) -> dict[Tokens, Fraction]:
     """The completions of a canvas, with their masses: a slot of a free tail holds the first EOS and weighs nothing."""
     found: dict[Tokens, Fraction] = {}
     for tokens in runs.fillings(canvas):
@@ -150,33 +150,33 @@ def weighed(runs: Runs, canvas: Sequence[int], law: Law, tail: str) -> dict[Toke
             if slot > length and tail == "free":
                 weight *= token == runs.eos[0]
             else:
-                weight *= law[slot][token]
+                weight *= distribution[slot][token]
         if weight:
             found[tokens] = weight
     return found
 
 
-def a_law(rng: random.Random, slots: int, size: int) -> Law:
+def a_distribution(rng: random.Random, slots: int, size: int) -> Distribution:
     rows = [[rng.choice((1, 2, 3, 7, 20)) for _ in range(size)] for _ in range(slots)]
     return [[Fraction(weight, sum(row)) for weight in row] for row in rows]
 
 
 def a_case(seed: int, *, is_deterministic: bool, tail: Literal["free", "scored"], fixed: float = 0.2) -> Case:
-    """A random automaton, canvas and law; about half of the canvases have no completion."""
+    """A random automaton, canvas and distribution; about half of the canvases have no completion."""
     rng = random.Random(f"{seed} {is_deterministic} {tail}")
     size = rng.randint(3, 5)
     runs, class_of = random_runs(rng, size, is_deterministic=is_deterministic, eos=rng.choice((1, 1, 2)))
     canvas = tuple(rng.randrange(size) if rng.random() < fixed else FREE for _ in range(rng.randint(0, 4)))
-    law = a_law(rng, len(canvas), size)
-    return Case(runs, runs.language(class_of), canvas, law, tail, weighed(runs, canvas, law, tail))
+    distribution = a_distribution(rng, len(canvas), size)
+    return Case(runs, runs.language(class_of), canvas, distribution, tail, weighed(runs, canvas, distribution, tail))
 
 
-def chi_square(counts: dict[Tokens, int], law: dict[Tokens, Fraction]) -> float:
-    """The statistic of draws against a law, infinite where something was drawn that has no probability."""
+def chi_square(counts: dict[Tokens, int], distribution: dict[Tokens, Fraction]) -> float:
+    """The statistic of draws against a distribution, infinite where something was drawn that has no probability."""
     draws = sum(counts.values())
-    if any(not law.get(tokens) for tokens in counts):
+    if any(not distribution.get(tokens) for tokens in counts):
         return float("inf")
-    expected = {tokens: draws * float(share) for tokens, share in law.items()}
+    expected = {tokens: draws * float(share) for tokens, share in distribution.items()}
     return sum((counts.get(tokens, 0) - wanted) ** 2 / wanted for tokens, wanted in expected.items())
 
 

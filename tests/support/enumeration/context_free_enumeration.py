@@ -94,15 +94,15 @@ class Text:
 
 @dataclass(frozen=True)
 class Canvases:
-    """A canvas with a law, in exact fractions, and the mass of each completion.
+    """A canvas with a distribution, in exact fractions, and the mass of each completion.
 
     Attributes:
-        law: of every slot, fixed ones too.
+        distribution: of every slot, fixed ones too.
     """
 
     text: Text
     canvas: Tokens
-    law: tuple[tuple[Fraction, ...], ...]
+    distribution: tuple[tuple[Fraction, ...], ...]
     tail: Literal["free", "scored"]
 
     @property
@@ -112,8 +112,8 @@ class Canvases:
     @property
     def mean_field(self) -> MeanField:
         logits = [
-            [float(np.log(float(share))) for share in law]
-            for held, law in zip(self.canvas, self.law, strict=True)
+            [float(np.log(float(share))) for share in distribution]
+            for held, distribution in zip(self.canvas, self.distribution, strict=True)
             if held == FREE
         ]
         return MeanField(self.array, np.array(logits, dtype=np.float64).reshape(len(logits), self.text.size))
@@ -133,7 +133,7 @@ class Canvases:
             mass, length = Fraction(1), self.text.length(tokens)
             for slot, (held, token) in enumerate(zip(canvas, tokens, strict=True)):
                 if held == FREE and not (slot > length and self.tail == "free"):
-                    mass *= self.law[slot][token]
+                    mass *= self.distribution[slot][token]
             found[tokens] = mass
         return found
 
@@ -156,8 +156,8 @@ def an_instance(name: str, seed: int, *, slots: int | None = None, fixed: float 
     text = Text(lark(grammar), tokens)
     count = rng.randint(0, 5) if slots is None else slots
     canvas = tuple(rng.randrange(text.size) if rng.random() < fixed else FREE for _ in range(count))
-    law = []
+    distribution = []
     for _ in range(count):
         weights = [rng.choice((1, 2, 3, 7, 40)) for _ in range(text.size)]
-        law.append(tuple(Fraction(weight, sum(weights)) for weight in weights))
-    return Canvases(text, canvas, tuple(law), rng.choice(("free", "scored")))
+        distribution.append(tuple(Fraction(weight, sum(weights)) for weight in weights))
+    return Canvases(text, canvas, tuple(distribution), rng.choice(("free", "scored")))

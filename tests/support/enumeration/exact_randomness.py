@@ -46,12 +46,12 @@ def outcomes(run: Callable[[Chances], Result]) -> Iterator[tuple[Fraction, Resul
         scripts += chances.others
 
 
-class ExactUrn:
+class ExactWithoutReplacement:
     """``structgen.decode.step.without_replacement.WithoutReplacement`` in fractions."""
 
-    def __init__(self, law: Sequence[Fraction], chances: Chances) -> None:
-        self._law = law
-        self._inside = list(law)
+    def __init__(self, distribution: Sequence[Fraction], chances: Chances) -> None:
+        self._distribution = distribution
+        self._inside = list(distribution)
         self._chances = chances
 
     @property
@@ -63,7 +63,7 @@ class ExactUrn:
         return not self.left
 
     def probability(self, token: int) -> Fraction:
-        return self._law[token]
+        return self._distribution[token]
 
     def take(self) -> int:
         token = self._chances.choose(self._inside)
@@ -71,7 +71,7 @@ class ExactUrn:
         return token
 
     def put_back(self, token: int) -> None:
-        self._inside[token] = self._law[token]
+        self._inside[token] = self._distribution[token]
 
     def misses(self, most: float) -> float:
         """See ``Urn.misses``; ``most`` is finite."""

@@ -33,15 +33,15 @@ def exact_target(
     while pending:
         output, log_p = pending.pop()
         logits = model.start().extend([*start, *output]).astype(np.float64)
-        law = logits - np.logaddexp.reduce(logits)
+        distribution = logits - np.logaddexp.reduce(logits)
         text = vocabulary.decode(output).decode()
         if re.fullmatch(pattern, text):
-            stop = float(np.logaddexp.reduce(law[list(vocabulary.eos)]))
+            stop = float(np.logaddexp.reduce(distribution[list(vocabulary.eos)]))
             total = log_p + stop + score(text)
             if total > -math.inf:
                 found[output] = total
         if len(output) < max_tokens:
-            pending += [((*output, token), log_p + float(law[token])) for token in tokens]
+            pending += [((*output, token), log_p + float(distribution[token])) for token in tokens]
     return found
 
 
@@ -57,7 +57,7 @@ def normalised(target: Mapping[Output, float]) -> dict[Output, float]:
 
 
 def total_variation(first: Mapping[Any, float], second: Mapping[Any, float]) -> float:
-    """Half the sum of the differences of two laws."""
+    """Half the sum of the differences of two distributions."""
     return 0.5 * sum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in {*first, *second})
 
 

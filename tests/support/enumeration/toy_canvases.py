@@ -59,10 +59,12 @@ class ToyCanvases:
         row = list(canvas)
         return row.index(self.eos) if self.eos in row else len(row)
 
-    def law(
+    def distribution(
         self, log_probs: NDArray[np.float64], *, tail: str = "free", canvas: Sequence[int] | None = None
     ) -> dict[Canvas, float]:
-        """Chances of the members under the product of these laws, ``[slots, vocabulary]``, given that it is one.
+        """Chances of the members under the product of these distributions, ``[slots, vocabulary]``.
+
+        Given that it is one.
 
         Args:
             log_probs: of every token in every slot.
@@ -78,10 +80,10 @@ class ToyCanvases:
         total = sum(masses.values())
         return {member: mass / total for member, mass in masses.items()}
 
-    def marginals(self, law: dict[Canvas, float], size: int) -> NDArray[np.float64]:
+    def marginals(self, distribution: dict[Canvas, float], size: int) -> NDArray[np.float64]:
         """Chances of every token in every slot, ``[slots, size]``."""
         found = np.zeros((self.slots, size))
-        for member, chance in law.items():
+        for member, chance in distribution.items():
             found[np.arange(self.slots), member] += chance
         return found
 

@@ -48,7 +48,7 @@ class ToyLanguage:
         self._tokens = tokens
         self.full = cache(self._full)
         self.options = cache(self._options)
-        self.law = cache(self._law)
+        self.distribution = cache(self._distribution)
 
     def text(self, prefix: Prefix) -> str:
         return self.model.vocabulary.decode(prefix).decode()
@@ -61,23 +61,23 @@ class ToyLanguage:
     def _options(self, prefix: Prefix) -> dict[int, float]:
         """What may follow, with the model's log-probability, in the order of ids with the stop at its EOS's place."""
         found: dict[int, float] = {}
-        law = self.full(prefix)
+        distribution = self.full(prefix)
         if prefix in self._members:
-            found[STOP] = float(np.logaddexp.reduce(law[self._eos]))
+            found[STOP] = float(np.logaddexp.reduce(distribution[self._eos]))
         for token in self._tokens:
             if (*prefix, token) in self._live:
-                found[token] = float(law[token])
+                found[token] = float(distribution[token])
         first = min(self._eos)
         return dict(sorted(found.items(), key=lambda item: first if item[0] == STOP else item[0]))
 
-    def _law(self, prefix: Prefix) -> dict[int, float]:
+    def _distribution(self, prefix: Prefix) -> dict[int, float]:
         """The probabilities of what may follow, given that one of these does."""
         options = self.options(prefix)
         total = float(np.logaddexp.reduce(list(options.values())))
         return {token: math.exp(log_p - total) for token, log_p in options.items()}
 
     def entropy(self, prefix: Prefix) -> float:
-        return -sum(p * math.log(p) for p in self.law(prefix).values() if p)
+        return -sum(p * math.log(p) for p in self.distribution(prefix).values() if p)
 
     def log_p(self, path: Prefix) -> float:
         """The model's log-probability of a sequence, which ends with ``STOP`` where it is complete."""
@@ -94,8 +94,8 @@ class ToyLanguage:
             added = (*added, self.best((*prefix, *added)))
         return added
 
-    def law_of_outputs(self, choose: Callable[[Prefix], Mapping[Prefix, float]]) -> dict[Prefix, float]:
-        """The law of outputs where ``choose`` gives the law of what is added to a prefix."""
+    def distribution_of_outputs(self, choose: Callable[[Prefix], Mapping[Prefix, float]]) -> dict[Prefix, float]:
+        """The distribution of outputs where ``choose`` gives the distribution of what is added to a prefix."""
         found: dict[Prefix, float] = {}
         pending: dict[Prefix, float] = {(): 1.0}
         while pending:
@@ -109,16 +109,16 @@ class ToyLanguage:
         return found
 
 
-def strays(counts: Mapping[Hashable, int], law: Mapping[Hashable, float], alpha: float) -> list[Hashable]:
-    """Outcomes that come up too often or too seldom for independent draws from ``law``.
+def strays(counts: Mapping[Hashable, int], distribution: Mapping[Hashable, float], alpha: float) -> list[Hashable]:
+    """Outcomes that come up too often or too seldom for independent draws from ``distribution``.
 
-    By Bernstein's inequality at ``alpha / len(law)`` each: the probability that any does, if the law is right, is at
-    most ``alpha``.
+    By Bernstein's inequality at ``alpha / len(distribution)`` each: the probability that any does, if the distribution
+    is right, is at most ``alpha``.
     """
     total = sum(counts.values())
-    level = math.log(2 * max(1, len(law)) / alpha)
-    found: list[Hashable] = [outcome for outcome in counts if law.get(outcome, 0.0) == 0]
-    for outcome, p in law.items():
+    level = math.log(2 * max(1, len(distribution)) / alpha)
+    found: list[Hashable] = [outcome for outcome in counts if distribution.get(outcome, 0.0) == 0]
+    for outcome, p in distribution.items():
         slack = math.sqrt(2 * total * p * (1 - p) * level) + 2 * level / 3
         if abs(counts.get(outcome, 0) - total * p) > slack:
             found.append(outcome)

@@ -51,7 +51,7 @@ class Toy:
         max_tokens: the budget.
         vocabulary: at most five tokens.
         seed: of the model.
-        always: a predicate of beginnings.
+        always: a predicate of prefixes.
         score: of complete outputs.
     """
 
@@ -61,7 +61,7 @@ class Toy:
     seed: int = 3
     always: Callable[[str], bool] | None = None
     score: Callable[[str], bool | float] | None = None
-    _laws: dict[Output, np.ndarray] = field(default_factory=dict)
+    _distributions: dict[Output, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def model(self) -> HashModel:
@@ -73,7 +73,7 @@ class Toy:
 
     @property
     def stop(self) -> int:
-        """What stands for the stop in a law."""
+        """What stands for the stop in a distribution."""
         return min(self.vocabulary.eos, default=BARE_END)
 
     @cached_property
@@ -106,12 +106,12 @@ class Toy:
     def text(self, tokens: Output) -> str:
         return b"".join(self.vocabulary.tokens[token] for token in tokens).decode()
 
-    def law(self, tokens: Output) -> np.ndarray:
+    def distribution(self, tokens: Output) -> np.ndarray:
         """The model's log-probabilities after some tokens."""
-        if tokens not in self._laws:
+        if tokens not in self._distributions:
             logits = self.model.start().extend([*self.model.encode_prompt("ab"), *tokens]).astype(np.float64)
-            self._laws[tokens] = logits - np.logaddexp.reduce(logits)
-        return self._laws[tokens]
+            self._distributions[tokens] = logits - np.logaddexp.reduce(logits)
+        return self._distributions[tokens]
 
     @cached_property
     def words(self) -> set[Output]:
@@ -128,17 +128,19 @@ class Toy:
         return words
 
     @cached_property
-    def beginnings(self) -> set[Output]:
+    def prefixes(self) -> set[Output]:
         return {word[:length] for word in self.words for length in range(len(word) + 1)}
 
     def choices(self, tokens: Output) -> dict[int, float]:
-        """What the constraint and the budget allow after a beginning, with log-probabilities; the stop is one."""
-        law = self.law(tokens)
+        """What the constraint and the budget allow after a prefix, with log-probabilities; the stop is one."""
+        distribution = self.distribution(tokens)
         found = {
-            token: float(law[token]) for token in range(self.vocabulary.size) if (*tokens, token) in self.beginnings
+            token: float(distribution[token])
+            for token in range(self.vocabulary.size)
+            if (*tokens, token) in self.prefixes
         }
         if self.vocabulary.eos and tokens in self.words:
-            found[STOP] = float(np.logaddexp.reduce(law[list(self.vocabulary.eos)]))
+            found[STOP] = float(np.logaddexp.reduce(distribution[list(self.vocabulary.eos)]))
         elif not self.vocabulary.eos and not found:
             found[STOP] = 0.0
         return found
@@ -161,7 +163,7 @@ class Toy:
         return self.log_p_before(output) + self.choices(output)[STOP]
 
     def log_p_before(self, tokens: Output) -> float:
-        """The model's log-probability of a beginning."""
+        """The model's log-probability of a prefix."""
         return sum(self.choices(tokens[:n])[tokens[n]] for n in range(len(tokens)))
 
     @cached_property
@@ -184,13 +186,16 @@ class Toy:
         return {output: math.exp(total) / self.z for output, total in self.target.items()}
 
     def future(self, tokens: Output) -> float:
-        """The expectation of ``exp(score)`` over what the model writes after a beginning; 0 for what is no member."""
+        """The expectation of ``exp(score)`` over what the model writes after a prefix; 0 for what is no member."""
         log_p = self.log_p_before(tokens)
         after = [total for output, total in self.target.items() if output[: len(tokens)] == tokens]
         return math.fsum(math.exp(total - log_p) for total in after)
 
     def lcd(self) -> dict[Output, float]:
-        """The law of locally constrained decoding, of what the potentials admit; what is left over has no output."""
+        """The distribution of locally constrained decoding, of what the potentials admit.
+
+        What is left over has no output.
+        """
         found: dict[Output, float] = {}
         pending: list[tuple[Output, float]] = [((), 1.0)]
         while pending:

@@ -95,8 +95,8 @@ def success(toy: Toy, tokens: Output, score_bound: float) -> float:
     return toy.future(tokens) * math.exp(-score_bound)
 
 
-def next_law(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
-    """The law of the next output of a sampler that draws ``t`` after ``u`` in proportion to ``p(t | u) s(ut)``."""
+def next_distribution(toy: Toy, trie: PrefixTrie) -> dict[Output, float]:
+    """The distribution of the next output where ``t`` follows ``u`` in proportion to ``p(t | u) s(ut)``."""
     found: dict[Output, float] = {}
     pending: list[tuple[Output, TrieNode | None, float]] = [((), trie.root, 1.0)]
     while pending:

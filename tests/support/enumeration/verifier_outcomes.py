@@ -13,7 +13,7 @@ from exact_randomness import Chances, outcomes
 from numpy.typing import NDArray
 
 Result = TypeVar("Result")
-Law = NDArray[Any]
+Distribution = NDArray[Any]
 
 
 class EveryChance:
@@ -36,7 +36,7 @@ class EveryChance:
         return self._chances.choose([Fraction(weight) for weight in weights])
 
 
-def law_of(run: Callable[[EveryChance], Result]) -> dict[Result, Fraction]:
+def distribution_of(run: Callable[[EveryChance], Result]) -> dict[Result, Fraction]:
     """The probability of every outcome that is possible; they sum to 1."""
     found: defaultdict[Result, Fraction] = defaultdict(Fraction)
     for probability, result in outcomes(lambda chances: run(EveryChance(chances))):
@@ -46,18 +46,18 @@ def law_of(run: Callable[[EveryChance], Result]) -> dict[Result, Fraction]:
     return dict(found)
 
 
-def exact_law(weights: Sequence[int | Fraction]) -> Law:
+def exact_distribution(weights: Sequence[int | Fraction]) -> Distribution:
     """An object array of fractions that sum to 1."""
     total = sum(weights)
     return np.array([Fraction(weight) / total for weight in weights], dtype=object)
 
 
-def random_law(rng: random.Random, size: int, allowed: Sequence[bool] | None = None) -> Law:
+def random_distribution(rng: random.Random, size: int, allowed: Sequence[bool] | None = None) -> Distribution:
     """Some of the probabilities are zero; all of what is not allowed."""
     weights = [rng.choice((0, 1, 1, 2, 3, 5, 9)) for _ in range(size)]
     ids = [index for index in range(size) if allowed is None or allowed[index]]
     weights[rng.choice(ids)] += rng.randint(1, 9)
-    return exact_law([weight if index in ids else 0 for index, weight in enumerate(weights)])
+    return exact_distribution([weight if index in ids else 0 for index, weight in enumerate(weights)])
 
 
 def random_mask(rng: random.Random, size: int) -> list[bool]:
@@ -67,14 +67,14 @@ def random_mask(rng: random.Random, size: int) -> list[bool]:
     return mask
 
 
-def masked(law: Law, mask: Sequence[bool]) -> Law:
-    """The law given that its token is allowed; zeros where none with a probability is."""
-    kept = np.where(np.array(mask), law, Fraction(0))
+def masked(distribution: Distribution, mask: Sequence[bool]) -> Distribution:
+    """The distribution given that its token is allowed; zeros where none with a probability is."""
+    kept = np.where(np.array(mask), distribution, Fraction(0))
     total = kept.sum()
     return kept / total if total else kept
 
 
-def drawn_from(q: Law, count: int, chance: EveryChance, *, replaced: bool) -> list[int]:
+def drawn_from(q: Distribution, count: int, chance: EveryChance, *, replaced: bool) -> list[int]:
     """Up to ``count`` tokens: fewer where there is nothing left to draw."""
     left = q.copy()
     drafts: list[int] = []
@@ -86,6 +86,6 @@ def drawn_from(q: Law, count: int, chance: EveryChance, *, replaced: bool) -> li
     return drafts
 
 
-def as_law(found: dict[int, Fraction], size: int) -> list[Fraction]:
+def as_distribution(found: dict[int, Fraction], size: int) -> list[Fraction]:
     """Probabilities by index."""
     return [found.get(index, Fraction(0)) for index in range(size)]

@@ -1,4 +1,7 @@
-"""Classes of tokens for tests of kernels: partitions, logits, and what laws say of classes, in double precision."""
+"""Classes of tokens for tests of kernels.
+
+Partitions, logits, and what distributions say of classes, in double precision.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["LOWEST", "PARTITIONS", "Law", "fast_scans", "hard_logits", "partition"]
+__all__ = ["LOWEST", "PARTITIONS", "Distribution", "fast_scans", "hard_logits", "partition"]
 
 LOWEST = -80.0
 PARTITIONS = ("one", "own", "even", "skew")
@@ -51,8 +54,8 @@ def hard_logits(size: int, dtype: torch.dtype, seed: int = 0, *, tail: int = 0) 
 
 
 @dataclass(frozen=True)
-class Law:
-    """The laws of rows, in double precision.
+class Distribution:
+    """The distributions of rows, in double precision.
 
     Attributes:
         scaled: float64 ``[rows, size]``, from ``LOWEST`` to 0.
@@ -67,8 +70,8 @@ class Law:
     @classmethod
     def of(
         cls, logits: torch.Tensor, class_of: NDArray[np.int32], classes: int, scale: float | NDArray[np.float32] = 1.0
-    ) -> Law:
-        """The laws of logits, whose columns from the size of the vocabulary on do not count."""
+    ) -> Distribution:
+        """The distributions of logits, whose columns from the size of the vocabulary on do not count."""
         values = logits[:, : len(class_of)].to(torch.float64).numpy()
         factor = np.broadcast_to(np.asarray(scale, dtype=np.float32).astype(np.float64), len(values))[:, None]
         return cls(np.maximum((values - values.max(1, keepdims=True)) * factor, LOWEST), class_of, classes)

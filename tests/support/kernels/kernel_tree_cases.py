@@ -13,7 +13,7 @@ from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import STREAMS, Noise, random_words
 from structgen_kernels.trees.draft_forest import DraftForest
 from structgen_kernels.trees.draft_paths import DraftPaths
-from structgen_kernels.trees.tree_verification import DraftLaws, verify_tree
+from structgen_kernels.trees.tree_verification import DraftDistributions, verify_tree
 from structgen_kernels.trees.verification_workspace import VerificationWorkspace
 
 from structgen.decode.speculative.verifier import reject_recursively
@@ -72,7 +72,7 @@ class Case:
 
     logits: torch.Tensor
     trees: list[tuple[list[int], list[int]]]
-    laws: DraftLaws
+    distributions: DraftDistributions
     noise: Noise
     masks: MaskRows
     allowed: torch.Tensor
@@ -90,7 +90,7 @@ class Case:
         return verify_tree(
             self.logits,
             forest,
-            self.laws,
+            self.distributions,
             self.noise,
             masks=self.masks,
             temperature=self.temperature,
@@ -101,9 +101,10 @@ class Case:
 def random_case(
     seed: int, size: int, requests: int, *, replaced: bool, dtype: torch.dtype = torch.float32, flat: bool = False
 ) -> Case:
-    """Trees of which some positions are drawn from a law near the target's, some chosen, some greedy.
+    """Trees of which some positions are drawn from a distribution near the target's, some chosen, some greedy.
 
-    With ``flat`` there are six children of each root and no others, all drawn from a law far from the target's.
+    With ``flat`` there are six children of each root and no others, all drawn from a distribution far from the
+    target's.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     shapes = [[rng.randint(-1, node - 1) for node in range(rng.randint(1, 7))] for _ in range(requests)]
@@ -125,20 +126,20 @@ def random_case(
     for parents in shapes:
         tokens: list[int] = []
         for node, parent in enumerate(parents):
-            law = values[row + parent + 1].float().softmax(0)
+            distribution = values[row + parent + 1].float().softmax(0)
             earlier = [tokens[each] for each in range(node) if parents[each] == parent]
             if not replaced:
-                law[earlier] = 0
-            if not law.any():
-                law[0] = 1  # all have been drawn: a draft that comes again
+                distribution[earlier] = 0
+            if not distribution.any():
+                distribution[0] = 1  # all have been drawn: a draft that comes again
             # Most trees are drawn from what is allowed: others are refused at once.
-            if rng.random() < 0.8 and bool((law * case.allowed[row + parent + 1]).any()):
-                law = law * case.allowed[row + parent + 1]
-            tokens.append(int(torch.multinomial(law, 1, generator=generator)))
+            if rng.random() < 0.8 and bool((distribution * case.allowed[row + parent + 1]).any()):
+                distribution = distribution * case.allowed[row + parent + 1]
+            tokens.append(int(torch.multinomial(distribution, 1, generator=generator)))
         trees.append((parents, tokens))
         row += len(parents) + 1
     noise = Noise.of(seed + 17, requests, offset=2**33 + seed)
-    return Case(logits, trees, DraftLaws(values, rows, replaced), noise, case.masks, case.allowed, temperature)
+    return Case(logits, trees, DraftDistributions(values, rows, replaced), noise, case.masks, case.allowed, temperature)
 
 
 def expected_path(case: Case, request: int, row: int) -> tuple[list[int], int, int]:
@@ -153,7 +154,7 @@ def expected_path(case: Case, request: int, row: int) -> tuple[list[int], int, i
             return path, -1, EMPTY
         temperature = float(case.temperature[position])
         scaled = np.where(allowed, case.logits[position, : len(allowed)].double().numpy(), -np.inf)
-        law = int(case.laws.rows[position])
+        distribution = int(case.distributions.rows[position])
         siblings = [(each, tokens[each]) for each, parent in enumerate(parents) if parent == node]
         if temperature == 0:
             token = int(scaled.argmax())
@@ -162,12 +163,12 @@ def expected_path(case: Case, request: int, row: int) -> tuple[list[int], int, i
             p /= p.sum()
             drafts: tuple[int, ...] = ()
             q = np.zeros_like(p)
-            if law >= 0:
-                q = case.laws.values[law].double().softmax(0).numpy()
+            if distribution >= 0:
+                q = case.distributions.values[distribution].double().softmax(0).numpy()
                 q, drafts = restricted(q, [token for _, token in siblings], allowed)
             siblings = [(each, token) for each, token in siblings if token in drafts]
-            chance = SameNumbers(case.noise, request, node, siblings, again=case.laws.replaced)
-            token = reject_recursively(p, q, drafts, chance, replaced=case.laws.replaced)
+            chance = SameNumbers(case.noise, request, node, siblings, again=case.distributions.replaced)
+            token = reject_recursively(p, q, drafts, chance, replaced=case.distributions.replaced)
         children = [each for each, parent in enumerate(parents) if parent == node and tokens[each] == token]
         if not children:
             return path, token, CHOSEN
@@ -213,6 +214,6 @@ class Language:
         allowed[..., 1] |= ~allowed.any(-1)
         return cls(torch.where(allowed, p, -torch.inf).softmax(-1), q.softmax(-1), allowed)
 
-    def law(self) -> torch.Tensor:
+    def distribution(self) -> torch.Tensor:
         """Of all sequences, float64 ``[4, 4, 4]``."""
         return self.p[0, 4][:, None, None] * self.p[1, :4][:, :, None] * self.p[2, :4][None]

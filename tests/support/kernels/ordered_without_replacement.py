@@ -1,9 +1,9 @@
-"""An urn whose tokens come from an order that was drawn elsewhere, some at a time.
+"""An sampler without replacement whose tokens come from an order that was drawn elsewhere, some at a time.
 
-Where the logits are on a GPU, the law need not be copied: the tokens of a batch are drawn there without replacement
-(``structgen_kernels.choices.gumbel_order``), and estimators look at few of them.  A token that is put back comes
-before the rest of the order with its share of what is in the urn; the rest was drawn without it, so its law is the
-same.
+Where the logits are on a GPU, the distribution need not be copied: the tokens of a batch are drawn there without
+replacement (``structgen_kernels.choices.gumbel_order``), and estimators look at few of them.  A token that is put back
+comes before the rest of the order with its share of what is in the sampler without replacement; the rest was drawn
+without it, so its distribution is the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class OrderedWithoutReplacement:
 
     Args:
         order: all tokens of positive probability in the order in which they were drawn without replacement, each with
-            its log-probability in the full law and the log of the probability of all that was left when it was drawn,
-            itself included.
+            its log-probability in the full distribution and the log of the probability of all that was left when it was
+            drawn, itself included.
         generator: the randomness beyond the order: one uniform number for each ``misses``, and for each ``take`` while
             something that was put back is inside.
 
@@ -79,7 +79,7 @@ class OrderedWithoutReplacement:
                 del self._back[found]
                 return found
         if following is None:
-            raise ValueError("the urn is empty")
+            raise ValueError("the sampler without replacement is empty")
         token, log_p, _ = following
         self._known[token] = math.exp(log_p)
         self._read = None

@@ -15,11 +15,11 @@ def _found(pattern: str) -> tuple[Path, ...]:
     return tuple(sorted(paths, key=lambda path: (path.stat().st_size, path.name)))
 
 
-def files(pattern: str, *, most_bytes: int = 30_000, count: int = 100) -> Iterator[str]:
+def files(pattern: str, *, max_bytes: int = 30_000, count: int = 100) -> Iterator[str]:
     """The texts of files, small ones first, those left out that are not UTF-8 or that another equals."""
     seen = set()
     for path in _found(pattern):
-        if len(seen) == count or path.stat().st_size > most_bytes:
+        if len(seen) == count or path.stat().st_size > max_bytes:
             return
         try:
             text = path.read_bytes().decode()

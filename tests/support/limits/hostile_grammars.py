@@ -109,7 +109,7 @@ def _shared(write: Callable[..., str]) -> Iterator[tuple[str, str]]:  # noqa: PL
     yield "nothing but operators", write("root: " + "*+?|" * 10_000)
     yield "many bars", write("root: " + "|" * 200_000)
     yield "operator first", write('root: * "a"')
-    yield "nothing behind the name", write("root:")
+    yield "nothing after the name", write("root:")
     yield "number first", write("root: 9")
     yield "bad escape", write(r'root: "\q"')
     yield "escape at the end", write('root: "\\')
@@ -123,7 +123,7 @@ def _shared(write: Callable[..., str]) -> Iterator[tuple[str, str]]:  # noqa: PL
 
 
 def _counts(first: str, count: Callable[[str, int], str]) -> Iterator[tuple[str, str]]:
-    """Counts of repetitions; ``count`` writes one behind an item."""
+    """Counts of repetitions; ``count`` writes one after an item."""
     letter, letters = '"a"', '("a" | "b")'
     yield "count of a billion", f"{first} {count(letter, 10**9)}\n"
     yield "count of a million", f"{first} {count(letter, 10**6)}\n"

@@ -48,7 +48,7 @@ def _rows_seconds() -> float:
 def at_most(seconds: float) -> Iterator[None]:
     """Fail where the body takes more CPU time than an idle machine takes in ``seconds``.
 
-    The objects that other tests left behind are kept from the garbage collector meanwhile: to go over millions of them
+    The objects that other tests left after are kept from the garbage collector meanwhile: to go over millions of them
     takes longer than what is measured.
     """
     gc.freeze()

@@ -16,7 +16,7 @@ __all__ = ["ResidentHashModel", "ResidentHashSession"]
 
 
 class ResidentHashModel(HashModel):
-    """See above; the same laws as a ``HashModel`` with the same settings.
+    """See above; the same distributions as a ``HashModel`` with the same settings.
 
     Args:
         branches: whether its sessions look at trees, or at chains only.

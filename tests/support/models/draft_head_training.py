@@ -14,7 +14,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def spoken(model: LlamaModel, *, count: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model says greedily behind random tokens, ``[count, length]``, and its normed last states."""
+    """What the model says greedily after random tokens, ``[count, length]``, and its normed last states."""
     random = np.random.default_rng(seed)
     tokens, states = [], []
     for _ in range(count):
@@ -96,7 +96,7 @@ def medusa(weights: Weights, states: torch.Tensor, head: int) -> torch.Tensor:
 
 
 def hydra(weights: Weights, states: torch.Tensor, seen: torch.Tensor, head: int) -> torch.Tensor:
-    """Logits of a head behind embedded tokens ``[..., head + 1, width]``."""
+    """Logits of a head after embedded tokens ``[..., head + 1, width]``."""
     z = torch.cat((states, seen.flatten(-2)), dim=-1)
     name = f"heads.{head}."
     x = z @ weights[f"{name}skip.weight"].T
@@ -106,7 +106,7 @@ def hydra(weights: Weights, states: torch.Tensor, seen: torch.Tensor, head: int)
 
 
 def eagle(model: LlamaModel, weights: Weights, states: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """States behind embedded tokens, given the states before them: both ``[batch, rows, width]``."""
+    """States after embedded tokens, given the states before them: both ``[batch, rows, width]``."""
     shape = model.network.shape
     batch, rows, _ = states.shape
     x = torch.cat((seen, states), dim=-1) @ weights["fc.weight"].T + weights["fc.bias"]

@@ -1,4 +1,4 @@
-"""A model whose law is a function of the tokens before it, for tests that compute by hand."""
+"""A model whose distribution is a function of the tokens before it, for tests that compute by hand."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ class FunctionModel:
 
     Args:
         vocabulary: the tokens.
-        law: the probabilities of texts, each one token, after a text; the rest shares what is missing.
+        distribution: the probabilities of texts, each one token, after a text; the rest shares what is missing.
         max_context: the longest sequence.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, law: Callable[[bytes], Mapping[bytes, float]], max_context: int | None = None
+        self,
+        vocabulary: Vocabulary,
+        distribution: Callable[[bytes], Mapping[bytes, float]],
+        max_context: int | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self.max_context = max_context
         self.name = "function"
         self.fed: list[list[int]] = []
-        self._law = law
+        self._distribution = distribution
 
     def encode_prompt(self, prompt: Any, /, *, chat: bool = True) -> list[int]:
         return self.vocabulary.tokenize(prompt)
@@ -37,10 +40,10 @@ class FunctionModel:
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """What the model says after tokens."""
-        law = self._law(self.vocabulary.decode(tokens))
-        rest = max(1 - sum(law.values()), 1e-9) / self.vocabulary.size
+        distribution = self._distribution(self.vocabulary.decode(tokens))
+        rest = max(1 - sum(distribution.values()), 1e-9) / self.vocabulary.size
         weights = np.full(self.vocabulary.size, rest)
-        for text, probability in law.items():
+        for text, probability in distribution.items():
             weights[self.vocabulary.tokens.index(text)] += probability
         return np.log(weights).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""A model behind a server, without a server."""
+"""A model on a server, without a server."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def prefix(tree: TokenTree, node: int) -> list[int]:
 
 
 def sequential(model: LanguageModel, ids: list[int], tree: TokenTree) -> NDArray[np.float32]:
-    """The logits after each token of a tree behind ``ids``, of a fresh session for each of its leaves."""
+    """The logits after each token of a tree after ``ids``, of a fresh session for each of its leaves."""
     rows: list[Any] = [None] * len(tree.parents)
     for leaf in set(range(len(rows))) - set(tree.parents):
         nodes = path(tree, leaf)

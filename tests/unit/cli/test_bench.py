@@ -109,17 +109,17 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_verdicts() -> None:
+def test_verifications() -> None:
     """A text is accepted with all its tokens and its end, rejected at the first gap, undecided when it is cut."""
     engine = Words()
     samples: list[float] = []
-    for text, most, verdict in (
+    for text, most, verification in (
         ("ab", 9, InstanceResult.ACCEPTED),
         ("a", 9, InstanceResult.REJECTED),
         ("ax", 9, InstanceResult.REJECTED),
         ("abc", 2, InstanceResult.UNDECIDED),
     ):
-        assert check_instance(engine.start(["ab"]), tokenize(text), most, samples) is verdict, text
+        assert check_instance(engine.start(["ab"]), tokenize(text), most, samples) is verification, text
     assert len(samples) == 2 + 1 + 2 + 2  # the mask that refuses is a sample too
 
 

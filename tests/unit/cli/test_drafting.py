@@ -131,11 +131,11 @@ def test_searches_take_no_drafter(run: Command, sampler: str) -> None:
 
 @pytest.mark.parametrize("sampler", ["greedy", "smc:particles=4", "bestof:n=3"])
 def test_outputs_are_the_same_with_every_sampler(run: Command, sampler: str) -> None:
-    plain, auto, twin = (
+    plain, auto, reference = (
         run("--sampler", sampler, "--drafter", name) for name in ("none", "auto", "draft-model:model=M,draws=False")
     )
     assert plain[0] == 0, plain[2]
-    assert auto[:2] == twin[:2] == plain[:2]
+    assert auto[:2] == reference[:2] == plain[:2]
 
 
 @pytest.mark.parametrize("name", LAYERED)

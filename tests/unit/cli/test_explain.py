@@ -90,6 +90,6 @@ def test_the_nearest_place_is_the_nearest(grammar: Grammar, text: str, wanted: s
     ]
     matcher = compile(grammar, byte_vocabulary(grammar)).alone().matcher()
     assert matcher.accept_bytes(text.encode()) == len(text)
-    found = [before for before, _ in prefixes_before(matcher, wanted.encode(), most_steps=2_000)]
+    found = [before for before, _ in prefixes_before(matcher, wanted.encode(), max_steps=2_000)]
     assert (len(found[0]) if found else None) == (lengths[0] if lengths else None)
     assert all(reads(text + before.decode() + wanted) for before in found)

@@ -12,7 +12,7 @@ from structgen.cli.departure import pointer_at_end
 
 
 @pytest.mark.parametrize(
-    ("beginning", "pointer"),
+    ("prefix", "pointer"),
     [
         (b"", ""),
         (b'"a', ""),
@@ -29,9 +29,9 @@ from structgen.cli.departure import pointer_at_end
         (b'{"a": 1}', ""),
     ],
 )
-def test_pointer_of_a_beginning(beginning: bytes, pointer: str) -> None:
+def test_pointer_of_a_prefix(prefix: bytes, pointer: str) -> None:
     """Names and indices of the open containers make the pointer; strings hide brackets; names are unescaped."""
-    assert pointer_at_end(beginning) == pointer
+    assert pointer_at_end(prefix) == pointer
 
 
 _values = st.recursive(

@@ -72,9 +72,9 @@ def test_weights_are_those_of_the_target(run: Any) -> None:
     assert found["particles"] == 4000
     assert abs(found["log_evidence"] - log_total(target)) < 6 * found["standard_error"]
     assert sum(each["weight"] for each in found["samples"]) == pytest.approx(1)
-    law = normalised(target)
+    distribution = normalised(target)
     for each in found["samples"]:
-        assert abs(each["weight"] - law[tuple(each["tokens"])]) < 0.05
+        assert abs(each["weight"] - distribution[tuple(each["tokens"])]) < 0.05
     assert "4000 particles" in err
 
 

@@ -39,7 +39,7 @@ def page(grammar: Grammar, text: str = "", title: str = "a grammar") -> str:
     return page_of(drawing_of(compile(grammar, byte_vocabulary(grammar))), title=title, text=text)
 
 
-def verdicts(grammar: Grammar, texts: list[str]) -> list[tuple[int, bool]]:
+def verifications(grammar: Grammar, texts: list[str]) -> list[tuple[int, bool]]:
     """How many characters the reference takes, and whether the text is a member."""
     found = []
     for text in texts:
@@ -72,7 +72,7 @@ def test_the_script_reads_as_the_reference_does(name: str, tmp_path: Path) -> No
     )
     assert NODE is not None
     done = subprocess.run([NODE, str(program)], capture_output=True, text=True, check=True)
-    assert [tuple(each) for each in json.loads(done.stdout)] == verdicts(grammar, texts)
+    assert [tuple(each) for each in json.loads(done.stdout)] == verifications(grammar, texts)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium")
@@ -87,12 +87,12 @@ def test_a_browser_steps_through_a_text(tmp_path: Path) -> None:
         dom = subprocess.run(
             [BROWSER, *options, address], capture_output=True, text=True, check=True, timeout=60
         ).stdout
-        (verdict,) = re.findall(r'<dd id="verdict">(.*?)</dd>', dom)
+        (verification,) = re.findall(r'<dd id="verdict">(.*?)</dd>', dom)
         (rules,) = re.findall(r'<dd id="rules">(.*?)</dd>', dom)
-        return verdict, rules, set(map(int, re.findall(r'class="state live" data-state="(\d+)"', dom)))
+        return verification, rules, set(map(int, re.findall(r'class="state live" data-state="(\d+)"', dom)))
 
-    verdict, rules, live = told("((x)")
-    assert (verdict, live != set()) == ("may go on, and not end here", True)
+    verification, rules, live = told("((x)")
+    assert (verification, live != set()) == ("may go on, and not end here", True)
     assert rules.startswith("(text) &gt; s")
     assert told("((x))")[0] == "is a member"
     assert told("(x))")[0] == "leaves the language at character 3"

@@ -76,8 +76,8 @@ def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
     with Context(model, ids("xa")) as first, Context(model, ids("ya")) as second:
         asked = [first.extension(tree), second.extension()]
         rows = model.extend_many(asked)
-        law, other = first.told(tree, rows[0]), second.told(None, rows[1])
-        np.testing.assert_array_equal(law, model.start().extend(ids("xa")))
+        distribution, other = first.told(tree, rows[0]), second.told(None, rows[1])
+        np.testing.assert_array_equal(distribution, model.start().extend(ids("xa")))
         np.testing.assert_array_equal(other, model.start().extend(ids("ya")))
         assert second.ahead is None
         copy = first.fork()
@@ -88,7 +88,9 @@ def test_a_pass_over_several_contexts_is_told_to_each(taken: str) -> None:
             for row in known:
                 np.testing.assert_array_equal(row, model.start().extend([*ids("xa"), *came]))
             context.append(ids("q"))
-            np.testing.assert_array_equal(context.laws(1)[0], model.start().extend([*ids("xa"), *came, *ids("q")]))
+            np.testing.assert_array_equal(
+                context.distributions(1)[0], model.start().extend([*ids("xa"), *came, *ids("q")])
+            )
         copy.close()
 
 
@@ -141,7 +143,7 @@ def test_what_is_kept_is_not_taken_back() -> None:
 
 
 def test_scores_of_a_rejected_output_are_those_of_what_stays() -> None:
-    """The steps after a rejection are as if the withheld tokens had never been there."""
+    """The steps after a rejection are as if the blocked tokens had never been there."""
     with Context(HashModel(VOCABULARY, seed=5), ids("x")) as context:
         generation = begin(context, regex("[a-d]{2}"))
         written(generation)

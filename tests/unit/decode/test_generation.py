@@ -148,7 +148,7 @@ def test_outputs_are_members_and_jump_forward_changes_nothing(
 
 
 @pytest.mark.parametrize("index", range(len(LANGUAGES)))
-def test_scores_add_up_to_the_law_of_the_model(
+def test_scores_add_up_to_the_distribution_of_the_model(
     index: int, constraints: list[Constraint], json_vocabulary: Vocabulary
 ) -> None:
     """``logprob + log_z`` is what the model without a constraint gives to the same tokens, forced ones included."""
@@ -277,14 +277,14 @@ def test_a_vocabulary_without_eos_ends_where_the_grammar_does() -> None:
     assert generate(model, "a", Repeat(choice("a", "b"), 0, None), max_tokens=9).stats.tokens == 9
 
 
-def test_sampling_follows_the_projected_law() -> None:
+def test_sampling_follows_the_projected_distribution() -> None:
     """Outputs occur with the probability that masking and renormalising step by step gives them (chi-squared)."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba"], eos=[0])
     model = HashModel(vocabulary, seed=5)
     grammar = Repeat(choice("ab", "b"), 0, 2)
     members = {b"", b"ab", b"b", b"abab", b"abb", b"bab", b"bb"}
     prompt = model.encode_prompt("b")
-    law: dict[tuple[int, ...], float] = {}
+    distribution: dict[tuple[int, ...], float] = {}
     frontier: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while frontier:
         tokens, probability = frontier.pop()
@@ -300,23 +300,23 @@ def test_sampling_follows_the_projected_law() -> None:
         for token in options:
             weight = probability * math.exp(logits[token] - total)
             if token == 0:
-                law[tokens] = weight
+                distribution[tokens] = weight
             else:
                 frontier.append(((*tokens, token), weight))
-    assert math.fsum(law.values()) == pytest.approx(1)
+    assert math.fsum(distribution.values()) == pytest.approx(1)
     constraint = compile(grammar, vocabulary)
     draws = 4_000
     seen = Counter(
         generate(model, "b", constraint, sampler=Multinomial(), seed=seed, jump_forward=bool(seed & 1)).tokens
         for seed in range(draws)
     )
-    assert set(seen) <= set(law)
-    statistic = sum((seen[tokens] - draws * p) ** 2 / (draws * p) for tokens, p in law.items())
+    assert set(seen) <= set(distribution)
+    statistic = sum((seen[tokens] - draws * p) ** 2 / (draws * p) for tokens, p in distribution.items())
     # Far beyond the 1 - 1e-6 quantile of chi-squared with so few degrees of freedom (Laurent and Massart 2000).
-    freedom = len(law) - 1
+    freedom = len(distribution) - 1
     assert statistic < freedom + 2 * math.sqrt(freedom * math.log(1e6)) + 2 * math.log(1e6)
     sample = generate(model, "b", constraint, sampler=Multinomial(), seed=1)
-    assert sample.logprob == pytest.approx(math.log(law[sample.tokens]), abs=1e-6)
+    assert sample.logprob == pytest.approx(math.log(distribution[sample.tokens]), abs=1e-6)
 
 
 def test_chunks_join_to_the_text(json_vocabulary: Vocabulary) -> None:
@@ -381,8 +381,8 @@ def test_constraints_of_other_vocabularies_are_refused(json_vocabulary: Vocabula
     other = Vocabulary([b"", b"a", b"b"], eos=[0])
     with pytest.raises(VocabularyError, match="another vocabulary"):
         generate(model, "", compile(literal("ab"), other))
-    twin = Vocabulary(list(json_vocabulary.tokens), eos=[0])
-    assert generate(model, "", compile(literal("ab"), twin)).text == "ab"
+    reference = Vocabulary(list(json_vocabulary.tokens), eos=[0])
+    assert generate(model, "", compile(literal("ab"), reference)).text == "ab"
 
 
 @pytest.mark.parametrize("budget", [-1, 2.5, "7"])

@@ -95,20 +95,20 @@ def bits(matcher: Matcher, *, within: int | None = None) -> set[int]:
 
 
 def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
-    """Compare a matcher with all token sequences that are members, at each of their beginnings."""
+    """Compare a matcher with all token sequences that are members, at each of their prefixes."""
     spelled: dict[int, list[Symbol]] = {index: list(text) for index, text in enumerate(SMALL)}
     spelled[next(index for index, name in tokens.special.items() if name == "<s>")] = ["<s>"]
     eos = tokens.eos[0]
     language = set(members(grammar, spelled, LENGTH))
-    beginnings = sorted({member[:count] for member in language for count in range(len(member) + 1)})
+    prefixes = sorted({member[:count] for member in language for count in range(len(member) + 1)})
     if not language:
         with pytest.raises((UnsatisfiableGrammar, VocabularyError)):
             compile(grammar, tokens)
         return
     constraint = compile(grammar, tokens)
     assert constraint.min_tokens() == min(map(len, language))
-    known = set(beginnings)
-    for path in beginnings:
+    known = set(prefixes)
+    for path in prefixes:
         matcher = constraint.matcher()
         assert all(map(matcher.accept, path)), path
         following = {token for token in spelled if (*path, token) in known}

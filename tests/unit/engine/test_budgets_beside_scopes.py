@@ -85,7 +85,7 @@ def texts(term: Grammar) -> set[bytes]:
 
 def members(grammar: Grammar) -> set[tuple[int, ...]]:
     """All token sequences that are members; each must have at most ``MOST`` tokens."""
-    beginnings = {text[:end] for text in texts(grammar) for end in range(len(text) + 1)}
+    prefixes = {text[:end] for text in texts(grammar) for end in range(len(text) + 1)}
     level: list[tuple[tuple[int, ...], bytes]] = [((), b"")]
     found = set()
     while level:
@@ -94,13 +94,13 @@ def members(grammar: Grammar) -> set[tuple[int, ...]]:
             ((*one, token), text + written)
             for one, text in level
             for token, written in enumerate(TOKENS)
-            if text + written in beginnings
+            if text + written in prefixes
         ]
     return found
 
 
 def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
-    """Compare a matcher with all token sequences that are members, at each of their beginnings."""
+    """Compare a matcher with all token sequences that are members, at each of their prefixes."""
     language, eos = members(grammar), tokens.eos[0]
     if not language:
         with pytest.raises((UnsatisfiableGrammar, VocabularyError)):
@@ -108,7 +108,7 @@ def check_everywhere(grammar: Grammar, tokens: Vocabulary) -> None:
         return
     constraint = compile(grammar, tokens)
     assert constraint.min_tokens() == min(map(len, language))
-    ends: dict[tuple[int, ...], int] = {}  # of each beginning the fewest tokens that complete it
+    ends: dict[tuple[int, ...], int] = {}  # of each prefix the fewest tokens that complete it
     for member in language:
         for count in range(len(member) + 1):
             ends[member[:count]] = min(len(member) - count, ends.get(member[:count], MOST * 9))
@@ -184,7 +184,7 @@ NAMED = {
 @pytest.mark.parametrize("tokens", [FEW, COMPLETE], ids=["few-bytes", "all-bytes"])
 @pytest.mark.parametrize("name", NAMED)
 def test_what_matters(name: str, tokens: Vocabulary) -> None:
-    """Budgets before, behind and around an array without repetition, in tokens that span both."""
+    """Budgets before, after and around an array without repetition, in tokens that span both."""
     check_everywhere(NAMED[name], tokens)
 
 

@@ -44,7 +44,7 @@ def test_what_was_made_is_found_again() -> None:
 
 
 def test_masks_are_right_in_a_large_engine() -> None:
-    """After each beginning of a word, the mask allows what some word goes on with, and no other byte."""
+    """After each start of a word, the mask allows what some word goes on with, and no other byte."""
     vocabulary = Vocabulary([bytes([byte]) for byte in range(256)])
     words = some_words()
     follows: dict[bytes, set[int]] = {}

@@ -279,7 +279,7 @@ def test_ambiguous_grammars_stay_polynomial():
     assert matcher.is_accepting
 
 
-def test_branches_with_equal_beginnings_merge():
+def test_branches_with_equal_prefixes_merge():
     """Fifty branches that differ in their last field hold few configurations until there."""
     branches = [sequence('{"name":', Shared(JsonString(repeat(ANY_CHAR))), f',"tag":{index}}}') for index in range(50)]
     constraint = compile(choice(*branches), BYTES)

@@ -270,9 +270,9 @@ def test_trees_in_threads() -> None:
     """Matchers of one constraint may be asked at the same time, while others make what is not known yet."""
     constraint = compile(GRAMMARS["schema"], Vocabulary(TEXT.tokens, eos=TEXT.eos))
     rng = random.Random(11)
-    twin = compile(GRAMMARS["schema"], TEXT).matcher()
-    trees = [random_tree(twin, rng, 20) for _ in range(24)]
-    expected = [masks_along(twin, *tree)[0] for tree in trees]
+    reference = compile(GRAMMARS["schema"], TEXT).matcher()
+    trees = [random_tree(reference, rng, 20) for _ in range(24)]
+    expected = [masks_along(reference, *tree)[0] for tree in trees]
     found: dict[int, list[list[bool]]] = {}
 
     def ask(number: int) -> None:

@@ -97,12 +97,12 @@ def members(name: str) -> frozenset[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_masks_and_steps(name: str) -> None:
-    """On every beginning of a member: the mask, EOS, what is accepted, the fewest tokens, and masks within a budget."""
+    """On every prefix of a member: the mask, EOS, what is accepted, the fewest tokens, and masks within a budget."""
     constraint = compile(GRAMMARS[name], VOCABULARY)
     all_members = members(name)
-    beginnings = {tokens[:length] for tokens in all_members for length in range(len(tokens) + 1)}
+    prefixes = {tokens[:length] for tokens in all_members for length in range(len(tokens) + 1)}
     row = np.zeros((1, 1), dtype=np.int32)
-    for tokens in sorted(beginnings):
+    for tokens in sorted(prefixes):
         matcher = constraint.matcher()
         assert all(map(matcher.accept, tokens))
         rest = [member for member in all_members if member[: len(tokens)] == tokens]
@@ -165,7 +165,7 @@ def test_what_cannot_be_a_symbol(grammar: Grammar, problem: str) -> None:
 
 
 def test_items_that_must_differ_stand_alone() -> None:
-    """What those have read would not be known behind a symbol."""
+    """What those have read would not be known after a symbol."""
     grammar = sequence(TokenSet([0]), Distinct(sequence("[", repeat("1,", 0, 1), "1]")))
     with pytest.raises(GrammarError, match="sets of tokens stand beside items"):
         compile(grammar, VOCABULARY)

@@ -135,7 +135,7 @@ def test_common_forms_become_repetitions(text: str, rewritten: str) -> None:
     [
         'a = b "x" | "x"; b = a "y" | "y"',  # indirect
         'a = b "x" | "y"; b = c "y" | c; c = a "x" | b | "x"',
-        'a = b a "x" | "y"; b = "x" | ""',  # hidden behind a rule that may be empty
+        'a = b a "x" | "y"; b = "x" | ""',  # hidden after a rule that may be empty
         'a = b? a "x" | "y"; b = "x" a',
         'a = "x"* a "y" | "x"',
         'a = b | "x"; b = c; c = a | "y"',  # rules that turn into each other
@@ -144,7 +144,7 @@ def test_common_forms_become_repetitions(text: str, rewritten: str) -> None:
         'a = b c "x" | ""; b = a | "y"; c = b?',
         'a = (a?){2,3} "x" | (a | "y"){0,2}',
         'a = (b a | a "y")* "x"; b = (a b)?',
-        'a = (("" | "x") & ("" | "y")) a "x" | "y"',  # behind boolean operators
+        'a = (("" | "x") & ("" | "y")) a "x" | "y"',  # after boolean operators
         'a = (~"x" & ("" | "x" | "y")) a "y" | "x"',
         'a = @n("x"?) a "y" | "x"',
         'a = @n("x"?) @m(("y" | "")) a "y" | "x"',

@@ -381,10 +381,10 @@ def test_a_request_that_was_run_for_an_interrupted_worker_is_undone() -> None:
     thread = threading.Thread(target=other, daemon=True)
     with workers[0]:
         session = batch.start()
-        twin = session.fork()
+        reference = session.fork()
         with pytest.raises(KeyboardInterrupt):
             session.extend([1, 2])
-        assert (session.length, twin.length) == (0, 0)
+        assert (session.length, reference.length) == (0, 0)
     thread.join(30)
     assert not thread.is_alive()
     with batch.worker():

@@ -55,14 +55,14 @@ def test_logits_depend_on_the_tokens_alone(ids: list[int], cut: int, more: list[
     assert rows.shape == (len(ids), VOCABULARY.size)
     stepwise = model.start()
     assert all(np.array_equal(stepwise.extend([token]), row) for token, row in zip(ids, rows, strict=True))
-    twin = stepwise.fork()
+    reference = stepwise.fork()
     stepwise.extend(more)
     stepwise.truncate(min(cut, len(ids)))
-    assert (stepwise.length, twin.length) == (min(cut, len(ids)), len(ids))
+    assert (stepwise.length, reference.length) == (min(cut, len(ids)), len(ids))
     expected = model.start().extend([*ids[:cut], *more])
     assert np.array_equal(stepwise.extend(more), expected)
-    assert np.array_equal(twin.extend(more), model.start().extend([*ids, *more]))
-    assert (fresh.forwards, twin.forwards) == (1, 1)
+    assert np.array_equal(reference.extend(more), model.start().extend([*ids, *more]))
+    assert (fresh.forwards, reference.forwards) == (1, 1)
 
 
 @given(requests=st.lists(st.tuples(IDS, IDS, st.booleans()), min_size=1, max_size=4))

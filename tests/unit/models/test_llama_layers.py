@@ -79,7 +79,7 @@ def test_a_draft_from_nothing_is_a_network_without_the_layers(model: LlamaModel,
 def test_a_draft_sees_what_the_whole_network_left(
     model: LlamaModel, reference: Any, without: Any, shared: bool
 ) -> None:
-    """Behind a prefix: transformers without the layers, given their keys and values of the whole network."""
+    """After a prefix: transformers without the layers, given their keys and values of the whole network."""
     transformers = pytest.importorskip("transformers")
     kept, folder = without
     if not kept:
@@ -113,7 +113,7 @@ def test_all_layers_are_the_model(model: LlamaModel) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_drafts_leave_no_trace(model: LlamaModel, shared: bool) -> None:
-    """The session and its forks answer the same, whatever was drafted behind it, and count no pass for it."""
+    """The session and its forks answer the same, whatever was drafted after it, and count no pass for it."""
     session, other = model.start(), model.start()
     for each in (session, other):
         each.extend((IDS * 4)[:40])

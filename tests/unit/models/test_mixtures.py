@@ -1,4 +1,4 @@
-"""Several tokens in one position: the embedded network against transformers, and the laws of sessions."""
+"""Several tokens in one position: the embedded network against transformers, and the distributions of sessions."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_hash_models_read_mixtures() -> None:
         row: list[float] = model.start().extend_mixed(mixed).tolist()
         return row
 
-    laws = [
+    distributions = [
         after({1: 0.5, 2: 0.5}),
         after({1: 0.6, 2: 0.4}),
         after({1: 0.4, 2: 0.6}),
@@ -155,8 +155,8 @@ def test_hash_models_read_mixtures() -> None:
         after({1: 0.5, 2: 0.5}, {1: 1.0}),
         after({1: 1.0}),
     ]
-    assert all(laws[one] != laws[two] for one in range(len(laws)) for two in range(one))
-    assert after({2: 0.4, 1: 0.6}) == laws[1]
+    assert all(distributions[one] != distributions[two] for one in range(len(distributions)) for two in range(one))
+    assert after({2: 0.4, 1: 0.6}) == distributions[1]
     writer = HashModel(VOCABULARY, seed=3, writes="abc").start()
     assert writer.extend_mixed([{3: 0.6, 4: 0.4}]).argmax() == 4
     writer.truncate(0)

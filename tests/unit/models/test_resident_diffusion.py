@@ -220,13 +220,17 @@ def test_logits_stay_by_default_where_the_device_is_a_gpu(code: Any, tokenizer: 
 
 
 @pytest.mark.parametrize(("wrong", "shown"), [(torch.nan, "nan"), (torch.inf, "inf")])
-def test_logits_that_are_no_law_are_refused_by_their_slot(code: Any, tokenizer: Any, wrong: float, shown: str) -> None:
+def test_logits_that_are_no_distribution_are_refused_by_their_slot(
+    code: Any, tokenizer: Any, wrong: float, shown: str
+) -> None:
     """Whether they stay or not."""
     made = network(code, "TinyLLaDA")
     made.head.weight.data[100] = wrong
     for resident in (False, True):
         model = load_diffusion_model((made, tokenizer), mask_token=MASK, resident=resident)
-        with pytest.raises(GenerationError, match=r"slot 0: its logits are no law over tokens.*maximum is nan"):
+        with pytest.raises(
+            GenerationError, match=r"slot 0: its logits are no distribution over tokens.*maximum is nan"
+        ):
             fill_canvas(model, "go", GRAMMARS["regular"], canvas=SLOTS, chat=False)
 
 
@@ -284,7 +288,7 @@ NESTED = sg.lark(r'start: "[" (start ("," start)*)? "]" | /[0-9]/')
 def test_the_embedded_model_writes_the_same(
     embedded: tuple[Any, Any], grammar: Any, policy: Any, sampler: Any, rest: dict[str, Any]
 ) -> None:
-    """Its laws are computed for free slots alone; the bytes that cross are few."""
+    """Its distributions are computed for free slots alone; the bytes that cross are few."""
     copied, stays = embedded
     options: dict[str, Any] = {"canvas": 24, "policy": policy, "sampler": sampler, "seed": 5, **rest}
     before = stays.residence.copied_bytes
@@ -296,7 +300,7 @@ def test_the_embedded_model_writes_the_same(
     assert stays.residence.copied_bytes - before < canvases * 24 * stays.vocabulary.size * 4
 
 
-def test_log_laws_of_some_slots_are_those_of_all(embedded: tuple[Any, Any]) -> None:
+def test_log_distributions_of_some_slots_are_those_of_all(embedded: tuple[Any, Any]) -> None:
     """Up to rounding; with a prompt and without, and of a live canvas."""
     copied, stays = embedded
     mask = stays.mask_token

@@ -79,16 +79,16 @@ def test_answers_are_those_of_the_host(asked: list[Any], dtype: Any, seed: int) 
     assert residence.launches == 1
     for choice, score in zip(choices, scores, strict=True):
         row = held.host(choice.row)
-        law = project(row, allowed_ids(np.frombuffer(choice.mask, dtype=np.int32), SIZE))
+        distribution = project(row, allowed_ids(np.frombuffer(choice.mask, dtype=np.int32), SIZE))
         shape = choice.shape
         if shape.temperature == 0:
-            index = int(law.log_p.argmax())
+            index = int(distribution.log_p.argmax())
         else:
-            index = Multinomial(*shape).draw(law.log_p, Given(choice.uniform))  # type: ignore[arg-type]
+            index = Multinomial(*shape).draw(distribution.log_p, Given(choice.uniform))  # type: ignore[arg-type]
         found = held.ask(choice)
-        assert found.token == law.ids[index]
-        assert found.log_p == pytest.approx(law.log_p[index], abs=1e-5)
-        assert found.log_z == pytest.approx(law.log_z, abs=1e-5)
+        assert found.token == distribution.ids[index]
+        assert found.log_p == pytest.approx(distribution.log_p[index], abs=1e-5)
+        assert found.log_z == pytest.approx(distribution.log_z, abs=1e-5)
         told = held.ask(score)
         assert (told.token, told.log_p, told.is_finite) == (score.token, 0.0, True)
         assert told.log_z == pytest.approx(float(row[score.token]) - log_mass(row), abs=1e-5)
@@ -126,7 +126,7 @@ def test_rows_in_another_order() -> None:
 
 
 def test_rows_without_a_token() -> None:
-    """Nothing allowed, nothing possible, no law: told apart, and no NaN among the numbers."""
+    """Nothing allowed, nothing possible, no distribution: told apart, and no NaN among the numbers."""
     numbers = logits(4)
     numbers[1, 5:9] = -torch.inf
     numbers[2, 300] = torch.nan

@@ -57,7 +57,7 @@ def test_sessions_say_where_their_logits_are(models: tuple[Any, Any]) -> None:
 
 
 def test_the_same_rows(models: tuple[Any, Any]) -> None:
-    """After the last token, after each, and behind a tree, of which a path is kept; arrays are there as ever."""
+    """After the last token, after each, and after a tree, of which a path is kept; arrays are there as ever."""
     plain, resident = (model.start() for model in models)
     np.testing.assert_allclose(resident.extend_resident(IDS).host(0), plain.extend(IDS), atol=CLOSE)
     found, expected = resident.extend_resident([7, 8], all_positions=True), plain.extend_all([7, 8])
@@ -131,7 +131,7 @@ def test_load_model_says_it(network: Any, tokenizer: Any) -> None:
 
 @pytest.mark.model
 def test_the_embedded_model() -> None:
-    """Real laws over 49,152 tokens, one wait a pass; with drafts it learns from the largest logits alone."""
+    """Real distributions over 49,152 tokens, one wait a pass; with drafts it learns from the largest logits alone."""
     models: list[Any] = [load_model(device="cpu", resident=resident) for resident in (False, True)]
     grammar = json_schema(
         {
@@ -240,10 +240,10 @@ def test_what_a_compiled_model_returns_is_its_own(tokenizer: Any) -> None:
     plain, reusing = from_transformers(made, tokenizer), from_transformers(Reusing(), tokenizer, resident=True)
     session = reusing.start()
     first = session.extend_resident(IDS)
-    twin = session.fork()
+    reference = session.fork()
     rows = session.extend_all([7, 8])
     session.extend([9])
     expected = plain.start().extend_all([*IDS, 7, 8])
     np.testing.assert_allclose(first.host(0), expected[len(IDS) - 1], atol=CLOSE)
     np.testing.assert_allclose(rows, expected[len(IDS) :], atol=CLOSE)
-    np.testing.assert_allclose(twin.extend([7]), expected[len(IDS)], atol=CLOSE)
+    np.testing.assert_allclose(reference.extend([7]), expected[len(IDS)], atol=CLOSE)

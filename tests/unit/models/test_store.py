@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_installed_folder_is_whole(folder: Path) -> None:
-    """The manifest lists the files and where they came from, and nothing else stays behind."""
+    """The manifest lists the files and where they came from, and nothing else stays after."""
     assert store.find_fault(folder) is None
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["source"] == "a test"

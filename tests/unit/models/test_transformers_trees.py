@@ -86,7 +86,7 @@ def tokenizer(byte_tokenizer: Any) -> Any:
 
 @pytest.mark.parametrize("kind", BRANCHING)
 def test_architectures_that_look_at_trees(tokenizer: Any, kind: str) -> None:
-    """Trees behind a past, kept from and looked at again, as sequences have it."""
+    """Trees after a past, kept from and looked at again, as sequences have it."""
     model = from_transformers(BRANCHING[kind](), tokenizer, name=kind)
     session = model.start()
     assert isinstance(session, TreeSession)
@@ -154,7 +154,7 @@ def test_other_attention_is_not_tried(tokenizer: Any, monkeypatch: pytest.Monkey
 
 
 def test_a_cache_that_was_lost_is_made_again(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that breaks off half way, with a tree or behind one, leaves the tokens and no tree."""
+    """A pass that breaks off half way, with a tree or after one, leaves the tokens and no tree."""
     model = from_transformers(BRANCHING["full attention"](), tokenizer)
     session = model.start()
     assert isinstance(session, TreeSession)
@@ -187,13 +187,13 @@ def test_a_fork_does_not_hold_the_tree(tokenizer: Any) -> None:
     model = from_transformers(BRANCHING["full attention"](), tokenizer)
     session: Any = model.start()
     session.extend(IDS)
-    twin = session.fork()
+    reference = session.fork()
     session.extend_tree([3], TREE)
     session.keep([1, 2])
     third = session.fork()
     session.extend_tree([11], TREE)
     fourth = session.fork()
-    for each, ids in ((twin, IDS), (third, [*IDS, 3, 8, 7]), (fourth, [*IDS, 3, 8, 7, 11])):
+    for each, ids in ((reference, IDS), (third, [*IDS, 3, 8, 7]), (fourth, [*IDS, 3, 8, 7, 11])):
         assert each.length == len(ids)
         np.testing.assert_allclose(each.extend([2]), model.start().extend([*ids, 2]), atol=1e-4)
 

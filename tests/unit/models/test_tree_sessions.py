@@ -148,7 +148,7 @@ def test_chains_refuse_what_is_no_tree_or_too_long() -> None:
 
 
 def test_an_interrupted_chain_leaves_no_trace() -> None:
-    """Ctrl-C behind the pass, before it was told to anybody."""
+    """Ctrl-C after the pass, before it was told to anybody."""
 
     class Interrupted(HashModel):
         def logits(self, state: int, matched: int) -> Logits:

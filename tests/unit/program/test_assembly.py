@@ -337,12 +337,12 @@ def test_defaults_are_validated_as_ever(text: bytes) -> None:
 
 
 def test_a_validator_may_validate_the_same_type() -> None:
-    def twin(value: int) -> int:
+    def reference(value: int) -> int:
         if value > 1:
             assert assembled(adapter, b'{"values": [1]}').value.values == [1]
         return value
 
-    made = create_model("made", values=(list[Annotated[int, AfterValidator(twin)]], ...))
+    made = create_model("made", values=(list[Annotated[int, AfterValidator(reference)]], ...))
     adapter: TypeAdapter[Any] = TypeAdapter(made)
     assert assembled(adapter, b'{"values": [1, 2, 3]}').value.values == [1, 2, 3]
 

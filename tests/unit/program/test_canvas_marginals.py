@@ -40,7 +40,7 @@ VOCABULARY = Vocabulary(PIECES, eos=[EOS], special={MASK: "<mask>"})
 
 
 def _text(canvas: tuple[int, ...]) -> bytes | None:
-    """What a canvas spells; None where something stands behind its end, or MASK on it."""
+    """What a canvas spells; None where something stands after its end, or MASK on it."""
     if MASK in canvas:
         return None
     length = canvas.index(EOS) if EOS in canvas else len(canvas)
@@ -50,11 +50,11 @@ def _text(canvas: tuple[int, ...]) -> bytes | None:
 
 
 def _masses(model: HashDiffusion, prompt: str, canvas: list[int], temperature: float, tail: str) -> dict[bytes, float]:
-    """The mass of each text under the law of one pass, by going through all canvases."""
+    """The mass of each text under the distribution of one pass, by going through all canvases."""
     denoiser = model.start(model.encode_prompt(prompt))
     logits = denoiser.denoise(np.array([[MASK if token == FREE else token for token in canvas]], dtype=np.int32))[0]
-    laws = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature)
-    laws /= laws.sum(axis=1, keepdims=True)
+    distributions = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature)
+    distributions /= distributions.sum(axis=1, keepdims=True)
     found: dict[bytes, float] = defaultdict(float)
     for tokens in itertools.product(*[range(len(PIECES)) if token == FREE else [token] for token in canvas]):
         text = _text(tokens)
@@ -62,7 +62,7 @@ def _masses(model: HashDiffusion, prompt: str, canvas: list[int], temperature: f
             continue
         length = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
         counted = range(len(tokens)) if tail == "scored" else range(length)
-        found[text] += float(np.prod([laws[slot][tokens[slot]] for slot in counted if canvas[slot] == FREE]))
+        found[text] += float(np.prod([distributions[slot][tokens[slot]] for slot in counted if canvas[slot] == FREE]))
     return found
 
 
@@ -91,7 +91,7 @@ def test_labels_have_the_mass_of_all_their_spellings(tail: str, temperature: flo
         assert found is not None
         assert found == pytest.approx(wanted, rel=1e-4)
         assert sum(found.values()) == pytest.approx(1)
-        assert max(abs(share - 0.25) for share in found.values()) > 0.02  # uniform laws would show nothing
+        assert max(abs(share - 0.25) for share in found.values()) > 0.02  # uniform distributions would show nothing
 
 
 class Count(BaseModel):
@@ -129,7 +129,7 @@ def test_fields_of_many_values_have_none() -> None:
 
 
 def test_smc_counts_the_whole_canvas() -> None:
-    """Its target is a law of whole canvases, so slots behind the end count."""
+    """Its target is a distribution of whole canvases, so slots after the end count."""
     model = HashDiffusion(VOCABULARY, seed=5)
     run = label.run("ab", model=model, marginals=True, sampler=sg.SMC(4), unmasking=sg.Unmasking(canvas=3))
     masses = _masses(model, "ab", [FREE] * 3, 1.0, "scored")

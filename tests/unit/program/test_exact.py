@@ -62,7 +62,7 @@ def vocabulary() -> Vocabulary:
 
 
 class Sharp(HashModel):
-    """A hash whose law is less even, so that token by token is often not the best."""
+    """A hash whose distribution is less even, so that token by token is often not the best."""
 
     scale = 1.5
 
@@ -107,7 +107,7 @@ def closing(data: bytes, opened: int) -> int | None:
     return None
 
 
-def law(model: HashModel, tokens: list[int]) -> Any:
+def distribution(model: HashModel, tokens: list[int]) -> Any:
     logits = model.start().extend(tokens).astype(np.float64)
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
@@ -122,7 +122,7 @@ def all_quotations(
     found: dict[tuple[tuple[int, ...], bytes], list[float]] = {}
 
     def follow(tokens: tuple[int, ...], data: bytes, score: float) -> None:
-        scores = law(model, [*prompt, *before, *tokens])
+        scores = distribution(model, [*prompt, *before, *tokens])
         for token, text in enumerate(texts):
             longer = data + text
             if token == 0 or written + longer not in prefixes:
@@ -235,7 +235,7 @@ def test_a_plain_text_ends_with_the_stop(vocabulary: Vocabulary, seed: int) -> N
         work: list[tuple[list[int], bytes, float]] = [([], part.encode(), 0.0)]
         while work:
             tokens, rest, score = work.pop()
-            scores = law(model, prompt + tokens)
+            scores = distribution(model, prompt + tokens)
             if not rest:
                 every[part] = max(every.get(part, -math.inf), score + scores[0])
             for token, text in enumerate(vocabulary.tokens):
@@ -280,7 +280,7 @@ def test_the_scores_of_the_steps_are_those_of_the_model(vocabulary: Vocabulary, 
     prompt = prompt_of(model, Two, "ab a")
     for index, step in enumerate(result.steps):
         if step.log_z is not None:
-            scores = law(model, prompt + list(result.tokens[:index]))
+            scores = distribution(model, prompt + list(result.tokens[:index]))
             expected = scores[0] if step.token is None else scores[step.token]
             assert step.logprob + step.log_z == pytest.approx(expected, abs=1e-4)
 

@@ -121,7 +121,7 @@ def test_a_model_that_fails_fails_its_items(json_vocabulary: Vocabulary) -> None
 
 @dataclass(frozen=True, eq=False)
 class Present(ScriptedDrafter):
-    """Guesses nothing, and keeps the prompts of the outputs that it was asked for."""
+    """Draft tokens nothing, and keeps the prompts of the outputs that it was asked for."""
 
     prompts: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -162,9 +162,12 @@ def letters(text: str) -> Annotated[str, regex("[a-f]{12}")]:
 
 @pytest.mark.parametrize("settings", [{}, {"sampler": Multinomial(temperature=0.2), "seed": 3}])
 def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, settings: dict[str, Any]) -> None:
-    """Two programs whose draft model is their own twin: fewer passes for both together, with the same outputs."""
+    """Two programs whose draft model is their own reference implementation.
+
+    Fewer passes for both together, with the same outputs.
+    """
     model = HashModel(json_vocabulary, seed=2)
-    twin = DraftModel(model, draws=False)
+    reference = DraftModel(model, draws=False)
     texts = ["one", "two"]
 
     def written(drafter: AnyDrafter) -> tuple[list[str], int, list[list[int]]]:
@@ -176,7 +179,7 @@ def test_drafts_run_in_the_passes_that_items_share(json_vocabulary: Vocabulary, 
         return [run.value for run in runs if run is not None], alone + len(model.shared), model.shared
 
     plain, plain_passes, plain_shared = written(None)
-    drafted, drafted_passes, drafted_shared = written(twin)
+    drafted, drafted_passes, drafted_shared = written(reference)
     assert drafted == plain == [letters(text, model=model, **settings) for text in texts]
     assert drafted_passes < plain_passes
     assert not any(any(sizes) for sizes in plain_shared)

@@ -239,7 +239,7 @@ def test_masks_made_by_hand_agree(seed: int) -> None:
     """Without matcher or loop: a token may come where some text begins with what is written and the token."""
     rng = random.Random(seed)
     words = [b"".join(rng.choices([b"a", b"b"], k=rng.randint(1, 4))) for _ in range(5)]
-    # With every beginning of a text there is always a choice; the loop takes what is forced.
+    # With every start of a text there is always a choice; the loop takes what is forced.
     texts = sorted({word[:size] for word in (b"a", b"b", *words) for size in range(1, len(word) + 1)})
     vocabulary = Vocabulary([b"", b"a", b"b", b"ab", b"ba", b"aa", b"bab"], eos=[0])
     model = TableModel(vocabulary, seed)
@@ -352,7 +352,7 @@ def test_many_items_in_one_pass(vocabulary: Vocabulary) -> None:
 
 
 def test_too_many_spellings_have_no_answer(vocabulary: Vocabulary) -> None:
-    """A long common beginning has more spellings than are searched."""
+    """A long common prefix has more spellings than are searched."""
     model = TableModel(vocabulary, 1)
     long = "ab" * 40
 

@@ -84,7 +84,7 @@ def test_events_come_as_on_other_models() -> None:
 
 
 def test_a_generator_program_is_a_conversation_of_canvases() -> None:
-    """Every answer is a canvas behind all that was said, which the next one reads."""
+    """Every answer is a canvas after all that was said, which the next one reads."""
     heard: list[list[int]] = []
 
     @sg.program(system="Be brief.")

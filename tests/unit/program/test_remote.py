@@ -1,4 +1,4 @@
-"""Programs on models behind a server, without a server: what comes is checked here."""
+"""Programs on models on a server, without a server: what comes is checked here."""
 
 from __future__ import annotations
 

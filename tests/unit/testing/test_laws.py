@@ -101,9 +101,9 @@ class Matcher:
         del self.history[len(self.history) - n :], self.ended[len(self.ended) - n :]
 
     def fork(self) -> Matcher:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, history=list(self.history), ended=list(self.ended))
-        return twin
+        reference = type(self).__new__(type(self))
+        reference.__dict__.update(self.__dict__, history=list(self.history), ended=list(self.ended))
+        return reference
 
     def reset(self) -> None:
         del self.history[1:], self.ended[1:]
@@ -237,10 +237,10 @@ class RollsBackTooLittle(Matcher):
 
 class ForksShare(Matcher):
     def fork(self) -> Matcher:
-        twin = super().fork()
-        twin.history = self.history
-        twin.ended = self.ended
-        return twin
+        reference = super().fork()
+        reference.history = self.history
+        reference.ended = self.ended
+        return reference
 
 
 class ResetsNothing(Matcher):

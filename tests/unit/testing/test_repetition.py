@@ -33,7 +33,7 @@ from structgen.testing.node_semantics import repeats
     ],
 )
 def test_repetitions(text: str, expected: bool) -> None:
-    """Whole texts and their beginnings."""
+    """Whole texts and their prefixes."""
     assert repeats(text.encode()) == expected
 
 

@@ -154,10 +154,10 @@ def class_scores_kernel(
     block_largest = tl.load(block_largest_ptr + row * blocks + block, mask=is_block, other=float("-inf"))
     totals = tl.load(totals_ptr + row * blocks + block, mask=is_block, other=0.0)
     largest = tl.max(block_largest, axis=0)
-    has_law = (largest > float("-inf")) & (largest < float("inf"))
-    base = tl.where(has_law, largest, 0.0)
+    has_distribution = (largest > float("-inf")) & (largest < float("inf"))
+    base = tl.where(has_distribution, largest, 0.0)
     norm = tl.sum(totals * tl.exp(below(block_largest, base, factor, DEEPEST)), axis=0)
-    log_norm = tl.log(tl.where(has_law, norm, 1.0))
+    log_norm = tl.log(tl.where(has_distribution, norm, 1.0))
 
     lane = tl.arange(0, CLASSES)
     of = tl.program_id(1) * CLASSES + lane
@@ -219,7 +219,7 @@ def class_scores_kernel(
         mean_logs = (moments - sums * log_norm) * tl.exp(-log_norm)
         tl.store(mean_logs_ptr + out, tl.where(is_possible, mean_logs, 0.0), mask=is_class)
     if tl.program_id(1) == 0:
-        tl.store(log_norms_ptr + row, tl.where(has_law, log_norm, float("-inf")))
-        tl.store(largest_ptr + row, tl.where(has_law, largest, float("-inf")))
+        tl.store(log_norms_ptr + row, tl.where(has_distribution, log_norm, float("-inf")))
+        tl.store(largest_ptr + row, tl.where(has_distribution, largest, float("-inf")))
         tl.store(scales_ptr + row, factor)
-        tl.store(status_ptr + row, tl.where(has_law, 0, tl.where(largest > 0, NON_FINITE, MASSLESS)))
+        tl.store(status_ptr + row, tl.where(has_distribution, 0, tl.where(largest > 0, NON_FINITE, MASSLESS)))

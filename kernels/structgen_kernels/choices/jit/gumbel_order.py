@@ -172,11 +172,11 @@ def take_in_order_kernel(
     CODES: tl.constexpr,
     SPARSE_WORDS: tl.constexpr,
     CHUNK: tl.constexpr,
-    MOST_CHUNKS: tl.constexpr,
+    MAX_CHUNKS: tl.constexpr,
 ):
     """One program a row: takes the first of all chunks, ``count`` times, and looks anew at the chunk it came from."""
     row = tl.program_id(0).to(tl.int64)
-    each = tl.arange(0, MOST_CHUNKS)
+    each = tl.arange(0, MAX_CHUNKS)
     inside = each < chunks
     firsts = tl.load(firsts_ptr + row * chunks + each, mask=inside, other=_NONE)
     masses = tl.load(masses_ptr + row * chunks + each, mask=inside, other=float("-inf"))
@@ -187,11 +187,11 @@ def take_in_order_kernel(
         status = tl.load(last_status_ptr + row)
     else:
         most = tl.max(tl.load(maxima_ptr + row * chunks + each, mask=inside, other=float("-inf")), 0)
-        is_law = (total > float("-inf")) & (total < float("inf"))
-        log_z = tl.where(is_law, total, float("-inf"))
-        log_top = tl.where(is_law, most - tl.where(is_law, total, 0.0), float("-inf"))
+        is_distribution = (total > float("-inf")) & (total < float("inf"))
+        log_z = tl.where(is_distribution, total, float("-inf"))
+        log_top = tl.where(is_distribution, most - tl.where(is_distribution, total, 0.0), float("-inf"))
         none = tl.where(most == float("-inf"), 1, 2)  # EMPTY, MASSLESS
-        status = tl.where(is_law, 0, tl.where(total == float("-inf"), none, 3))  # CHOSEN, NON_FINITE
+        status = tl.where(is_distribution, 0, tl.where(total == float("-inf"), none, 3))  # CHOSEN, NON_FINITE
     tl.store(log_z_ptr + row, log_z)
     tl.store(log_top_ptr + row, log_top)
     tl.store(status_ptr + row, status)

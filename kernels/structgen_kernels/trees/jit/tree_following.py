@@ -10,7 +10,7 @@ from structgen_kernels.trees.jit.tree_children import clear_path, find_child
 def follow_tree_kernel(
     first_ptr,  # int32 [requests + 1]
     parents_ptr,  # int32 [nodes]
-    guesses_ptr,  # int32 [nodes]
+    drafts_ptr,  # int32 [nodes]
     chosen_ptr,  # int32 [positions]
     chosen_status_ptr,  # int32 [positions] or None
     nodes_ptr,  # int32 [nodes]
@@ -29,14 +29,14 @@ def follow_tree_kernel(
     node = end * 0 - 1
     count = end * 0
     token = tl.load(root + node)
-    child = find_child(parents_ptr + start, guesses_ptr + start, node + 1, end, node, token, False, BLOCK)
+    child = find_child(parents_ptr + start, drafts_ptr + start, node + 1, end, node, token, False, BLOCK)
     while child < end:
         tl.store(nodes_ptr + start + count, child)
         tl.store(accepted_ptr + start + child, 1)
         count += 1
         node = child
         token = tl.load(root + node)
-        child = find_child(parents_ptr + start, guesses_ptr + start, node + 1, end, node, token, False, BLOCK)
+        child = find_child(parents_ptr + start, drafts_ptr + start, node + 1, end, node, token, False, BLOCK)
     tl.store(counts_ptr + request, count)
     tl.store(tokens_ptr + request, token)
     if chosen_status_ptr is None:

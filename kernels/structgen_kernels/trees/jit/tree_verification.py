@@ -65,9 +65,9 @@ def sum_positions_kernel(
     logits_ptr,  # [positions, columns]
     logits_stride,
     temperature_ptr,  # float32 [positions] or None
-    laws_ptr,  # [laws, columns]
-    laws_stride,
-    law_rows_ptr,  # int32 [positions]
+    distributions_ptr,  # [distributions, columns]
+    distributions_stride,
+    distribution_rows_ptr,  # int32 [positions]
     dense_ptr,
     dense_stride,
     dense_rows,
@@ -98,10 +98,10 @@ def sum_positions_kernel(
     tl.store(p_maxima_ptr + place, most)
     tl.store(p_sums_ptr + place, total)
     tl.store(p_best_ptr + place, tl.min(tl.where(allowed & (scaled == most), column, size), 0))
-    law = tl.load(law_rows_ptr + row)
-    if law >= 0:
-        law_at = laws_ptr + law.to(tl.int64) * laws_stride + column
-        most, total = _sum_block(tl.load(law_at, mask=allowed, other=float("-inf")).to(tl.float32), allowed)
+    distribution = tl.load(distribution_rows_ptr + row)
+    if distribution >= 0:
+        distribution_at = distributions_ptr + distribution.to(tl.int64) * distributions_stride + column
+        most, total = _sum_block(tl.load(distribution_at, mask=allowed, other=float("-inf")).to(tl.float32), allowed)
         tl.store(q_maxima_ptr + place, most)
         tl.store(q_sums_ptr + place, total)
 
@@ -120,7 +120,7 @@ def _total(maxima, sums):
 @triton.jit
 def _left(
     logit_ptr,  # the position's, [columns]
-    law_ptr,  # [columns]
+    distribution_ptr,  # [columns]
     divisor,
     p_mass,
     q_mass,
@@ -150,7 +150,7 @@ def _left(
     )
     p = tl.load(logit_ptr + column, mask=allowed, other=float("-inf")).to(tl.float32)
     drafted = tl.where(q_mass > float("-inf"), size, 0)
-    q = tl.load(law_ptr + column, mask=allowed & (column < drafted), other=float("-inf")).to(tl.float32)
+    q = tl.load(distribution_ptr + column, mask=allowed & (column < drafted), other=float("-inf")).to(tl.float32)
     left = tl.exp(p / divisor - p_mass)
     q = tl.exp(q - tl.where(drafted > 0, q_mass, 0.0))
     gone = column < 0
@@ -176,9 +176,9 @@ def verify_tree_kernel(
     logits_ptr,
     logits_stride,
     temperature_ptr,
-    laws_ptr,
-    laws_stride,
-    law_rows_ptr,
+    distributions_ptr,
+    distributions_stride,
+    distribution_rows_ptr,
     dense_ptr,
     dense_stride,
     dense_rows,
@@ -208,7 +208,7 @@ def verify_tree_kernel(
     SPARSE_WORDS: tl.constexpr,
     REPLACED: tl.constexpr,
     BLOCK: tl.constexpr,
-    MOST_BLOCKS: tl.constexpr,
+    MAX_BLOCKS: tl.constexpr,
     NODES: tl.constexpr,
     TINY: tl.constexpr,
     SEEN: tl.constexpr,
@@ -227,7 +227,7 @@ def verify_tree_kernel(
     accepted_ptr += start
     residual_sums_ptr += request.to(tl.int64) * 2 * blocks
     clear_path(nodes_ptr, accepted_ptr, end, NODES)
-    each = tl.arange(0, MOST_BLOCKS)
+    each = tl.arange(0, MAX_BLOCKS)
     inside = each < blocks
     none = end * 0 - 1
     node = none
@@ -241,27 +241,27 @@ def verify_tree_kernel(
         sums = tl.load(p_sums_ptr + row * blocks + each, mask=inside, other=0.0)
         p_mass = _total(maxima, sums)
         most = tl.max(maxima, 0)
-        is_law = (p_mass > float("-inf")) & (p_mass < float("inf"))
+        is_distribution = (p_mass > float("-inf")) & (p_mass < float("inf"))
         empty = tl.where(most == float("-inf"), 1, 2)  # EMPTY, MASSLESS
-        status = tl.where(is_law, 0, tl.where(p_mass == float("-inf"), empty, 3))  # CHOSEN, NON_FINITE
+        status = tl.where(is_distribution, 0, tl.where(p_mass == float("-inf"), empty, 3))  # CHOSEN, NON_FINITE
         divisor = _divisor(temperature_ptr, row)
         is_greedy = False
         if temperature_ptr is not None:
             is_greedy = tl.load(temperature_ptr + row) == 0
         token = none
-        if is_law & is_greedy:
+        if is_distribution & is_greedy:
             best = tl.load(p_best_ptr + row * blocks + each, mask=inside, other=0)
             token = tl.min(tl.where(inside & (maxima == most), best, size), 0)
-        elif is_law:
+        elif is_distribution:
             kept = count * 0
             p_total = p_mass * 0 + 1.0
             q_total = p_mass * 0 + 1.0
             q_mass = p_mass * 0
-            law = tl.load(law_rows_ptr + row)
+            distribution = tl.load(distribution_rows_ptr + row)
             child = end
-            if law >= 0:
+            if distribution >= 0:
                 child = find_child(parents_ptr, drafts_ptr, node + 1, end, node, none, True, NODES)
-            law_ptr = laws_ptr + tl.maximum(law, 0).to(tl.int64) * laws_stride
+            distribution_ptr = distributions_ptr + tl.maximum(distribution, 0).to(tl.int64) * distributions_stride
             logit_ptr = logits_ptr + row * logits_stride
             if child < end:
                 q_maxima = tl.load(q_maxima_ptr + row * blocks + each, mask=inside, other=float("-inf"))
@@ -275,7 +275,7 @@ def verify_tree_kernel(
                 near = tl.maximum(draft, 0) // 32 * 32
                 near_left, near_q, near_gone = _left(
                     logit_ptr,
-                    law_ptr,
+                    distribution_ptr,
                     divisor,
                     p_mass,
                     q_mass,
@@ -318,7 +318,7 @@ def verify_tree_kernel(
                             base = block * BLOCK
                             left, q, gone = _left(
                                 logit_ptr,
-                                law_ptr,
+                                distribution_ptr,
                                 divisor,
                                 p_mass,
                                 q_mass,
@@ -360,11 +360,11 @@ def verify_tree_kernel(
                 if kept > 0:
                     weights = tl.load(residual_sums_ptr + (kept & 1) * blocks + each, mask=inside, other=0.0)
                 weights = tl.where(weights > SEEN, weights, 0.0)
-                winner = _winner(weights, seed, offset, node, _RESIDUAL_BLOCK, MOST_BLOCKS, blocks)
+                winner = _winner(weights, seed, offset, node, _RESIDUAL_BLOCK, MAX_BLOCKS, blocks)
                 stretch = winner * BLOCK
                 chances, _, _ = _left(
                     logit_ptr,
-                    law_ptr,
+                    distribution_ptr,
                     divisor,
                     p_mass,
                     tl.where(kept > 0, q_mass, float("-inf")),

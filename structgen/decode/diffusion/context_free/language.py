@@ -81,34 +81,34 @@ class ContextFreeLanguage:
         *,
         ambiguity: Ambiguity = "refused",
         most_states: int = MAX_STATES,
-        most_effects: int = MAX_EFFECTS,
-        most_steps: int = MAX_STEPS,
-        most_bytes: int = MAX_BYTES,
-        most_draws: int = MAX_SAMPLES,
+        max_effects: int = MAX_EFFECTS,
+        max_steps: int = MAX_STEPS,
+        max_bytes: int = MAX_BYTES,
+        max_draws: int = MAX_SAMPLES,
     ) -> None:
         if ambiguity not in get_args(Ambiguity):
             raise ValueError(f"ambiguity is {ambiguity!r}; give one of {', '.join(get_args(Ambiguity))}")
         for name, limit in (
             ("most_states", most_states),
-            ("most_effects", most_effects),
-            ("most_steps", most_steps),
-            ("most_bytes", most_bytes),
-            ("most_draws", most_draws),
+            ("max_effects", max_effects),
+            ("max_steps", max_steps),
+            ("max_bytes", max_bytes),
+            ("max_draws", max_draws),
         ):
             if limit < 1:
                 raise ValueError(f"{name} must be at least 1; found {limit}")
         check_finite_checks(constraint)
         network = network_of(constraint, most_states=most_states)
-        lifted = lift(network, constraint.vocabulary, most_effects=most_effects)
+        lifted = lift(network, constraint.vocabulary, max_effects=max_effects)
         self.vocabulary = constraint.vocabulary
         self.ambiguity = ambiguity
         self.is_unambiguous = network.is_deterministic
-        self.most_draws = most_draws
+        self.max_draws = max_draws
         self.plan: Plan = plan_of(lifted)
         self.class_of = lifted.class_of
         self.classes = lifted.classes
         self.eos_class = lifted.eos_class
-        self._most_steps, self._most_bytes = most_steps, most_bytes
+        self._max_steps, self._max_bytes = max_steps, max_bytes
         self.counts = np.zeros((len(self.plan.labels), lifted.classes))
         for label, classes in enumerate(self.plan.labels):
             np.add.at(self.counts[label], list(classes), 1.0)
@@ -122,9 +122,9 @@ class ContextFreeLanguage:
             self.log_counts = np.log(self.counts)
         self.shortest = shortest_output(self.plan)
 
-    def posterior(self, law: MeanField, /, *, tail: Tail = "free") -> ContextFreePosterior:
+    def posterior(self, distribution: MeanField, /, *, tail: Tail = "free") -> ContextFreePosterior:
         """See ``CanvasLanguage.posterior``."""
-        return ContextFreePosterior(self, law, tail)
+        return ContextFreePosterior(self, distribution, tail)
 
     def completable(self, canvas: Canvas, /) -> bool:
         """See ``CanvasLanguage.completable``."""
@@ -179,20 +179,20 @@ class ContextFreeLanguage:
         slots = len(weights)
         subject = f"diffusion decoding: chart of {slots} slots"
         remedy = "decode in blocks of fewer slots, narrow the grammar, or allow more"
-        if self.plan.steps(slots) > self._most_steps:
+        if self.plan.steps(slots) > self._max_steps:
             raise LimitExceeded(
                 subject,
-                limit="most_steps",
-                maximum=self._most_steps,
+                limit="max_steps",
+                maximum=self._max_steps,
                 evidence=f"it takes up to {self.plan.steps(slots)} steps",
                 remedy=remedy,
             )
         needed = self.plan.bytes(slots)
-        if needed > self._most_bytes:
+        if needed > self._max_bytes:
             raise LimitExceeded(
                 subject,
-                limit="most_bytes",
-                maximum=self._most_bytes,
+                limit="max_bytes",
+                maximum=self._max_bytes,
                 evidence=f"it takes {needed} bytes",
                 remedy=remedy,
             )
@@ -233,8 +233,8 @@ class ContextFreePosterior(ClassPosterior):
         counts_ways: masses and marginals count a canvas as often as the grammar reads it, which may be more than once.
     """
 
-    def __init__(self, language: ContextFreeLanguage, law: MeanField, tail: Tail) -> None:
-        super().__init__(law, tail, language.vocabulary, language.token_classes)
+    def __init__(self, language: ContextFreeLanguage, distribution: MeanField, tail: Tail) -> None:
+        super().__init__(distribution, tail, language.vocabulary, language.token_classes)
         self.language = language
         self.counts_ways = not language.is_unambiguous
         self._sum: Chart | None = None
@@ -248,13 +248,13 @@ class ContextFreePosterior(ClassPosterior):
             GenerationError: the grammar may be ambiguous, and nobody asked for ways to be counted.
         """
         self._check_ambiguity()
-        return self._total(self._sums(), self._tail_scores(self.law.canvas, self._eos_sums()))
+        return self._total(self._sums(), self._tail_scores(self.distribution.canvas, self._eos_sums()))
 
     def best(self) -> Completion:
         """See ``CanvasPosterior.best``."""
         maxima = self.scores.maxima()
         chart = self.language.chart(self._weights(maxima, is_max=True), is_max=True)
-        ends = chart.ends + self._tail_scores(self.law.canvas, maxima[:, self.language.eos_class])
+        ends = chart.ends + self._tail_scores(self.distribution.canvas, maxima[:, self.language.eos_class])
         end = int(ends.argmax())
         self._check(float(ends[end]))
         labels = walk_chart(chart, end, lambda through: int(through.argmax()))
@@ -269,13 +269,13 @@ class ContextFreePosterior(ClassPosterior):
         Of a grammar that may be ambiguous a way is drawn, and kept with a chance of one over the ways of its canvas.
 
         Raises:
-            LimitExceeded: more than ``most_draws`` ways were not kept.
+            LimitExceeded: more than ``max_draws`` ways were not kept.
         """
         chart = self._sums()
-        ends = chart.ends + self._tail_scores(self.law.canvas, self._eos_sums())
+        ends = chart.ends + self._tail_scores(self.distribution.canvas, self._eos_sums())
         self._check(float(ends.max()))
         log_sums = self.scores.log_sums()
-        most = self.language.most_draws
+        most = self.language.max_draws
         for _ in range(most):
             end = sampled_index(ends, generator.random())
             labels = walk_chart(chart, end, lambda through: sampled_index(through, generator.random()))
@@ -288,7 +288,7 @@ class ContextFreePosterior(ClassPosterior):
                 return Completion(tokens, self._log_prob(tokens, end))
         raise LimitExceeded(
             "diffusion decoding: draw from an ambiguous grammar",
-            limit="most_draws",
+            limit="max_draws",
             maximum=most,
             evidence="canvases are read in so many ways that none was kept",
             remedy="make the grammar less ambiguous, or take the most probable canvas",
@@ -297,11 +297,11 @@ class ContextFreePosterior(ClassPosterior):
     def clamped(self, canvas: Canvas, /) -> float:
         """See ``CanvasPosterior.clamped``; raises as ``log_z``."""
         self._check_ambiguity()
-        law = self.law
-        if np.any((law.canvas != FREE) & (canvas != law.canvas)):
+        distribution = self.distribution
+        if np.any((distribution.canvas != FREE) & (canvas != distribution.canvas)):
             return -np.inf
         weights = self._weights(self.scores.log_sums(), is_max=False)
-        for slot in np.flatnonzero((canvas != FREE) & (law.canvas == FREE)).tolist():
+        for slot in np.flatnonzero((canvas != FREE) & (distribution.canvas == FREE)).tolist():
             weights[slot] = self.language.fixed_weights(int(canvas[slot]), is_max=False)
         chart = self.language.chart(weights, is_max=False)
         return self._total(chart, self._tail_scores(canvas, self._eos_sums()))
@@ -319,26 +319,26 @@ class ContextFreePosterior(ClassPosterior):
 
     def _weights(self, scores: NDArray[np.float64], *, is_max: bool) -> NDArray[np.float64]:
         """Log weight of every label in every slot, from those of the classes in every free slot."""
-        language, law = self.language, self.law
-        made = np.empty((law.slots, len(language.plan.labels)))
-        if len(law.free):
+        language, distribution = self.language, self.distribution
+        made = np.empty((distribution.slots, len(language.plan.labels)))
+        if len(distribution.free):
             if len(language.label_starts):  # a grammar of the empty text alone has no labels
-                made[law.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
-            made[law.free, ALWAYS] = 0.0
-        for slot in np.flatnonzero(law.canvas != FREE).tolist():
-            made[slot] = language.fixed_weights(int(law.canvas[slot]), is_max=is_max)
+                made[distribution.free, ALWAYS + 1 :] = _by_label(scores, language, is_max=is_max)
+            made[distribution.free, ALWAYS] = 0.0
+        for slot in np.flatnonzero(distribution.canvas != FREE).tolist():
+            made[slot] = language.fixed_weights(int(distribution.canvas[slot]), is_max=is_max)
         return made
 
     def _tail_scores(self, canvas: Canvas, eos: NDArray[np.float64]) -> NDArray[np.float64]:
         """Log weight of a tail that begins at each boundary, float64 ``[slots + 1]``.
 
         Args:
-            canvas: that of the law, or one that fixes more.
-            eos: log weight of EOS in each free slot of the law.
+            canvas: that of the distribution, or one that fixes more.
+            eos: log weight of EOS in each free slot of the distribution.
         """
-        law = self.law
-        first = np.zeros(law.slots)
-        first[law.free] = eos
+        distribution = self.distribution
+        first = np.zeros(distribution.slots)
+        first[distribution.free] = eos
         if not self.language.vocabulary.eos:
             first[:] = -np.inf
         for slot in np.flatnonzero(canvas != FREE).tolist():
@@ -351,9 +351,9 @@ class ContextFreePosterior(ClassPosterior):
     def _factors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         if self._around is None:
             self._check_ambiguity()
-            language, law, chart = self.language, self.law, self._sums()
+            language, distribution, chart = self.language, self.distribution, self._sums()
             eos = self._eos_sums()
-            ends = chart.ends + self._tail_scores(law.canvas, eos)
+            ends = chart.ends + self._tail_scores(distribution.canvas, eos)
             total = float(reduced(ends[:, None], is_max=False)[0])
             self._check(total)
             ended = np.exp(ends - total)
@@ -364,16 +364,18 @@ class ContextFreePosterior(ClassPosterior):
             largest = np.maximum(each.max(axis=1, keepdims=True), -1e300)
             with np.errstate(divide="ignore"):
                 around = np.log(np.exp(each - largest) @ language.counts) + largest
-            inside = np.concatenate([[0.0], np.cumsum(ended[:-2])]) if law.slots else np.zeros(0)
-            tail = np.zeros(law.slots)
+            inside = np.concatenate([[0.0], np.cumsum(ended[:-2])]) if distribution.slots else np.zeros(0)
+            tail = np.zeros(distribution.slots)
             with np.errstate(divide="ignore"):
                 if self.tail == "free":
-                    tail = np.where(law.canvas == FREE, inside, 0.0)
+                    tail = np.where(distribution.canvas == FREE, inside, 0.0)
                     first = np.log(ended[:-1])
                 else:
                     first = np.log(ended[:-1] + inside)
-            of_eos = np.zeros(law.slots)
-            of_eos[law.free] = np.where(np.isfinite(eos), eos, 0.0)  # without EOS nothing ends before the canvas
+            of_eos = np.zeros(distribution.slots)
+            of_eos[distribution.free] = np.where(
+                np.isfinite(eos), eos, 0.0
+            )  # without EOS nothing ends before the canvas
             around[:, language.eos_class] = first - of_eos
             self._around = around, tail
         return self._around
@@ -387,7 +389,7 @@ class ContextFreePosterior(ClassPosterior):
 
     def _fixed_and_tail(self, end: int) -> NDArray[np.int32]:
         """The canvas with its tail filled; other free slots stay free."""
-        tokens = self.law.canvas.copy()
+        tokens = self.distribution.canvas.copy()
         if self.tail == "free":
             rest = tokens[end + 1 :]
             rest[rest == FREE] = (self._filler or (FREE,))[0]
@@ -398,7 +400,7 @@ class ContextFreePosterior(ClassPosterior):
         return np.array(classes, dtype=np.int32)
 
     def _log_prob(self, tokens: NDArray[np.int32], end: int) -> float:
-        each = self.law.log_prob_of(tokens)
+        each = self.distribution.log_prob_of(tokens)
         if self.tail == "free":
             each[end + 1 :] = 0.0
         return float(each.sum())
@@ -408,8 +410,8 @@ class ContextFreePosterior(ClassPosterior):
             raise GenerationError(
                 "diffusion decoding",
                 "no completion of the canvas spells a member of the grammar",
-                evidence=f"{self.law.slots} slots, of which {len(self.law.free)} are free; the shortest member takes "
-                f"{self.language.shortest}",
+                evidence=f"{self.distribution.slots} slots, {len(self.distribution.free)} of them free; "
+                f"the shortest string takes {self.language.shortest}",
                 remedy="give the canvas more slots, or check the tokens that are fixed in it",
             )
 
@@ -427,7 +429,8 @@ class ContextFreePosterior(ClassPosterior):
 def _by_label(scores: NDArray[np.float64], language: ContextFreeLanguage, *, is_max: bool) -> NDArray[np.float64]:
     """Log weights of the labels that have classes, for each row of scores of classes.
 
-    Shares of one law are at least exp(-80) over the size of the vocabulary of its largest, so that none is lost.
+    Shares of one distribution are at least exp(-80) over the size of the vocabulary of its largest, so that none is
+    lost.
     """
     spread = scores[:, language.label_classes]
     if is_max:

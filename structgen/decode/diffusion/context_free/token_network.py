@@ -100,15 +100,15 @@ class TokenNetwork:
         return self.states + len(self.within)
 
 
-def lift(network: Network, vocabulary: Vocabulary, *, most_effects: int = MAX_EFFECTS) -> TokenNetwork:
+def lift(network: Network, vocabulary: Vocabulary, *, max_effects: int = MAX_EFFECTS) -> TokenNetwork:
     """Return the network over the tokens of ``vocabulary`` that spells the same texts.
 
     Raises:
-        LimitExceeded: effects have more than ``most_effects`` entries.
+        LimitExceeded: effects have more than ``max_effects`` entries.
 
     Complexity: O(bytes of the vocabulary) look-ups, and the entries of all effects that differ.
     """
-    effects = _Effects(network, most_effects)
+    effects = _Effects(network, max_effects)
     effect_of = effects.of_tokens(vocabulary)
     return _Numbering(network, effects).finished(effect_of, vocabulary)
 
@@ -120,7 +120,7 @@ class _Effects:
     once: fewer runs for the same texts.
     """
 
-    def __init__(self, network: Network, most_effects: int) -> None:
+    def __init__(self, network: Network, max_effects: int) -> None:
         columns, kind_of_byte = np.unique(network.next, axis=1, return_inverse=True)
         self.kind_of_byte: list[int] = kind_of_byte.reshape(-1).tolist()
         self._targets = columns.tolist()
@@ -135,7 +135,7 @@ class _Effects:
             self._calls[state].append((start, after))
         self._final = network.final.tolist()
         self._states = network.states
-        self._most = most_effects
+        self._most = max_effects
         self._made = 0
         self.items: list[frozenset[tuple[int, _StackOrEffect]]] = []
         self._number: dict[frozenset[tuple[int, _StackOrEffect]], int] = {}
@@ -176,7 +176,7 @@ class _Effects:
             if self._made > self._most:
                 raise LimitExceeded(
                     "tokens of a grammar",
-                    limit="most_effects",
+                    limit="max_effects",
                     maximum=self._most,
                     remedy="simplify the grammar, or raise most_effects",
                 )
@@ -253,7 +253,7 @@ class _Effects:
 
 
 def _shared(one: bytes, two: bytes) -> int:
-    """How many bytes two texts have in common at their beginning."""
+    """How many bytes two texts have in common at their prefix."""
     most = min(len(one), len(two))
     if one[:most] == two[:most]:
         return most

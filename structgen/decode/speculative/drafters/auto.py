@@ -29,19 +29,20 @@ _STRENGTH: Final = 6.0
 @final
 @dataclass(frozen=True)
 class Combined(Drafter):
-    """All guesses of several drafters, in one tree.
+    """All draft tokens of several drafters, in one tree.
 
-    Every guess is later compared with what came, whether it was run or not: that costs nothing, since what came is
-    known.  So the confidence of a guess is how often guesses like it came true (the same drafter, the same kind of
-    position, the same grade of what the drafter itself says), and drafters that guess badly fade without a trial, those
-    that begin to guess well come back without one.
+    Every draft is later compared with what came, whether it was run or not: that costs nothing, since what came is
+    known.  So the confidence of a draft token is how often draft tokens like it came true (the same drafter, the same
+    kind of position, the same grade of what the drafter itself says), and drafters that draft token badly fade without
+    a trial, those that begin to draft well come back without one.
 
-    Drafters that draw their tokens from a law do not belong here: a tree that is chosen by what was drawn would not
-    leave the law of the output alone.  Their laws are dropped, so that their tokens are verified as chosen ones are.
+    Drafters that draw their tokens from a distribution do not belong here: a tree that is chosen by what was drawn
+    would not leave the distribution of the output alone.  Their distributions are dropped, so that their tokens are
+    verified as chosen ones are.
 
     Attributes:
-        drafters: what guesses; one that fails is dropped alone.
-        calibration: what is known of guesses; outputs that share it learn from each other.
+        drafters: what draft tokens; one that fails is dropped alone.
+        calibration: what is known of draft tokens; outputs that share it learn from each other.
 
     Raises:
         ValueError: there are no drafters, or two have the same name.
@@ -106,7 +107,7 @@ class _CombinedDrafting(Drafting):
             member.close()
 
     def _learn(self, came: tuple[int, ...]) -> None:
-        """Compare the last guesses with what came."""
+        """Compare the last draft tokens with what came."""
         outcomes: list[tuple[Hashable, bool]] = []
         for name, tree in self._proposed:
             node = ROOT
@@ -137,8 +138,8 @@ def _inside(confidence: float) -> float:
 class Auto(Drafter):
     """All drafters that need no model, together.
 
-    They guess what the grammar leaves few of, what stands in the prompt, what earlier outputs had, what came in the
-    same state of the grammar, and what the model itself expected behind the same token.
+    They draft what the grammar leaves few of, what stands in the prompt, what earlier outputs had, what came in the
+    same state of the grammar, and what the model itself expected after the same token.
 
     What is learned is kept for the vocabulary, for as long as that lives: outputs of one process learn from each other,
     in any thread.  It decides how many forward passes an output takes, and nothing about what is written; ``forget``

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ForcedTokens", "GrammarStatistics", "StateCounts", "few_allowed"]
 
 _MAX_PIECES: Final = 64
-"""Allowed tokens, beginnings of others counted, beyond which a mask is not looked at."""
+"""Allowed tokens, prefixes of others counted, beyond which a mask is not looked at."""
 
 
 @final
@@ -37,11 +37,11 @@ _MAX_PIECES: Final = 64
 class ForcedTokens(Drafter):
     """All that the grammar allows where that is little: enumerations, booleans, keys, punctuation, and what it forces.
 
-    Of the allowed tokens those that are the beginning of another allowed one are left out: of ``t``, ``tr`` and
-    ``true`` only the last is guessed.  How likely each is is counted for each set of choices.
+    Of the allowed tokens those that are the prefix of another allowed one are left out: of ``t``, ``tr`` and
+    ``true`` only the last is drafted.  How likely each is is counted for each set of choices.
 
     Attributes:
-        most: the most choices of which all are guessed.
+        most: the most choices of which all are drafted.
         calibration: of the confidences; outputs that share the value share what was learned.
 
     Raises:
@@ -73,8 +73,8 @@ class _ForcedDrafting(FollowingDrafting):
         self._vocabulary = task.constraint.vocabulary
         self._row: NDArray[np.int32] = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
 
-    def guesses(self, state: DraftState) -> Iterable[DraftCandidate]:
-        """See ``FollowingDrafting.guesses``."""
+    def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
+        """See ``FollowingDrafting.draft tokens``."""
         return self._choices(state.matcher, state.mask)
 
     def _choices(self, matcher: Matcher, mask: NDArray[np.int32]) -> Iterator[DraftCandidate]:
@@ -137,7 +137,7 @@ def few_allowed(mask: NDArray[np.int32], eos: Iterable[int], most: int) -> list[
 
 
 def _longest(ids: list[int], tokens: tuple[bytes, ...]) -> list[int]:
-    """Those of ``ids`` whose bytes are not the beginning of those of another, in order; of equal ones the lowest."""
+    """Those of ``ids`` whose bytes are not the prefix of those of another, in order; of equal ones the lowest."""
     ordered = sorted(ids, key=lambda token: (tokens[token], -token))
     begins = [tokens[after].startswith(tokens[token]) for token, after in pairwise(ordered)]
     return sorted(token for token, is_shorter in zip(ordered, [*begins, False], strict=False) if not is_shorter)
@@ -235,7 +235,7 @@ class GrammarStatistics(Drafter):
 
     Attributes:
         counts: what came; outputs and drafters may share it.
-        most: the most tokens that are guessed in a state.
+        most: the most tokens that are drafted in a state.
         calibration: of the confidences; outputs that share the value share what was learned.
 
     Raises:
@@ -283,8 +283,8 @@ class _CountDrafting(FollowingDrafting):
         self._matcher.rollback(self._read - kept)
         self._read = kept
 
-    def guesses(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.guesses``."""
+    def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
+        """See ``FollowingDrafting.draft tokens``."""
         return self._frequent(state.matcher, *_last_two(self.output))
 
     def _frequent(self, matcher: Matcher, first: int, second: int) -> Iterator[DraftCandidate]:
@@ -312,6 +312,6 @@ def _last_two(output: Sequence[int]) -> tuple[int, int]:
 
 
 def _state_keys(matcher: Matcher, first: int, second: int) -> tuple[Hashable, ...]:
-    """The state of a matcher behind two tokens, from precise to coarse."""
+    """The state of a matcher after two tokens, from precise to coarse."""
     state = (matcher.state_id, zlib.crc32(matcher.live_bytes()))
     return (*state, first, second), (*state, second), state

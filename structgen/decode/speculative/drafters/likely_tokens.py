@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 _MEMORY: Final = 16
-"""The mean of the laws behind a run goes over so many of the last, in effect."""
+"""The mean of the distributions after a run goes over so many of the last, in effect."""
 
 _MeanTable: TypeAlias = "OrderedDict[tuple[int, ...], tuple[int, dict[int, float]]]"
 
 
 class NGramDistribution(NamedTuple):
-    """What is known behind a run of tokens.
+    """What is known after a run of tokens.
 
     Attributes:
         length: how many tokens the run has.
@@ -54,10 +54,10 @@ class NGramDistribution(NamedTuple):
 
 @final
 class NGramTable:
-    """Behind each run of up to ``order`` tokens the mean of the laws that the model told there.
+    """After each run of up to ``order`` tokens the mean of the distributions that the model told there.
 
-    Of each law only the most probable tokens are kept, and their probabilities are shared out anew among them, so what
-    is kept can be drawn from.  Where a run comes again, its mean moves on; laws of long ago fade.
+    Of each distribution only the most probable tokens are kept, and their probabilities are shared out anew among them,
+    so what is kept can be drawn from.  Where a run comes again, its mean moves on; distributions of long ago fade.
 
     Source: the n-gram module of W. Song et al., "Accelerated Test-Time Scaling with Model-Free Speculative Sampling"
     (2025, arXiv 2506.04708).
@@ -67,7 +67,7 @@ class NGramTable:
 
     Args:
         order: tokens of the longest runs; at least 1.
-        keep: tokens of each law; at least 1.
+        keep: tokens of each distribution; at least 1.
         most: runs; at least 1.
 
     Raises:
@@ -87,34 +87,34 @@ class NGramTable:
         return sum(map(len, list(self._tables.values())))
 
     def learn(
-        self, vocabulary: Vocabulary, laws: Iterable[tuple[Sequence[int], Sequence[int], Sequence[float]]]
+        self, vocabulary: Vocabulary, distributions: Iterable[tuple[Sequence[int], Sequence[int], Sequence[float]]]
     ) -> None:
         """Take in what the model told.
 
         Args:
             vocabulary: what the ids belong to.
-            laws: the tokens before a position, the last at the end; the most probable tokens there; their logits, of
-                which the first is the largest.
+            distributions: the tokens before a position, the last at the end; the most probable tokens there; their
+                logits, of which the first is the largest.
 
-        Complexity: O(order * keep) for each law.
+        Complexity: O(order * keep) for each distribution.
         """
         prepared = [
             (tuple(before[-self.order :]), _shares(tokens[: self.keep], logits))
-            for before, tokens, logits in laws
+            for before, tokens, logits in distributions
             if tokens
         ]
         with self._lock:
             table = self._tables.setdefault(vocabulary.digest, OrderedDict())
-            for before, law in prepared:
+            for before, distribution in prepared:
                 for start in range(len(before)):
                     run = before[start:]
-                    table[run] = self._mean(table.get(run), law)
+                    table[run] = self._mean(table.get(run), distribution)
                     table.move_to_end(run)
             while len(table) > self.most:
                 table.popitem(last=False)
 
     def find(self, vocabulary: Vocabulary, before: Sequence[int]) -> list[NGramDistribution]:
-        """What is known behind the longest run at the end of ``before``, then the next longest, and so on."""
+        """What is known after the longest run at the end of ``before``, then the next longest, and so on."""
         end = tuple(before[-self.order :])
         found = []
         with self._lock:
@@ -125,23 +125,25 @@ class NGramTable:
                     found.append((len(end) - start, known[1]))
             if found:
                 table.move_to_end(end[len(end) - found[0][0] :])
-        return [_ranked(length, law) for length, law in found]
+        return [_ranked(length, distribution) for length, distribution in found]
 
-    def _mean(self, known: tuple[int, dict[int, float]] | None, law: dict[int, float]) -> tuple[int, dict[int, float]]:
+    def _mean(
+        self, known: tuple[int, dict[int, float]] | None, distribution: dict[int, float]
+    ) -> tuple[int, dict[int, float]]:
         """Never changes ``known``, which a reader may hold."""
         if known is None:
-            return 1, law
+            return 1, distribution
         count, old = known
         share = 1 / (count + 1)
         mean = {token: probability * (1 - share) for token, probability in old.items()}
-        for token, probability in law.items():
+        for token, probability in distribution.items():
             mean[token] = mean.get(token, 0.0) + probability * share
         if len(mean) > self.keep:
             mean = dict(sorted(mean.items(), key=_falling)[: self.keep])
         return min(count + 1, _MEMORY), mean
 
     def __repr__(self) -> str:
-        return f"<NGramLaws behind {len(self)} runs of up to {self.order} tokens>"
+        return f"<NGramLaws after {len(self)} runs of up to {self.order} tokens>"
 
 
 def _shares(tokens: Sequence[int], logits: Sequence[float]) -> dict[int, float]:
@@ -150,9 +152,9 @@ def _shares(tokens: Sequence[int], logits: Sequence[float]) -> dict[int, float]:
     return {token: weight / total for token, weight in zip(tokens, weights, strict=True)}
 
 
-def _ranked(length: int, law: dict[int, float]) -> NGramDistribution:
-    ranked = sorted(law.items(), key=_falling)
-    total = sum(law.values())
+def _ranked(length: int, distribution: dict[int, float]) -> NGramDistribution:
+    ranked = sorted(distribution.items(), key=_falling)
+    total = sum(distribution.values())
     return NGramDistribution(length, [token for token, _ in ranked], [probability / total for _, probability in ranked])
 
 
@@ -223,7 +225,7 @@ _MIN_CANDIDATES: Final = 16
 
 
 class NodeTopTokens(NamedTuple):
-    """The most probable tokens behind a node.
+    """The most probable tokens after a node.
 
     Attributes:
         node: of the tree; ``ROOT`` for the sequence itself.
@@ -237,7 +239,7 @@ class NodeTopTokens(NamedTuple):
 
 
 def node_top_tokens(verified: Verified, count: int, matcher: Matcher | None = None) -> list[NodeTopTokens]:
-    """Return the most probable tokens behind each node that was run and behind which a token is chosen.
+    """Return the most probable tokens after each node that was run and after which a token is chosen.
 
     Args:
         verified: a forward pass.
@@ -304,10 +306,10 @@ def ngram_top_tokens(
 
 
 def tree_masks(tree: DraftTree, matcher: Matcher) -> dict[int, NDArray[np.int32]]:
-    """What may come behind each node, int32 words ``[ceil(V / 32)]``, for those that the grammar allows.
+    """What may come after each node, int32 words ``[ceil(V / 32)]``, for those that the grammar allows.
 
     Args:
-        tree: guesses.
+        tree: draft tokens.
         matcher: where the output stands; it is not moved.
     """
     masks = np.empty((1 + len(tree), (matcher.constraint.vocabulary.size + 31) // 32), dtype=np.int32)

@@ -194,13 +194,13 @@ _MAX_LENGTH: Final = 160
 
 
 class ValueSeparator(NamedTuple):
-    """Text up to the beginning of the next value.
+    """Text up to the prefix of the next value.
 
     Attributes:
         data: the text.
         label: the key of that value; empty where there is none.
         quoted: whether it is a string; its quotation mark is part of the text.
-        ends: whether the output is complete behind it.
+        ends: whether the output is complete after it.
     """
 
     data: bytes
@@ -212,11 +212,11 @@ class ValueSeparator(NamedTuple):
 def structure_after(matcher: Matcher, place: FieldPosition, fields: OutputFields) -> ValueSeparator | None:
     """Return what closes the value at which ``matcher`` stands and leads to the next one.
 
-    This is the beginning of the shortest completion: it leaves out what may be left out, and names the next key that
+    This is the prefix of the shortest completion: it leaves out what may be left out, and names the next key that
     is required.  White space is as the output had it so far where the grammar allows that.
 
     Args:
-        matcher: the state behind all that stands of the value.
+        matcher: the state after all that stands of the value.
         place: within what it stands.
         fields: of the output so far.
 
@@ -252,7 +252,7 @@ def _is_byte(symbol: SupportsIndex) -> bool:
 
 
 def _json_prefix(rest: bytes, place: FieldPosition, comma: bytes | None, colon: bytes | None) -> ValueSeparator | None:
-    """The beginning of a JSON text up to its next value, with other white space where that is given."""
+    """The prefix of a JSON text up to its next value, with other white space where that is given."""
     at, out, label = 0, bytearray(), b""
     if place in ("string", "key"):
         closing = _REST_OF_STRING.match(rest)

@@ -105,8 +105,8 @@ class _CopyDrafting(FollowingDrafting):
         self._clear()
         self.appended(kept)
 
-    def guesses(self, state: DraftState) -> Iterable[DraftCandidate]:
-        """See ``FollowingDrafting.guesses``."""
+    def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
+        """See ``FollowingDrafting.draft tokens``."""
         seen, source, gamma = self.tokens, self._source, self._gamma
         if source is None or seen[source - gamma : source] != seen[len(seen) - gamma :]:
             return ()
@@ -134,7 +134,7 @@ class PromptLookup(Drafter):
     """Copies from the prompt and from what stands of the output.
 
     Two ways together.  As tokens: the end of the output is looked for in all that stands before it, and what followed
-    there is guessed, of several places as a tree; where a copy goes wrong, it is taken up again around the place where
+    there is drafted, of several places as a tree; where a copy goes wrong, it is taken up again around the place where
     it was lost.  As text: what stands of the value that is being written is looked for in the prompt, see
     ``ValueCopier``.
 
@@ -205,8 +205,8 @@ class _LookupDrafting(FollowingDrafting):
         self._fields = OutputFields()
         self._fields.feed(b"".join([self._tokens[token] for token in self.output]))
 
-    def guesses(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.guesses``."""
+    def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
+        """See ``FollowingDrafting.draft tokens``."""
         suffix = self.tokens[-MAX_MATCH:]
         matches = [
             match
@@ -216,6 +216,6 @@ class _LookupDrafting(FollowingDrafting):
         yield from candidates_of(
             [Continuation(self._index.following(each.position, MAX_MATCH), each.length) for each in matches], "lookup"
         )
-        yield from self._realignment.guesses(matches, "lookup again")
+        yield from self._realignment.drafts(matches, "lookup again")
         if self._settings.values:
-            yield from self._copier.guesses(self._fields, state.matcher)
+            yield from self._copier.drafts(self._fields, state.matcher)

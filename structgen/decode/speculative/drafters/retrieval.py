@@ -35,7 +35,7 @@ class DraftStore:
     """The tokens of outputs that are complete, by what they contain; threads may share one.
 
     The oldest outputs are forgotten beyond ``max_tokens`` tokens (about 300 bytes each), and of an output
-    that is longer than that, its beginning.  A store belongs to one vocabulary: ids of another one would mean nothing.
+    that is longer than that, its prefix.  A store belongs to one vocabulary: ids of another one would mean nothing.
 
     Args:
         max_tokens: the most tokens of outputs.
@@ -55,7 +55,7 @@ class DraftStore:
             raise ValueError(f"DraftStore: max_tokens must be at least 2; found {max_tokens!r}")
         self._max_tokens = max_tokens
         self._index = SuffixIndex()
-        self._lengths: deque[int] = deque()  # of the outputs, the barrier behind each counted
+        self._lengths: deque[int] = deque()  # of the outputs, the barrier after each counted
         self._starts: deque[int] = deque()  # where they begin
         self._lock = threading.Lock()
 
@@ -101,12 +101,12 @@ class DraftStore:
         """What may follow an output.
 
         Args:
-            output: what stands of it; where it is empty, the beginnings of the latest outputs are meant.
+            output: what stands of it; where it is empty, the prefixes of the latest outputs are meant.
             places: how many occurrences are looked at.
             realignment: the place that it is a copy of.
 
         Returns:
-            What followed the last tokens, and the guesses at where a copy that went wrong goes on.
+            What followed the last tokens, and the draft tokens at where a copy that went wrong goes on.
         """
         with self._lock:
             if not output:
@@ -114,7 +114,7 @@ class DraftStore:
             else:
                 matches = self._index.find(output[-MAX_MATCH:], places)
             found = [Continuation(self._index.following(each.position, MAX_MATCH), each.length) for each in matches]
-            again = list(realignment.guesses(matches, "retrieval again", output[-1])) if output else []
+            again = list(realignment.drafts(matches, "retrieval again", output[-1])) if output else []
         return found, again
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class DraftStore:
 
 _PAIR: Final = 2
 _LIKELY: Final = 3
-"""Tokens of each law that are kept."""
+"""Tokens of each distribution that are kept."""
 
 
 def _pair_table() -> NGramTable:
@@ -133,20 +133,20 @@ def _pair_table() -> NGramTable:
 @final
 @dataclass(frozen=True, slots=True)
 class Retrieval(Drafter):
-    """Follows what earlier outputs had behind the same tokens, the most frequent continuations as a tree.
+    """Follows what earlier outputs had after the same tokens, the most frequent continuations as a tree.
 
     What is asked again with a small change is copied from the first answer: where a token differs, the copy is taken up
-    again around that place.  Where no earlier output helps, what the target itself found likely behind the same two
-    tokens is guessed.
+    again around that place.  Where no earlier output helps, what the target itself found likely after the same two
+    tokens is drafted.
 
     Source: Z. He et al., "REST: Retrieval-Based Speculative Decoding" (NAACL 2024, arXiv 2311.08252); X. Liu et al.,
     "Adaptive Draft-Verification for Efficient Large Language Model Decoding" (2024, arXiv 2407.12021) for what the
-    target said behind two tokens.
+    target said after two tokens.
 
     Attributes:
         store: the outputs; each that is complete is added.
         places: how many occurrences of the last tokens are followed at a time.
-        laws: what the target said behind two tokens; None leaves that out.
+        distributions: what the target said after two tokens; None leaves that out.
         calibration: of the confidences; outputs that share the value share what was learned.
 
     Raises:
@@ -155,7 +155,7 @@ class Retrieval(Drafter):
 
     store: DraftStore = field(default_factory=DraftStore, repr=False)
     places: int = 16
-    laws: NGramTable | None = field(default_factory=_pair_table, repr=False)
+    distributions: NGramTable | None = field(default_factory=_pair_table, repr=False)
     calibration: Calibration = field(default_factory=Calibration, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -189,34 +189,34 @@ class _RetrievalDrafting(FollowingDrafting):
         """See ``FollowingDrafting.truncated``."""
         self._realignment.forget()
 
-    def guesses(self, state: DraftState) -> Iterator[DraftCandidate]:
-        """See ``FollowingDrafting.guesses``."""
+    def drafts(self, state: DraftState) -> Iterator[DraftCandidate]:
+        """See ``FollowingDrafting.draft tokens``."""
         found, again = self._store.retrieve(self.output, self._settings.places, self._realignment)
         yield from candidates_of(found, "retrieval")
         yield from again
-        if self._settings.laws is not None:
-            yield from self._likely(self._settings.laws, tuple(self.tokens[-_PAIR:]), 0)
+        if self._settings.distributions is not None:
+            yield from self._likely(self._settings.distributions, tuple(self.tokens[-_PAIR:]), 0)
 
     def observe(self, verified: Verified) -> None:
         """See ``Drafting.observe``."""
-        laws = self._settings.laws
-        if laws is not None:
+        distributions = self._settings.distributions
+        if distributions is not None:
             before = self._context.tokens[max(verified.start - _PAIR, 0) : verified.start]
-            laws.learn(self._task.constraint.vocabulary, ngram_top_tokens(verified, before, _PAIR, _LIKELY))
+            distributions.learn(self._task.constraint.vocabulary, ngram_top_tokens(verified, before, _PAIR, _LIKELY))
 
     def close(self) -> None:
         """See ``Drafting.close``."""
         super().close()
         self._store.add(self.output)
 
-    def _likely(self, laws: NGramTable, before: tuple[int, ...], depth: int) -> Iterator[DraftCandidate]:
-        for known in laws.find(self._task.constraint.vocabulary, before)[:1]:
-            if known.length < _PAIR:  # what came behind one token says too little
+    def _likely(self, distributions: NGramTable, before: tuple[int, ...], depth: int) -> Iterator[DraftCandidate]:
+        for known in distributions.find(self._task.constraint.vocabulary, before)[:1]:
+            if known.length < _PAIR:  # what came after one token says too little
                 return
             for rank, (token, share) in enumerate(zip(known.tokens, known.probabilities, strict=True)):
                 yield DraftCandidate(
                     token,
                     ("likely", rank, round(4 * share), min(depth, 2)),
                     max(0.4 * share, 0.02),
-                    lambda token=token: self._likely(laws, (before[-1], token), depth + 1),  # type: ignore[misc]
+                    lambda token=token: self._likely(distributions, (before[-1], token), depth + 1),  # type: ignore[misc]
                 )

@@ -22,7 +22,7 @@ _END_PRIORS: Final = {
 
 
 def boundary_kind(source: SourceText, offset: int) -> str | None:
-    """What kind of boundary lies at ``offset``: None within a word or behind a space.
+    """What kind of boundary lies at ``offset``: None within a word or after a space.
 
     ``line``, ``stop`` (a sentence may end), ``comma``, ``colon``, ``bracket``, ``quote``, ``end`` of the text, or a
     ``space`` together with what the words on its sides begin with (``letter_kind``).
@@ -77,7 +77,7 @@ class Occurrence(NamedTuple):
     """Where what stands of a value occurs.
 
     Attributes:
-        end: the offset in the text behind it.
+        end: the offset in the text after it.
         length: how many bytes of the value agree.
         kind: ``exact``; ``case`` where letters differ in case; ``part`` where only the end of the value occurs; after a
             label, ``set off`` from it by a colon or a word such as "is", ``quoted`` where it stands in quotation marks
@@ -194,7 +194,7 @@ class SourceText:
         return [Occurrence(start, 0, "near") for start in near[:limit]]
 
     def item_after(self, offset: int) -> int | None:
-        """Where the next item of an enumeration begins behind ``offset``; None at the end of the text."""
+        """Where the next item of an enumeration begins after ``offset``; None at the end of the text."""
         found = _ENUMERATION.match(self.text, offset)
         end = offset if found is None else found.end()
         return end if offset < end < len(self.text) else None
@@ -205,7 +205,7 @@ class SourceText:
         return found[0] if found else b""
 
     def _ends(self, text: bytes, wanted: bytes, limit: int, *, whole: bool = False) -> list[int]:
-        """Behind where ``wanted`` occurs: first where it begins a word, then elsewhere if it is long enough."""
+        """After where ``wanted`` occurs: first where it begins a word, then elsewhere if it is long enough."""
         if not wanted:
             return []
         good: list[int] = []

@@ -31,7 +31,7 @@ def length_bucket(length: int) -> int:
 
 
 def candidates_of(continuations: Sequence[Continuation], kind: str, depth: int = 0) -> Iterable[DraftCandidate]:
-    """The tokens that followed, each once, and behind them what followed there.
+    """The tokens that followed, each once, and after them what followed there.
 
     A place counts by the square of the length that agrees, so that long matches outweigh many short ones; the share of
     a token among all places, and the length of the longest of its own, are its kind.
@@ -108,7 +108,7 @@ class SuffixIndex:
 
     @property
     def end(self) -> int:
-        """The position behind the last token."""
+        """The position after the last token."""
         return self.first + len(self.tokens)
 
     def append(self, token: int) -> None:
@@ -150,7 +150,7 @@ class SuffixIndex:
             self._run += 1
 
     def forget(self, count: int) -> None:
-        """Drop the first ``count`` tokens; those behind keep their positions."""
+        """Drop the first ``count`` tokens; those after keep their positions."""
         for level, heads, links in zip(_LEVELS, self._heads, self._links, strict=True):
             for end in range(level, count + 1):
                 run = hash(tuple(self.tokens[end - level : end]))
@@ -161,7 +161,7 @@ class SuffixIndex:
         self.first += count
 
     def find(self, suffix: Sequence[int], limit: int) -> list[SuffixMatch]:
-        """Return where the last tokens of ``suffix`` occur with a token behind them.
+        """Return where the last tokens of ``suffix`` occur with a token after them.
 
         The longest come first, of equal ones the latest.  Only the latest ``limit`` occurrences of a run are looked at,
         so the longest of all is found wherever its last 8, 4, 2 or 1 tokens (as many as it has) occur no more often.
@@ -193,7 +193,7 @@ class SuffixIndex:
         return matches[:limit]
 
     def following(self, position: int, count: int) -> list[int]:
-        """The tokens from ``position`` on: at most ``count``, and none behind a barrier."""
+        """The tokens from ``position`` on: at most ``count``, and none after a barrier."""
         start = position - self.first
         if start < 0:
             return []
@@ -220,10 +220,10 @@ _LENGTH: Final = 48
 
 @final
 class Realignment:
-    """Keeps the place that an output is a copy of, and guesses where it goes on once a token differs.
+    """Keeps the place that an output is a copy of, and draft tokens where it goes on once a token differs.
 
-    An edit exchanges, leaves out or adds a few tokens.  So behind a token that differs, the places around the one where
-    it was lost are tried: those behind the same token, the closest first, and the one that leaves the lengths equal.
+    An edit exchanges, leaves out or adds a few tokens.  So after a token that differs, the places around the one where
+    it was lost are tried: those after the same token, the closest first, and the one that leaves the lengths equal.
 
     Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
     2205.10350), which aligns by the longest suffix; that needs a token or two which agree again.
@@ -273,7 +273,7 @@ class Realignment:
         if near is None or abs(best.position - near) <= 2 * _WINDOW or best.length > _WINDOW:
             self._lost = None
 
-    def guesses(self, matches: Sequence[SuffixMatch], kind: str, last: int | None = None) -> Iterator[DraftCandidate]:
+    def drafts(self, matches: Sequence[SuffixMatch], kind: str, last: int | None = None) -> Iterator[DraftCandidate]:
         """What comes where the copy may go on.
 
         Args:

@@ -26,7 +26,7 @@ class GrammarPosition:
     Attributes:
         matcher: the state; it belongs to the choice and does not move.
         mask: the tokens that may come next, int32 words ``[ceil(V / 32)]``.
-        forced: the tokens before it for which there was no choice, behind the last one that was chosen.
+        forced: the tokens before it for which there was no choice, after the last one that was chosen.
     """
 
     __slots__ = ("forced", "mask", "matcher")
@@ -42,7 +42,7 @@ class GrammarPosition:
         return cls(state.matcher.fork(), state.mask, ())
 
     def then(self, token: int) -> GrammarPosition | None:
-        """The next position behind ``token``; None where there is none: it is refused, or the output ends.
+        """The next position after ``token``; None where there is none: it is refused, or the output ends.
 
         The budget of the output is not looked at.
         """
@@ -67,7 +67,7 @@ class GrammarPosition:
             forced.append(only)
 
     def allows(self, token: int) -> bool:
-        """Whether ``token`` may come next and is no stop, which would be of no use as a guess."""
+        """Whether ``token`` may come next and is no stop, which would be of no use as a draft token."""
         if token in self.matcher.constraint.vocabulary.eos:
             return False
         return bool(int(self.mask[token >> 5]) >> (token & 31) & 1)
@@ -95,7 +95,7 @@ class TableCandidates(NamedTuple):
     Attributes:
         tokens: ids that the position allows, no stop among them, the most probable first.
         probabilities: theirs, falling; they sum to at most 1.
-        keys: what kind of guess each is, for the table's own use.
+        keys: what kind of draft each is, for the table's own use.
     """
 
     tokens: Sequence[int]
@@ -111,7 +111,7 @@ class LookupOutcome(NamedTuple):
     """What came where a table had been asked.
 
     Attributes:
-        depth: how many guesses stood before it.
+        depth: how many draft tokens stood before it.
         candidates: what the table said.
         rank: the place of what came among them, counted from 0; None where it was not among them.
     """
@@ -130,7 +130,7 @@ class _LookupRecord(NamedTuple):
 
 @final
 class TableGrowth:
-    """A draft in progress: the laws are those of a table.
+    """A draft in progress: the distributions are those of a table.
 
     Args:
         state: where the output stands.
@@ -148,9 +148,9 @@ class TableGrowth:
         self._asked: dict[int, _LookupRecord] = {}
         self._behind: dict[tuple[int, int], int] = {}
 
-    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
-        """See ``Growth.laws``."""
-        return [self._law(tree, node) for node in nodes]
+    def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
+        """See ``Growth.distributions``."""
+        return [self._distribution(tree, node) for node in nodes]
 
     def outcomes(self, came: Sequence[int]) -> Iterator[LookupOutcome]:
         """Compare what was told with the tokens that came, from where the output stood on."""
@@ -169,7 +169,7 @@ class TableGrowth:
             node = self._behind.get((node, token))
             place += 1
 
-    def _law(self, tree: DraftTree, node: int) -> DraftDistribution | None:
+    def _distribution(self, tree: DraftTree, node: int) -> DraftDistribution | None:
         if node == ROOT:
             choice: GrammarPosition | None = GrammarPosition.of(self._state)
             tail, depth = self._tail, 0

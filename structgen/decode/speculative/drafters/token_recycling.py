@@ -29,7 +29,7 @@ __all__ = ["Successors", "TokenRecycling"]
 
 @final
 class Successors:
-    """For each token the ``count`` tokens that were expected behind it the last time it was seen.
+    """For each token the ``count`` tokens that were expected after it the last time it was seen.
 
     Source: the adjacency matrix of X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large
     Language Models with Token Recycling" (2024, arXiv 2408.08696).
@@ -57,7 +57,7 @@ class Successors:
         return sum(matrix.nbytes for matrix in list(self._matrices.values()))
 
     def learn(self, vocabulary: Vocabulary, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Note what is expected behind tokens, in place of what was noted before.
+        """Note what is expected after tokens, in place of what was noted before.
 
         Args:
             vocabulary: what the ids belong to.
@@ -74,7 +74,7 @@ class Successors:
                 matrix[token, : len(kept)] += 1
 
     def after(self, vocabulary: Vocabulary, token: int) -> list[int]:
-        """What is expected behind ``token``, the most probable first; empty where nothing is known."""
+        """What is expected after ``token``, the most probable first; empty where nothing is known."""
         with self._lock:
             matrix = self._matrices.get(vocabulary.digest)
             row: list[int] = [] if matrix is None else matrix[token].tolist()
@@ -91,15 +91,15 @@ _RATES: Final = (0.55, 0.1, 0.05, 0.03, 0.02, 0.02, 0.015, 0.015)
 @final
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Guesses a tree of successors: behind each token those that the model expected there the last time.
+    """Draft tokens a tree of successors: after each token those that the model expected there the last time.
 
-    The tokens that a model finds most probable come with every row of logits, also behind guesses that were refused.
-    They are kept for the last token before the row, and refreshed with each row.
+    The tokens that a model finds most probable come with every row of logits, also after draft tokens that were
+    refused. They are kept for the last token before the row, and refreshed with each row.
 
     Source: X. Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
     Recycling" (2024, arXiv 2408.08696).  Three things differ.  Ranks count what the grammar allows, so that a refused
-    successor leaves its place in the tree to the next one.  The confidence of a guess is how often its rank at its
-    depth came.  Of a token that a pass has several times, the first row counts, which is the surest to be reached.
+    successor leaves its place in the tree to the next one.  The confidence of a draft token is how often its rank at
+    its depth came.  Of a token that a pass has several times, the first row counts, which is the surest to be reached.
 
     Attributes:
         shape: what tree is grown.
@@ -161,7 +161,7 @@ class _RecyclingDrafting(Drafting):
         return TableCandidates(tokens, [self._drafter.ranks.rate(depth, rank) for rank in range(len(tokens))])
 
     def _learn(self, came: Sequence[int]) -> None:
-        """Compare the last guesses with what came, those that were not run as well."""
+        """Compare the last draft tokens with what came, those that were not run as well."""
         growth, self._growth = self._growth, None
         if growth is None or not came:
             return

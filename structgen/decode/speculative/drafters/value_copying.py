@@ -55,7 +55,7 @@ class Spelling:
         return known
 
     def behind(self, word: bytes, text: bytes) -> list[int]:
-        """The tokens of ``text`` as they are behind the beginning of its first word, which stands already.
+        """The tokens of ``text`` as they are after the prefix of its first word, which stands already.
 
         Where no token of both together begins at ``text``, those of ``text`` alone.
         """
@@ -74,7 +74,7 @@ _MAX_STARTS: Final = 4
 _SEGMENT: Final = 96
 _NEXT_ITEM: Final = b'", "'
 _MAX_FIELDS: Final = 3
-"""Values ahead whose beginning is guessed."""
+"""Values ahead whose prefix is drafted."""
 _MAX_LABELS: Final = 512
 _ENDS_COPY: Final = re.compile(rb'["\\\x00-\x1f]')
 _NUMBER: Final = re.compile(rb"-?[0-9]*\.?[0-9]*")
@@ -87,16 +87,16 @@ _MATCH_PRIORS: Final = {"exact": 0.88, "case": 0.5, "part": 0.4}
 
 @final
 class ValueCopier:
-    """Guesses at the rest of a value and at what comes behind it, for one output.
+    """Draft tokens at the rest of a value and at what comes after it, for one output.
 
     What stands of a value is looked for in the prompt as text, because a word has other tokens within a JSON string
-    than behind a space.  The text that follows there is tokenized together with the word that it completes.  Wherever a
-    word ends, the end of the value is guessed as well, with the punctuation that the grammar wants, and the key of the
+    than after a space.  The text that follows there is tokenized together with the word that it completes.  Wherever a
+    word ends, the end of the value is drafted as well, with the punctuation that the grammar wants, and the key of the
     next field; how likely that is depends on what stands at that place of the prompt.  Where a value has not begun,
-    only what the prompt has behind the words of its key is guessed, and for numbers what is closest to them.
+    only what the prompt has after the words of its key is drafted, and for numbers what is closest to them.
 
     Source: T. Ge et al., "Lossless Acceleration for Seq2seq Generation with Aggressive Decoding" (2022, arXiv
-    2205.10350) for copying the input and aligning anew behind a mismatch; N. Yang et al., "Inference with
+    2205.10350) for copying the input and aligning anew after a mismatch; N. Yang et al., "Inference with
     Reference" (2023, arXiv 2304.04487).
 
     Args:
@@ -113,7 +113,7 @@ class ValueCopier:
         self._labels: dict[tuple[bytes, bool], list[Occurrence]] = {}
         self._fields = OutputFields()
 
-    def guesses(self, fields: OutputFields, matcher: Matcher) -> Iterator[DraftCandidate]:
+    def drafts(self, fields: OutputFields, matcher: Matcher) -> Iterator[DraftCandidate]:
         """What may come next.
 
         Args:
@@ -160,7 +160,7 @@ class ValueCopier:
             yield from self._structural(matcher, field.place, ("not found", letter), 0.15, 1)
 
     def _distinct(self, found: list[Occurrence], field: OutputField) -> list[Occurrence]:
-        """At most a few occurrences with different texts behind them; those behind the label come first."""
+        """At most a few occurrences with different texts after them; those after the label come first."""
         starts = [each.end for each in self._places(field.label, number=False)]
         found = sorted(found, key=lambda each: each.end - each.length not in starts)
         distinct: dict[bytes, Occurrence] = {}
@@ -171,7 +171,7 @@ class ValueCopier:
     def _starts(
         self, label: bytes, place: FieldPosition, matcher: Matcher, level: int, after: int | None, *, in_array: bool
     ) -> Iterator[DraftCandidate]:
-        """Values that stand behind the words of a label, or numbers close to them; and what follows the last value.
+        """Values that stand after the words of a label, or numbers close to them; and what follows the last value.
 
         Args:
             label: the key of the value.
@@ -214,11 +214,11 @@ class ValueCopier:
         offset: int | None,
         level: int,
     ) -> Iterator[DraftCandidate]:
-        """The first token of a text that may be copied, with the others behind it.
+        """The first token of a text that may be copied, with the others after it.
 
         Args:
             segment: the text.
-            word: the beginning of its first word, which stands already.
+            word: the prefix of its first word, which stands already.
             place: in what kind of text it stands.
             matcher: the state before it.
             key: of its first token.

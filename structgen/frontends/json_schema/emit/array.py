@@ -28,7 +28,7 @@ _MAX_STEPS: Final = 30_000
 
 
 class ArrayState(NamedTuple):
-    """What is remembered between items: the watched facets known to be violated, as bits, and the counts."""
+    """What is remembered between items: the watched assertions known to be violated, as bits, and the counts."""
 
     violated: int
     counts: tuple[int, ...]
@@ -38,7 +38,7 @@ class ItemParse(NamedTuple):
     """One way to read an item.
 
     Attributes:
-        violates: the facets that it violates, and ``proves`` those of them for which a narrower value is asked.
+        violates: the assertions that it violates, and ``proves`` those of them for which a narrower value is asked.
         raises: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
         value: which of the chain's places it belongs to.
     """
@@ -51,7 +51,7 @@ class ItemParse(NamedTuple):
 
 
 class _ItemOption(NamedTuple):
-    """What one facet makes of an item: the fields of a reading, and schemas of its value."""
+    """What one assertion makes of an item: the fields of a reading, and schemas of its value."""
 
     violates: int = 0
     proves: int = 0
@@ -64,7 +64,7 @@ Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
 
 
 class ArrayChain:
-    """The arrays of a layout with ``contains`` or watched facets.
+    """The arrays of a layout with ``contains`` or watched assertions.
 
     Attributes:
         places: the conjunctions of schemas whose terms ``term`` needs.
@@ -83,9 +83,9 @@ class ArrayChain:
 
     def _readings_of(self, places: tuple[Location, ...], index: int) -> Iterator[ItemParse]:
         ways: list[list[_ItemOption]] = []
-        for number, facet in enumerate(self._layout.watched):
+        for number, assertion in enumerate(self._layout.watched):
             bit = 1 << number
-            place = facet.item(index)
+            place = assertion.item(index)
             if place is None or place.schema is True:
                 continue
             relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
@@ -93,8 +93,8 @@ class ArrayChain:
                 ways.append([_ItemOption(violates=bit)])
             elif relation is Relation.UNKNOWN:
                 ways.append([_ItemOption(), _ItemOption(violates=bit, proves=bit, places=(place.complement(),))])
-        for number, facet in enumerate(self._layout.counted):
-            inside = facet.contained
+        for number, assertion in enumerate(self._layout.counted):
+            inside = assertion.contained
             if inside is None:
                 continue
             bit = 1 << number
@@ -102,15 +102,15 @@ class ArrayChain:
             if relation is Relation.INSIDE:
                 ways.append([_ItemOption(raises=bit)])
             elif relation is Relation.UNKNOWN:
-                outside = () if facet.most_contained is None else (inside.complement(),)
+                outside = () if assertion.max_contained is None else (inside.complement(),)
                 ways.append([_ItemOption(places=outside), _ItemOption(raises=bit, shows=bit, places=(inside,))])
         count = 1
         for way in ways:
             count *= len(way)
         if count > _MAX_ITEM_PARSES:
-            facet = (*self._layout.watched, *self._layout.counted)[0]
+            assertion = (*self._layout.watched, *self._layout.counted)[0]
             raise LimitExceeded(
-                facet.place.subject(),
+                assertion.place.subject(),
                 limit="readings",
                 maximum=_MAX_ITEM_PARSES,
                 evidence="one item may violate or satisfy many schemas in many ways",
@@ -187,9 +187,9 @@ class ArrayChain:
         layout = self._layout
         if layout.most is not None:
             return max(layout.most, 1)
-        bounds = [len(layout.items), layout.fewest, *(facet.fewest for facet in layout.watched)]
-        bounds += [facet.most + 1 for facet in layout.watched if facet.most is not None]
-        bounds += [len(facet.prefix) for facet in layout.watched]
+        bounds = [len(layout.items), layout.fewest, *(assertion.fewest for assertion in layout.watched)]
+        bounds += [assertion.most + 1 for assertion in layout.watched if assertion.most is not None]
+        bounds += [len(assertion.prefix) for assertion in layout.watched]
         return max(*bounds, 1)
 
     def _reached(self, values: Items[Grammar], last: int) -> list[set[ArrayState]]:
@@ -242,14 +242,14 @@ class ArrayChain:
     def _counted(self, reading: ItemParse, counts: tuple[int, ...]) -> tuple[int, ...] | None:
         """The counts after an item; ``None`` where it must not come."""
         result = list(counts)
-        for number, facet in enumerate(self._layout.counted):
+        for number, assertion in enumerate(self._layout.counted):
             if not reading.raises >> number & 1:
                 continue
-            if facet.most_contained is not None:
+            if assertion.max_contained is not None:
                 result[number] += 1
-                if result[number] > facet.most_contained:
+                if result[number] > assertion.max_contained:
                     return None
-            elif result[number] < facet.fewest_contained:
+            elif result[number] < assertion.min_contained:
                 result[number] += 1
             elif reading.shows >> number & 1:
                 return None  # enough of them count already
@@ -260,11 +260,11 @@ class ArrayChain:
         if length < layout.fewest:
             return False
         for count, counted in zip(state.counts, layout.counted, strict=True):
-            if count < counted.fewest_contained:
+            if count < counted.min_contained:
                 return False
         violated = state.violated
-        for facet in layout.watched:
-            if not violated & 1 and length >= facet.fewest and (facet.most is None or length <= facet.most):
+        for assertion in layout.watched:
+            if not violated & 1 and length >= assertion.fewest and (assertion.most is None or length <= assertion.most):
                 return False
             violated >>= 1
         return True

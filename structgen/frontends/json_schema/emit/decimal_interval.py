@@ -234,7 +234,7 @@ def scientific_magnitudes(
 ) -> Grammar:
     """The positive numbers of double precision between two bounds, each with whether it is open.
 
-    With ``shifts``, the point may stand up to so many places before or after the one behind the first digit that is
+    With ``shifts``, the point may stand up to so many places before or after the one after the first digit that is
     not zero: ``0.012e4``, ``1200e-1``.
     """
     least = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)

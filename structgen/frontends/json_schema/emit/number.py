@@ -48,14 +48,14 @@ _FEW: Final = 256
 
 
 def number_term(
-    facet: NumberAssertion | None,
+    assertion: NumberAssertion | None,
     syntax: Syntax,
     origins: tuple[Location, ...],
     *,
     integral: bool,
     is_proof: bool = False,
 ) -> Grammar:
-    """The numbers that ``facet`` leaves; with ``integral`` those written as integers.
+    """The numbers that ``assertion`` leaves; with ``integral`` those written as integers.
 
     For a proof of emptiness there may be more of them.
 
@@ -65,17 +65,17 @@ def number_term(
     # In draft 4 it is the form that makes an integer.
     is_lexical = integral and any(place.resource.dialect.draft == 4 for place in origins)
     has_all_forms = syntax.policy.numbers == "all" and not is_lexical
-    if facet is None and integral and has_all_forms:
+    if assertion is None and integral and has_all_forms:
         return syntax.any_integral
-    if facet is None:
+    if assertion is None:
         return syntax.any_integer if integral else syntax.any_number
-    if facet.excluded:
+    if assertion.excluded:
         return alternatives(
-            *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in facet.gaps())
+            *(number_term(piece, syntax, origins, integral=integral, is_proof=is_proof) for piece in assertion.gaps())
         )
-    lower = _usable(facet.lower, "minimum", origins)
-    upper = _usable(facet.upper, "maximum", origins)
-    step, not_steps = facet.step, not_multiples(facet.step_of(integral=integral), facet.not_steps)
+    lower = _usable(assertion.lower, "minimum", origins)
+    upper = _usable(assertion.upper, "maximum", origins)
+    step, not_steps = assertion.step, not_multiples(assertion.step_of(integral=integral), assertion.not_steps)
     if not_steps is None:
         return EMPTY
     if step is not None and step.numerator == 1 and integral and has_all_forms:
@@ -84,12 +84,12 @@ def number_term(
     if is_proof and (step is not None or not_steps):
         if step is not None and lower is not None and upper is not None:
             unit = Fraction(step.numerator) if integral else step
-            if not _holds_multiple(lower, facet.lower_open, upper, facet.upper_open, unit):
+            if not _holds_multiple(lower, assertion.lower_open, upper, assertion.upper_open, unit):
                 return EMPTY
         step, not_steps = None, ()
         digits = max(digits, WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
     if step is not None:
-        interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+        interval = _Interval(lower, assertion.lower_open, upper, assertion.upper_open, digits)
         listed = _few_listed(interval, step, not_steps, integral=integral, has_all_forms=has_all_forms)
         if listed is not None:
             return listed
@@ -98,7 +98,7 @@ def number_term(
     for not_step in not_steps:
         _refuse_fine_bounds(lower, upper, digits, origins)
         digits = _bounded_digits(remainders(not_step, integral=integral), lower, upper, digits, not_step, origins)
-    interval = _Interval(lower, facet.lower_open, upper, facet.upper_open, digits)
+    interval = _Interval(lower, assertion.lower_open, upper, assertion.upper_open, digits)
     steps = not_steps if step is None else (step, *not_steps)
     key = interval, step, not_steps, integral, has_all_forms
     term = _term_cache.get(key)
@@ -132,27 +132,27 @@ def _step_of(shape: Disjunct) -> Fraction:
 
 def _is_stepped(shape: Disjunct) -> bool:
     """Whether a shape is of numbers alone, and the remainders that it tells apart bound their digits."""
-    facet, integral = shape.number, not shape.types & FRACTION
-    if facet is None or shape.types & ~NUMBER or shape.values or shape.refusals:
+    assertion, integral = shape.number, not shape.types & FRACTION
+    if assertion is None or shape.types & ~NUMBER or shape.values or shape.refusals:
         return False
     return any(
-        remainders(step, integral=integral) > 1 for step in (facet.step, *facet.not_steps) if step is not None
-    ) and not (facet.step and _few_multiples(facet.lower, facet.upper, facet.step, integral=integral))
+        remainders(step, integral=integral) > 1 for step in (assertion.step, *assertion.not_steps) if step is not None
+    ) and not (assertion.step and _few_multiples(assertion.lower, assertion.upper, assertion.step, integral=integral))
 
 
 def _absorbs(shape: Disjunct, other: Disjunct) -> bool:
     """Whether all texts of ``other`` are texts of ``shape``."""
-    facet, inner = shape.number, other.number
-    if facet is None or inner is None or shape.types != other.types:
+    assertion, inner = shape.number, other.number
+    if assertion is None or inner is None or shape.types != other.types:
         return False
-    if not (_is_stepped(shape) and _is_stepped(other)) or _max_digits(inner) > _max_digits(facet):
+    if not (_is_stepped(shape) and _is_stepped(other)) or _max_digits(inner) > _max_digits(assertion):
         return False
-    return facet.holds(inner, integral=not shape.types & FRACTION)
+    return assertion.holds(inner, integral=not shape.types & FRACTION)
 
 
-def _max_digits(facet: NumberAssertion) -> int:
+def _max_digits(assertion: NumberAssertion) -> int:
     """How many digits are written before the point where remainders are told apart."""
-    return max(WHOLE_DIGITS, _min_digits(facet.lower, 1), _min_digits(facet.upper, -1))
+    return max(WHOLE_DIGITS, _min_digits(assertion.lower, 1), _min_digits(assertion.upper, -1))
 
 
 _INTERVAL_BYTES: Final = 1 << 15
@@ -293,7 +293,7 @@ def _few_multiples(lower: int | Decimal | None, upper: int | Decimal | None, ste
 
 
 class _Interval(NamedTuple):
-    """The bounds of a facet, and how many digits may be written."""
+    """The bounds of an assertion, and how many digits may be written."""
 
     lower: int | Decimal | None
     lower_open: bool

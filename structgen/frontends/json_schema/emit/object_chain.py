@@ -1,9 +1,9 @@
 """Objects as grammars, where something must be remembered from member to member.
 
-Negated facets must be violated by some member, by a missing name or by the number of members; ``dependentRequired``
+Negated assertions must be violated by some member, by a missing name or by the number of members; ``dependentRequired``
 calls for names by others.  The members are chained from the right as in ``object_terms``, one chain for each state of
-what is remembered.  A member that may violate a facet is read in two ways, as a violation and as any member; so
-states are sets of facets that are known to be violated, and a text may be read in several ways.
+what is remembered.  A member that may violate an assertion is read in two ways, as a violation and as any member; so
+states are sets of assertions that are known to be violated, and a text may be read in several ways.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Part = TypeVar("Part")
 _MAX_STATES: Final = 50_000
 """Names times states of a chain."""
 _MAX_MEMBER_PARSES: Final = 256
-"""Ways to read one member, by the facets that it violates."""
+"""Ways to read one member, by the assertions that it violates."""
 
 
 Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
@@ -53,7 +53,7 @@ class _MemberOption(NamedTuple):
 
 
 class ObjectChain:
-    """The objects of a layout with watched facets or dependent names.
+    """The objects of a layout with watched assertions or dependent names.
 
     Attributes:
         places: the conjunctions of schemas whose terms ``term`` needs.
@@ -77,7 +77,7 @@ class ObjectChain:
                 else:
                     self._called_by[index[other]] |= 1 << index[name]
         self._missing = [
-            sum(1 << number for number, facet in enumerate(layout.watched) if entry.name in facet.required)
+            sum(1 << number for number, assertion in enumerate(layout.watched) if entry.name in assertion.required)
             for entry in layout.entries
         ]
         self._cap = _cap(layout)
@@ -91,14 +91,14 @@ class ObjectChain:
         if entry.is_forbidden:
             return
         choices = [_MemberOption(0, 0, (), ())]
-        for number, facet in enumerate(self._layout.watched):
-            watched = facet.places_of(entry.name)
-            if facet.names is True:
+        for number, assertion in enumerate(self._layout.watched):
+            watched = assertion.places_of(entry.name)
+            if assertion.names is True:
                 if not watched:  # as for most names
                     continue
                 is_bad_name = False
             else:
-                is_bad_name = not self._layout.name_rules((names_location(facet),)).admits(entry.name)
+                is_bad_name = not self._layout.name_rules((names_location(assertion),)).admits(entry.name)
             outside = self._outside(entry.places, watched)
             choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
         for violates, proves, places, _ in choices:
@@ -106,12 +106,12 @@ class ObjectChain:
 
     def _readings_of_region(self, region: NameRegion) -> Iterator[MemberParse]:
         choices = [_MemberOption(0, 0, (), ())]
-        for number, facet in enumerate(self._layout.watched):
+        for number, assertion in enumerate(self._layout.watched):
             bit = 1 << number
             bad_names: Grammar | None = EMPTY
-            if facet.names is not True:
-                bad_names = self._layout.name_rules((names_location(facet).complement(),)).language()
-            outside = self._outside(region.places, region_locations((facet,), region.matched))
+            if assertion.names is not True:
+                bad_names = self._layout.name_rules((names_location(assertion).complement(),)).language()
+            outside = self._outside(region.places, region_locations((assertion,), region.matched))
             grown = self._watch(choices, bit, None if bad_names is None else outside)
             if bad_names is not None and bad_names is not EMPTY:
                 grown += [
@@ -135,7 +135,7 @@ class ObjectChain:
         return found
 
     def _watch(self, choices: list[_MemberOption], bit: int, outside: list[Location] | None) -> list[_MemberOption]:
-        """Add the ways in which a member violates a facet: in any case, or by one of ``outside``."""
+        """Add the ways in which a member violates an assertion: in any case, or by one of ``outside``."""
         if outside is None:
             return [_MemberOption(c.violates | bit, c.proves, c.places, c.languages) for c in choices]
         grown = choices + [
@@ -144,9 +144,9 @@ class ObjectChain:
             for place in outside
         ]
         if len(grown) > _MAX_MEMBER_PARSES:
-            facet = self._layout.watched[0]
+            assertion = self._layout.watched[0]
             raise LimitExceeded(
-                facet.place.subject(),
+                assertion.place.subject(),
                 limit="readings",
                 maximum=_MAX_MEMBER_PARSES,
                 evidence="one member may violate many negated schemas in many ways",
@@ -160,7 +160,7 @@ class ObjectChain:
             UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
             LimitExceeded: there are too many states.
 
-        Complexity: O(names * states * readings); the states are at most exponential in the number of watched facets
+        Complexity: O(names * states * readings); the states are at most exponential in the number of watched assertions
         and of open dependencies.
         """
         for known, written, term in self._terms:
@@ -204,7 +204,7 @@ class ObjectChain:
 
     def begin(self, state: ObjectState) -> ObjectState | None:
         """The state after a member with an undeclared name, if it may come, whatever that violates."""
-        most = self._layout.most_others
+        most = self._layout.max_others
         if state.size == self._layout.most or state.others == most:
             return None
         others = state.others if most is None else state.others + 1
@@ -231,8 +231,10 @@ class ObjectChain:
         """Whether an object may end here, with no entry left."""
         if state.size < self._layout.fewest:
             return False
-        for number, facet in enumerate(self._layout.watched):
-            is_counted_out = state.size < facet.fewest or (facet.most is not None and state.size > facet.most)
+        for number, assertion in enumerate(self._layout.watched):
+            is_counted_out = state.size < assertion.fewest or (
+                assertion.most is not None and state.size > assertion.most
+            )
             if not (state.violated >> number & 1 or is_counted_out):
                 return False
         return True
@@ -240,8 +242,10 @@ class ObjectChain:
 
 def _cap(layout: ObjectLayout) -> int:
     """The number of members from which on more make no difference."""
-    bounds = [layout.fewest, *(facet.fewest for facet in layout.watched)]
-    bounds += [most + 1 for most in (layout.most, *(facet.most for facet in layout.watched)) if most is not None]
+    bounds = [layout.fewest, *(assertion.fewest for assertion in layout.watched)]
+    bounds += [
+        most + 1 for most in (layout.most, *(assertion.most for assertion in layout.watched)) if most is not None
+    ]
     return max(bounds)
 
 
@@ -259,7 +263,9 @@ class _ObjectChainBuilder:
         self._taken: list[dict[ObjectState, list[tuple[int, ObjectState]]]] = []
         self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
         self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
-        most_needed = max([layout.fewest, *(facet.most + 1 for facet in layout.watched if facet.most is not None)])
+        most_needed = max(
+            [layout.fewest, *(assertion.most + 1 for assertion in layout.watched if assertion.most is not None)]
+        )
         required = sum(entry.is_required for entry in layout.entries)
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
         if self._repeats_count and not all(region.is_open for region in layout.others):

@@ -29,7 +29,7 @@ class ObjectState(NamedTuple):
     """What is remembered between members.
 
     Attributes:
-        violated: the watched facets that are known to be violated, as bits.
+        violated: the watched assertions that are known to be violated, as bits.
         due: the entries that must still come, and ``barred`` those that must not, as bits.
         size: how many members were written, as far as that matters.
         others: how many of them have undeclared names, where that is bounded.
@@ -41,9 +41,9 @@ class ObjectState(NamedTuple):
     size: int = 0
     others: int = 0
 
-    def violating(self, facets: int) -> ObjectState:
-        """The same where these facets are violated as well."""
-        violated = self.violated | facets
+    def violating(self, assertions: int) -> ObjectState:
+        """The same where these assertions are violated as well."""
+        violated = self.violated | assertions
         return (
             self
             if violated == self.violated
@@ -55,7 +55,8 @@ class MemberParse(NamedTuple):
     """One way to read a member.
 
     Attributes:
-        violates: the facets that it violates, and ``proves`` those of them for which a narrower name or value is asked.
+        violates: the assertions that it violates, and ``proves`` those of them for which a narrower name or value is
+            asked.
         key: its name.
         value: which of the chain's places its value belongs to.
     """
@@ -95,9 +96,9 @@ class _ObjectCase(NamedTuple):
     """Why an object is valid.
 
     Attributes:
-        present: the entries that must occur, each with the facets that it violates, as bits.
+        present: the entries that must occur, each with the assertions that it violates, as bits.
         absent: the entries that must not, as bits.
-        others: the facets that a member with an undeclared name violates, one number for each such member.
+        others: the assertions that a member with an undeclared name violates, one number for each such member.
         fewest, most: the bounds on the number of members.
     """
 
@@ -108,7 +109,7 @@ class _ObjectCase(NamedTuple):
     most: int | None
 
     def with_entry(self, index: int, violates: int) -> _ObjectCase | None:
-        """The same where an entry occurs and violates some facets; ``None`` if it must not occur."""
+        """The same where an entry occurs and violates some assertions; ``None`` if it must not occur."""
         if self.absent >> index & 1:
             return None
         present = dict(self.present)
@@ -122,7 +123,7 @@ class _ObjectCase(NamedTuple):
         return self._replace(absent=self.absent | 1 << index)
 
     def with_other(self, bit: int) -> Iterator[_ObjectCase]:
-        """The same where a member with an undeclared name, one of the known ones or another, violates a facet."""
+        """The same where a member with an undeclared name, one of the known ones or another, violates an assertion."""
         for place, violates in enumerate(self.others):
             others = (*self.others[:place], violates | bit, *self.others[place + 1 :])
             yield self._replace(others=tuple(sorted(others)))
@@ -139,7 +140,7 @@ def union_of_permutations(
     """The objects of a layout in any order.
 
     Args:
-        layout: with watched facets or dependent names.
+        layout: with watched assertions or dependent names.
         entries: the possible readings of each entry.
         others: the possible readings of members with undeclared names.
         values: the terms of the values that readings name.
@@ -151,11 +152,12 @@ def union_of_permutations(
     Raises:
         UnsupportedFeature: there are too many choices of reasons.
 
-    Complexity: O(choices * entries); the choices are exponential in the number of facets and dependencies, and bounded.
+    Complexity: O(choices * entries); the choices are exponential in the number of assertions and dependencies, and
+        bounded.
     """
 
     def read(readings: Items[MemberParse], violates: int) -> Grammar:
-        """The members that violate certain facets, without being asked to prove more."""
+        """The members that violate certain assertions, without being asked to prove more."""
         found = [r for r in readings if r.violates & violates == violates and not r.proves & ~violates]
         return alternatives(*(chain(r.key, syntax.colon, values[r.value]) for r in found))
 
@@ -164,10 +166,10 @@ def union_of_permutations(
         required = [read(entries[index], violates) for index, violates in choice.present]
         required += [read(others, violates) for violates in choice.others]
         optional = [plain[i] for i in range(len(entries)) if i not in present and not choice.absent >> i & 1]
-        left = None if layout.most_others is None else layout.most_others - len(choice.others)
+        left = None if layout.max_others is None else layout.max_others - len(choice.others)
         if left is not None and left < 0:
             return EMPTY
-        return permuted(required, optional, rest, choice.fewest, choice.most, syntax, most_others=left)
+        return permuted(required, optional, rest, choice.fewest, choice.most, syntax, max_others=left)
 
     plain = [read(readings, 0) for readings in entries]
     rest = read(others, 0)
@@ -196,8 +198,8 @@ def _violating(
     entries: Items[Items[MemberParse]],
     others: Items[MemberParse],
 ) -> Iterator[_ObjectCase]:
-    """The ways in which a facet is violated."""
-    facet, bit = layout.watched[number], 1 << number
+    """The ways in which an assertion is violated."""
+    assertion, bit = layout.watched[number], 1 << number
     if _is_violated(choice, number, layout, entries):  # whatever else is the case
         yield choice
         return
@@ -206,27 +208,27 @@ def _violating(
             with_it = choice.with_entry(place, bit)
             if with_it is not None:
                 yield with_it
-        if layout.entries[place].name in facet.required:
+        if layout.entries[place].name in assertion.required:
             without = choice.without_entry(place)
             if without is not None:
                 yield without
     if any(reading.violates & bit for reading in others):
         yield from choice.with_other(bit)
-    if facet.fewest > 0:
-        most = facet.fewest - 1
+    if assertion.fewest > 0:
+        most = assertion.fewest - 1
         yield choice._replace(most=most if choice.most is None else min(most, choice.most))
-    if facet.most is not None:
-        yield choice._replace(fewest=max(choice.fewest, facet.most + 1))
+    if assertion.most is not None:
+        yield choice._replace(fewest=max(choice.fewest, assertion.most + 1))
 
 
 def _is_violated(choice: _ObjectCase, number: int, layout: ObjectLayout, entries: Items[Items[MemberParse]]) -> bool:
-    """Whether the reasons chosen so far violate a further facet."""
-    facet = layout.watched[number]
-    if any(choice.absent >> i & 1 and entry.name in facet.required for i, entry in enumerate(layout.entries)):
+    """Whether the reasons chosen so far violate a further assertion."""
+    assertion = layout.watched[number]
+    if any(choice.absent >> i & 1 and entry.name in assertion.required for i, entry in enumerate(layout.entries)):
         return True
-    if choice.most is not None and choice.most < facet.fewest:
+    if choice.most is not None and choice.most < assertion.fewest:
         return True
-    if facet.most is not None and max(choice.fewest, len(choice.present)) > facet.most:
+    if assertion.most is not None and max(choice.fewest, len(choice.present)) > assertion.most:
         return True
     return any(all(reading.violates >> number & 1 for reading in entries[place]) for place, _ in choice.present)
 

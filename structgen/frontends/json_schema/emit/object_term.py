@@ -72,7 +72,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     need = max(layout.fewest - required, 0)
     room = None if layout.most is None else layout.most - required
     optional = len(members) - required
-    bound = layout.most_others if other is not EMPTY else 0
+    bound = layout.max_others if other is not EMPTY else 0
     if (room is not None and room < need) or (bound is not None and need > optional + bound):
         return EMPTY
     repeats_count = other is not EMPTY and need > 1
@@ -85,7 +85,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
-        term = permuted(due, free, other, layout.fewest, layout.most, syntax, most_others=bound)
+        term = permuted(due, free, other, layout.fewest, layout.most, syntax, max_others=bound)
         return distinct(term, is_endless=True) if repeats_count else term
     steps = need if room is None else room
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
@@ -124,12 +124,12 @@ def permuted(
     most: int | None,
     syntax: Syntax,
     *,
-    most_others: int | None,
+    max_others: int | None,
 ) -> Grammar:
     """The objects with these members in any order, from ``fewest`` to ``most`` of them."""
     optional = [member for member in optional if member is not EMPTY]
-    if other is not EMPTY and most_others is not None:
-        optional += [other] * most_others
+    if other is not EMPTY and max_others is not None:
+        optional += [other] * max_others
         other = EMPTY
     if any(member is EMPTY for member in required) or (most is not None and most < max(fewest, len(required))):
         return EMPTY
@@ -219,9 +219,9 @@ def refuse_count(layout: ObjectLayout) -> None:
     Raises:
         UnsupportedFeature: always.
     """
-    facet = max(layout.held + layout.watched, key=lambda facet: facet.fewest)
+    assertion = max(layout.held + layout.watched, key=lambda assertion: assertion.fewest)
     refused(
-        facet.place,
+        assertion.place,
         "minProperties",
         f"a text may repeat names that patterns leave, so {layout.fewest} distinct ones cannot be counted",
         remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
@@ -234,9 +234,9 @@ def refuse_size(layout: ObjectLayout) -> None:
     Raises:
         LimitExceeded: always.
     """
-    facet = (layout.held + layout.watched)[0]
+    assertion = (layout.held + layout.watched)[0]
     raise LimitExceeded(
-        facet.place.subject(),
+        assertion.place.subject(),
         limit="states",
         maximum=_MAX_STATES,
         evidence=f"{len(layout.entries)} names with what must be remembered of the members before",

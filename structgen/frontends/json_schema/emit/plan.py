@@ -161,7 +161,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What its rule is about: the labels of its schemas, those that must not hold behind ``~``."""
+        """What its rule is about: the labels of its schemas, those that must not hold after ``~``."""
         return " & ".join(f"~{place.label}" if place.is_negated else place.label for place in self.places)
 
 

@@ -410,10 +410,12 @@ class Planner:
                 most = f"max_length={longest} of the policy" if is_too_short else "'maxLength'"
                 self._reasons.append((shape.origins, f": 'minLength' exceeds {most}"))
         if types & NUMBER:
-            facet = shape.number
+            assertion = shape.number
             if not types & INTEGER:
-                facet = (facet or NumberAssertion()).without_integers()
-            term = number_term(facet, syntax, shape.origins, integral=not types & FRACTION, is_proof=self._are_proofs)
+                assertion = (assertion or NumberAssertion()).without_integers()
+            term = number_term(
+                assertion, syntax, shape.origins, integral=not types & FRACTION, is_proof=self._are_proofs
+            )
             terms.append(term)
             if term is EMPTY:
                 why = ": no number is left by 'minimum', 'maximum' and 'multipleOf'"
@@ -449,7 +451,7 @@ class Planner:
             unique = UniqueItems(layout, self._forms, self._validity, self._syntax)
             if unique.is_settled:
                 return self._unique_array(plan, unique, place)
-            self._check("uniqueItems", (facet.place for facet in layout.held if facet.refusals))
+            self._check("uniqueItems", (assertion.place for assertion in layout.held if assertion.refusals))
         never_ends = layout.unique is not None and self._never_runs_out(layout)
         if layout.is_watched:
             return self._watched_array(plan, layout, place, never_ends=never_ends)
@@ -470,7 +472,7 @@ class Planner:
 
     def _never_runs_out(self, layout: ArrayLayout) -> bool:
         """Whether every item that is required can be one that is not there yet, as far as a look at schemas tells."""
-        if layout.watched or any(facet.fewest_contained > 1 for facet in layout.counted):
+        if layout.watched or any(assertion.min_contained > 1 for assertion in layout.counted):
             return False
         required = layout.items[: layout.fewest]
         if layout.fewest > len(layout.items):
@@ -512,12 +514,12 @@ class Planner:
 
     def _object(self, plan: Plan, shape: Disjunct) -> Plan:
         """Note what the objects of a shape need."""
-        facets = shape.objects
+        assertions = shape.objects
         if self._closes and not self._are_proofs:
-            facets = closed_assertions(facets)
-        is_closed = facets is not shape.objects
-        layout = self._layout(facets)
-        place = facets[0].place
+            assertions = closed_assertions(assertions)
+        is_closed = assertions is not shape.objects
+        layout = self._layout(assertions)
+        place = assertions[0].place
         self._forms.spend(_SHAPE_COST + _ENTRY_COST * len(layout.entries), place)
         if layout.is_watched:
             return self._watched_object(plan, layout, place)
@@ -535,14 +537,14 @@ class Planner:
         plan.build = build
         return plan
 
-    def _layout(self, facets: tuple[ObjectAssertion, ...]) -> ObjectLayout:
-        """The layout of facets, kept for when the normal form is made anew unless that has a say in it."""
-        key = tuple(map(id, facets))
+    def _layout(self, assertions: tuple[ObjectAssertion, ...]) -> ObjectLayout:
+        """The layout of assertions, kept for when the normal form is made anew unless that has a say in it."""
+        key = tuple(map(id, assertions))
         layout = self._forms.layouts.get(key)
         if layout is None:
-            layout = ObjectLayout(facets, self._names, self._syntax.policy)
-            if all(facet.names is True for facet in facets):
-                self._forms.layouts[key] = layout  # which holds the facets, so that their ids stay theirs
+            layout = ObjectLayout(assertions, self._names, self._syntax.policy)
+            if all(assertion.names is True for assertion in assertions):
+                self._forms.layouts[key] = layout  # which holds the assertions, so that their ids stay theirs
         return layout
 
     def _names(self, places: tuple[Location, ...]) -> NameLanguage:
@@ -573,7 +575,7 @@ class Planner:
     def _counted(self, term: Grammar, layout: ObjectLayout) -> Grammar:
         """The objects of a layout; where their names are compared, it is noted who asks for the number."""
         if isinstance(term, Distinct):
-            self._check("minProperties", (facet.place for facet in layout.held if facet.fewest))
+            self._check("minProperties", (assertion.place for assertion in layout.held if assertion.fewest))
         return term
 
     def _overlapping(self, local: ParsedSchema) -> BranchPairs:
@@ -614,10 +616,10 @@ class Planner:
         return plan.is_empty
 
 
-def _is_empty(facet: StringAssertion | None) -> bool:
-    """Whether the languages of a facet are proved to exclude each other."""
-    return facet is not None and any(
-        are_disjoint(*pair) for pair in combinations(facet.all_languages(is_proof=True), 2)
+def _is_empty(assertion: StringAssertion | None) -> bool:
+    """Whether the languages of an assertion are proved to exclude each other."""
+    return assertion is not None and any(
+        are_disjoint(*pair) for pair in combinations(assertion.all_languages(is_proof=True), 2)
     )
 
 
@@ -629,7 +631,7 @@ def _impossible(layout: ObjectLayout, terms: list[Grammar], *, is_closed: bool) 
     for entry, term in zip(layout.entries, terms, strict=False):
         if entry.is_required and (term is EMPTY or entry.is_forbidden):
             return f": required property {entry.name!r} can have no value"
-    most = layout.most_others
+    most = layout.max_others
     of_policy = "" if most is None else f" with max_members={most} of the policy"
     if is_closed:
         of_policy = f" with {_CLOSED} of the policy"

@@ -155,26 +155,26 @@ class UniqueItems:
             return None
         found: list[tuple[Json, Grammar]] = []
         if shape.types & INTEGER:
-            facet = shape.number or NumberAssertion()
-            numbers = _integers(facet)
+            assertion = shape.number or NumberAssertion()
+            numbers = _integers(assertion)
             if numbers is None:
                 return None
-            found += ((number, self._integer_term(number, facet, shape)) for number in numbers)
+            found += ((number, self._integer_term(number, assertion, shape)) for number in numbers)
         if shape.types & BOOLEAN:
             found += _BOOLEANS.items()
         if shape.types & NULL:
             found.append((None, NULL_TERM))
         return found
 
-    def _integer_term(self, number: int, facet: NumberAssertion, shape: Disjunct) -> Grammar:
-        """The texts of one integer that ``facet`` leaves."""
+    def _integer_term(self, number: int, assertion: NumberAssertion, shape: Disjunct) -> Grammar:
+        """The texts of one integer that ``assertion`` leaves."""
         if self._syntax.policy.numbers == "canonical":
             text = Literal(str(number).encode())
             return text if number else Choice((text, Literal(b"-0")))
         point = NumberAssertion()
         point.raise_lower(number, is_open=False)
         point.drop_upper(number, is_open=False)
-        return number_term(facet.meet(point), self._syntax, shape.origins, integral=True)
+        return number_term(assertion.meet(point), self._syntax, shape.origins, integral=True)
 
     def term(self, terms: Items[Grammar]) -> Grammar:
         """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
@@ -196,11 +196,11 @@ class UniqueItems:
         return self.term(terms) is EMPTY
 
 
-def _integers(facet: NumberAssertion) -> list[int] | None:
+def _integers(assertion: NumberAssertion) -> list[int] | None:
     """The integers that are left, if they are few."""
-    if facet.lower is None or facet.upper is None or facet.upper - facet.lower > _MAX_INTEGERS:
+    if assertion.lower is None or assertion.upper is None or assertion.upper - assertion.lower > _MAX_INTEGERS:
         return None
-    return [number for number in range(floor(facet.lower), ceil(facet.upper) + 1) if facet.admits(number)]
+    return [number for number in range(floor(assertion.lower), ceil(assertion.upper) + 1) if assertion.admits(number)]
 
 
 def _has_few_states(layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, syntax: Syntax) -> bool:

@@ -68,7 +68,7 @@ def spelled(term: Grammar) -> Grammar:
 
 
 def _choice(items: tuple[Grammar, ...]) -> Grammar:
-    r"""Alternatives that begin with a character of ASCII are told apart by it, and share the beginning of its escape.
+    r"""Alternatives that begin with a character of ASCII are told apart by it, and share the prefix of its escape.
 
     ``\u00`` would else begin as many alternatives of every state that the choice may follow.
     """

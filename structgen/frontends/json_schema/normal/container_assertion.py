@@ -55,7 +55,7 @@ class ContainerAssertion(ABC):
         self._silent: Any = None
 
     def complement(self: AnyContainerAssertion) -> AnyContainerAssertion:
-        """The values that violate the facet, what is set aside left out; always the same one."""
+        """The values that violate the assertion, what is set aside left out; always the same one."""
         if self._complement is None:
             other = self._complement = self._copy()
             other._set_aside()
@@ -66,7 +66,7 @@ class ContainerAssertion(ABC):
         return made
 
     def is_complement_of(self, other: ContainerAssertion) -> bool:
-        """Whether it was made as the complement of another facet."""
+        """Whether it was made as the complement of another assertion."""
         return other._complement is self
 
     def silent(self: AnyContainerAssertion) -> AnyContainerAssertion:
@@ -81,7 +81,7 @@ class ContainerAssertion(ABC):
 
     @abstractmethod
     def _set_aside(self) -> None:
-        """Drop what a negated facet does not watch; its complement is made elsewhere."""
+        """Drop what a negated assertion does not watch; its complement is made elsewhere."""
 
     def _copy(self: AnyContainerAssertion) -> AnyContainerAssertion:
         other = type(self)(self.place)
@@ -99,7 +99,7 @@ class ArrayAssertion(ContainerAssertion):
         prefix: the schemas of the first items, under ``prefix_keyword``.
         rest: the schema of all further items, under ``rest_keyword``.
         fewest, most: the bounds on their number; ``most`` is ``None`` without a bound.
-        contained: the schema of ``contains``; from ``fewest_contained`` to ``most_contained`` items are valid there.
+        contained: the schema of ``contains``; from ``min_contained`` to ``max_contained`` items are valid there.
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
         refusals: keywords that cannot be negated, and not always be enforced.
@@ -109,8 +109,8 @@ class ArrayAssertion(ContainerAssertion):
 
     __slots__ = (
         "contained",
-        "fewest_contained",
-        "most_contained",
+        "max_contained",
+        "min_contained",
         "prefix",
         "prefix_keyword",
         "refusals",
@@ -125,8 +125,8 @@ class ArrayAssertion(ContainerAssertion):
         self.rest: Json = True
         self.rest_keyword = "items"
         self.contained: Location | None = None
-        self.fewest_contained = 1
-        self.most_contained: int | None = None
+        self.min_contained = 1
+        self.max_contained: int | None = None
         self.refusals: tuple[str, ...] = ()
 
     def _set_aside(self) -> None:
@@ -152,11 +152,11 @@ class ArrayAssertion(ContainerAssertion):
 
 
 class ArrayLayout:
-    """The conjunction of the array facets of a shape.
+    """The conjunction of the array assertions of a shape.
 
     Attributes:
-        held: the facets that hold, and ``watched`` those that are violated.
-        counted: the facets with ``contains``.
+        held: the assertions that hold, and ``watched`` those that are violated.
+        counted: the assertions with ``contains``.
         fewest, most: the bounds on the number of items.
         items: for each position of the longest prefix the schemas that hold there.
         rest: the schemas that hold for all further items.
@@ -165,31 +165,31 @@ class ArrayLayout:
 
     __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "unique", "watched")
 
-    def __init__(self, facets: tuple[ArrayAssertion, ...], most: int | None = None) -> None:
-        """Meet the facets; ``most`` is a bound on the number of items beside theirs."""
-        self.held = tuple(facet for facet in facets if not facet.is_negated)
-        self.watched = tuple(facet for facet in facets if facet.is_negated)
-        self.counted = tuple(facet for facet in self.held if facet.contained is not None)
-        self.fewest = max((facet.fewest for facet in self.held), default=0)
-        bounds = [facet.most for facet in self.held if facet.most is not None]
+    def __init__(self, assertions: tuple[ArrayAssertion, ...], most: int | None = None) -> None:
+        """Meet the assertions; ``most`` is a bound on the number of items beside theirs."""
+        self.held = tuple(assertion for assertion in assertions if not assertion.is_negated)
+        self.watched = tuple(assertion for assertion in assertions if assertion.is_negated)
+        self.counted = tuple(assertion for assertion in self.held if assertion.contained is not None)
+        self.fewest = max((assertion.fewest for assertion in self.held), default=0)
+        bounds = [assertion.most for assertion in self.held if assertion.most is not None]
         self.most = min(bounds if most is None else [*bounds, most], default=None)
-        prefix = max(len(facet.prefix) for facet in facets)
+        prefix = max(len(assertion.prefix) for assertion in assertions)
         if self.most is not None:
             prefix = min(prefix, self.most)
-        self.items = [_locations(facet.item(index) for facet in self.held) for index in range(prefix)]
-        self.rest = _locations(facet.further() for facet in self.held)
+        self.items = [_locations(assertion.item(index) for assertion in self.held) for index in range(prefix)]
+        self.rest = _locations(assertion.further() for assertion in self.held)
         self.unique: Location | None = None
-        for facet in self.held:
-            for keyword in facet.refusals:
+        for assertion in self.held:
+            for keyword in assertion.refusals:
                 if keyword != "uniqueItems":
-                    refused(facet.place, keyword)
+                    refused(assertion.place, keyword)
                 if self.most is None or self.most > 1:
-                    self.unique = facet.place
+                    self.unique = assertion.place
 
     @property
     def is_spare(self) -> bool:
         """Whether an array without equal items can end after any item, or after one that is not there yet."""
-        return self.fewest <= 1 and not self.watched and all(facet.fewest_contained <= 1 for facet in self.counted)
+        return self.fewest <= 1 and not self.watched and all(assertion.min_contained <= 1 for assertion in self.counted)
 
     @property
     def is_watched(self) -> bool:
@@ -261,7 +261,7 @@ class ObjectAssertion(ContainerAssertion):
         self.dependents = {}
 
     def complement_of_name(self) -> ObjectAssertion | None:
-        """The objects that violate the facet, as one that holds, where it is about a single name."""
+        """The objects that violate the assertion, as one that holds, where it is about a single name."""
         limited = (name for name, schema in self.properties.items() if schema is not True or name in self.outside)
         names = {*self.required, *limited}
         is_more = self.patterns or self.additional is not True or self.names is not True or self.dependents
@@ -305,7 +305,7 @@ class ObjectAssertion(ContainerAssertion):
         return Location(self.pattern_schemas[pattern], self.place.resource, self.place, ("patternProperties", pattern))
 
     def places_of(self, name: str) -> tuple[Location, ...]:
-        """The schemas of the value of ``name``; to be asked once the facet is read."""
+        """The schemas of the value of ``name``; to be asked once the assertion is read."""
         found = self._places.get(name)
         if found is None:
             found = self._places[name] = self._places_of(name)

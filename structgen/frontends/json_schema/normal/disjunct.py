@@ -55,10 +55,10 @@ class AllowedValues:
     Attributes:
         members: the values, in the order of the schema.
         place: the schema of the keyword, and ``keyword`` its name.
-        facets: facets that only one of the members satisfies, by its key.
+        assertions: assertions that only one of the members satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "_texts", "facets", "keyword", "members", "place")
+    __slots__ = ("_keys", "_texts", "assertions", "keyword", "members", "place")
 
     def __init__(self, members: list[Json], place: Location, keyword: str) -> None:
         self.members = members
@@ -66,7 +66,7 @@ class AllowedValues:
         self.keyword = keyword
         self._keys: frozenset[object] | None = None
         self._texts: frozenset[str] | None = None
-        self.facets: dict[object, ArrayAssertion | ObjectAssertion] = {}
+        self.assertions: dict[object, ArrayAssertion | ObjectAssertion] = {}
 
     @property
     def keys(self) -> frozenset[object]:
@@ -105,7 +105,7 @@ class Disjunct:
         types: the types that are left, as bits.
         values: the values that are left, one :class:`AllowedValues` a keyword; none: not restricted.
         string, number: the constraints on strings and numbers, or ``None``.
-        arrays, objects: one facet for each schema that constrains arrays or objects.
+        arrays, objects: one assertion for each schema that constrains arrays or objects.
         refusals: keywords that cannot be enforced, with their place.
         branches: the alternatives of ``oneOf`` that were taken on the way here.
         origins: the schemas that were met.
@@ -162,8 +162,8 @@ class Disjunct:
         if other.types & ~self.types or self.refusals or self.branches:
             return False
         if self.values:
-            facets = self.string or self.number or self.arrays or self.objects
-            return not facets and any(all(b.keys <= a.keys for a in self.values) for b in other.values)
+            assertions = self.string or self.number or self.arrays or self.objects
+            return not assertions and any(all(b.keys <= a.keys for a in self.values) for b in other.values)
         types = other.types
         return not (
             (self.string and types & STRING)
@@ -248,10 +248,10 @@ def complement_of(shape: Disjunct, constants: Callable[[Disjunct], list[Json]]) 
 def lacking(place: Location, name: str) -> list[Disjunct]:
     """The values that are no objects with a member ``name``."""
     shape = Disjunct(place)
-    facet = ObjectAssertion(place)
-    facet.properties = {name: False}
-    facet.annotates = False
-    shape.objects = (facet,)
+    assertion = ObjectAssertion(place)
+    assertion.properties = {name: False}
+    assertion.annotates = False
+    shape.objects = (assertion,)
     return [shape]
 
 
@@ -259,21 +259,21 @@ def requiring(place: Location, name: str) -> list[Disjunct]:
     """The objects with a member ``name``."""
     shape = Disjunct(place)
     shape.types = OBJECT
-    facet = ObjectAssertion(place)
-    facet.properties = {name: True}
-    facet.required = [name]
-    facet.annotates = False
-    shape.objects = (facet,)
+    assertion = ObjectAssertion(place)
+    assertion.properties = {name: True}
+    assertion.required = [name]
+    assertion.annotates = False
+    shape.objects = (assertion,)
     return [shape]
 
 
 def mentioning(place: Location, names: Iterable[str]) -> list[Disjunct]:
     """All values; the names count as declared."""
     shape = Disjunct(place)
-    facet = ObjectAssertion(place)
-    facet.properties = dict.fromkeys(names, True)
-    facet.annotates = False
-    shape.objects = (facet,)
+    assertion = ObjectAssertion(place)
+    assertion.properties = dict.fromkeys(names, True)
+    assertion.annotates = False
+    shape.objects = (assertion,)
     return [shape]
 
 
@@ -298,44 +298,44 @@ def _outside(shape: Disjunct, place: Location) -> list[Disjunct]:
         for array in shape.arrays:
             others += _outside_array(array, place)
     if shape.types & OBJECT:
-        for facet in shape.objects:
-            others += _outside_object(facet, place)
+        for assertion in shape.objects:
+            others += _outside_object(assertion, place)
     return [*([rest] if rest.types else []), *others]
 
 
-def _outside_array(facet: ArrayAssertion, place: Location) -> list[Disjunct]:
+def _outside_array(assertion: ArrayAssertion, place: Location) -> list[Disjunct]:
     found: list[Disjunct] = []
 
     def other(array: ArrayAssertion) -> None:
         found.append(_of_type(place, ARRAY))
         found[-1].arrays = (array,)
-        found[-1].refusals = tuple((facet.place, keyword) for keyword in facet.refusals)
+        found[-1].refusals = tuple((assertion.place, keyword) for keyword in assertion.refusals)
 
-    if facet.is_negated or facet.is_plain:
-        other(facet.complement())
-    if facet.contained is not None:
-        if facet.fewest_contained:
-            other(_containing(facet, 0, facet.fewest_contained - 1))
-        if facet.most_contained is not None:
-            other(_containing(facet, facet.most_contained + 1, None))
-    if not found and facet.refusals:
-        other(facet)
+    if assertion.is_negated or assertion.is_plain:
+        other(assertion.complement())
+    if assertion.contained is not None:
+        if assertion.min_contained:
+            other(_containing(assertion, 0, assertion.min_contained - 1))
+        if assertion.max_contained is not None:
+            other(_containing(assertion, assertion.max_contained + 1, None))
+    if not found and assertion.refusals:
+        other(assertion)
     return found
 
 
-def _containing(facet: ArrayAssertion, fewest: int, most: int | None) -> ArrayAssertion:
-    counted = ArrayAssertion(facet.place)
+def _containing(assertion: ArrayAssertion, fewest: int, most: int | None) -> ArrayAssertion:
+    counted = ArrayAssertion(assertion.place)
     counted.annotates = False
-    counted.contained, counted.fewest_contained, counted.most_contained = facet.contained, fewest, most
+    counted.contained, counted.min_contained, counted.max_contained = assertion.contained, fewest, most
     return counted
 
 
-def _outside_object(facet: ObjectAssertion, place: Location) -> list[Disjunct]:
+def _outside_object(assertion: ObjectAssertion, place: Location) -> list[Disjunct]:
     found: list[Disjunct] = []
-    if not facet.only_depends:
+    if not assertion.only_depends:
         found.append(_of_type(place, OBJECT))
-        found[-1].objects = (facet.complement_of_name() or facet.complement(),)
-    for name, others in facet.dependents.items():
+        found[-1].objects = (assertion.complement_of_name() or assertion.complement(),)
+    for name, others in assertion.dependents.items():
         for other in dict.fromkeys(others):
             found.append(_of_type(place, OBJECT))
             required, missing = requiring(place, name)[0], lacking(place, other)[0]
@@ -380,11 +380,11 @@ def _outside_values(values: list[Json], source: AllowedValues, place: Location) 
 
 
 def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
-    """The facet that one object alone satisfies."""
+    """The assertion that one object alone satisfies."""
     key = value_key(value)
-    known = source.facets.get(key)
+    known = source.assertions.get(key)
     if not isinstance(known, ObjectAssertion):
-        known = source.facets[key] = ObjectAssertion(_made(source))
+        known = source.assertions[key] = ObjectAssertion(_made(source))
         known.properties = {name: {"enum": [member]} for name, member in value.items()}
         known.required = list(value)
         known.additional = False
@@ -392,11 +392,11 @@ def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAsse
 
 
 def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
-    """The facet that one array alone satisfies."""
+    """The assertion that one array alone satisfies."""
     key = value_key(value)
-    known = source.facets.get(key)
+    known = source.assertions.get(key)
     if not isinstance(known, ArrayAssertion):
-        known = source.facets[key] = ArrayAssertion(_made(source))
+        known = source.assertions[key] = ArrayAssertion(_made(source))
         known.prefix = [{"enum": [item]} for item in value]
         known.fewest = known.most = len(value)
     return known

@@ -75,43 +75,45 @@ def _are_strings(schema: dict[str, Json], values: Json) -> bool:
     return schema["type"] == "string" and all(isinstance(value, str) for value in values)
 
 
-def constants_by_name(facet: ObjectAssertion) -> dict[str, tuple[Keys, bool]]:
-    """The constants of the members of a facet, by name; found once."""
-    labels = facet.labels
+def constants_by_name(assertion: ObjectAssertion) -> dict[str, tuple[Keys, bool]]:
+    """The constants of the members of an assertion, by name; found once."""
+    labels = assertion.labels
     if labels is None:
-        labels = facet.labels = {}
-        dialect = facet.place.resource.dialect
-        for name, schema in facet.properties.items():
+        labels = assertion.labels = {}
+        dialect = assertion.place.resource.dialect
+        for name, schema in assertion.properties.items():
             found = constants_of(schema, dialect)
             if found is not None:
                 labels[name] = found
     return labels
 
 
-def _held(facet: ObjectAssertion) -> list[tuple[str, Keys]]:
-    """The names of a facet that holds with the only constants that they can have; found once."""
-    if facet.held is None:
-        labels = constants_by_name(facet)
-        facet.held = [(name, keys) for name, (keys, _) in labels.items() if name not in facet.outside]
-        facet.held += [(name, _NONE) for name in facet.outside if facet.properties[name] is True]
-    return facet.held
+def _held(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
+    """The names of an assertion that holds with the only constants that they can have; found once."""
+    if assertion.held is None:
+        labels = constants_by_name(assertion)
+        assertion.held = [(name, keys) for name, (keys, _) in labels.items() if name not in assertion.outside]
+        assertion.held += [(name, _NONE) for name in assertion.outside if assertion.properties[name] is True]
+    return assertion.held
 
 
-def _denied(facet: ObjectAssertion) -> list[tuple[str, Keys]]:
-    """The names of a facet that holds with constants that they cannot have; found once."""
-    if facet.denied is None:
-        labels = constants_by_name(facet)
-        facet.denied = [(name, labels[name][0]) for name in facet.outside if name in labels and labels[name][1]]
-    return facet.denied
+def _denied(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
+    """The names of an assertion that holds with constants that they cannot have; found once."""
+    if assertion.denied is None:
+        labels = constants_by_name(assertion)
+        assertion.denied = [(name, labels[name][0]) for name in assertion.outside if name in labels and labels[name][1]]
+    return assertion.denied
 
 
 def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
-    """The values of both, without objects if their facets obviously contradict each other, and without idle facets.
+    """The values of both, without objects if their assertions obviously contradict each other.
+
+    And without idle assertions.
 
     ``None`` means that nothing is left.
 
-    Complexity: linear in the number of facets, labels and required names; where ``a`` was settled before and the
-    facets of ``b`` only exclude something, in those of ``b`` alone, but for the tuples that are put together.
+    Complexity: linear in the number of assertions, labels and required names; where ``a`` was settled before and the
+    assertions of ``b`` only exclude something, in those of ``b`` alone, but for the tuples that are put together.
     """
     if not (a.objects and b.objects and a.types & b.types & OBJECT):
         return meet(a, b)
@@ -132,42 +134,42 @@ def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
 
 
 def _name_constraints(shape: Disjunct) -> NameConstraints | None:
-    """What the facets of a shape say about names; ``None`` if they were not held against each other."""
-    if shape.known is None and not any(facet.is_negated or facet.outside for facet in shape.objects):
+    """What the assertions of a shape say about names; ``None`` if they were not held against each other."""
+    if shape.known is None and not any(assertion.is_negated or assertion.outside for assertion in shape.objects):
         shape.known = NameConstraints(shape)
     return shape.known if shape.known is not None and shape.known.is_possible else None
 
 
 def _settled(shape: Disjunct, before: NameConstraints | None, count: int) -> Disjunct | None:
-    """The shape without objects if its facets obviously contradict each other, and without idle ones.
+    """The shape without objects if its assertions obviously contradict each other, and without idle ones.
 
-    ``before`` is what the first ``count`` facets say about names, where that is known.
+    ``before`` is what the first ``count`` assertions say about names, where that is known.
     """
     if len(shape.objects) < 2:
         return shape
     known = NameConstraints(shape, before, count)
     kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
-    if not known.is_possible or any(facet.is_negated and known.is_kept(facet) for facet in kept):
+    if not known.is_possible or any(assertion.is_negated and known.is_kept(assertion) for assertion in kept):
         if shape.types == OBJECT:
             return None
         shape.objects, shape.types = (), shape.types & ~OBJECT
         return shape
     if len(kept) < len(shape.objects):
         shape.objects = kept
-        known.has_outside = any(facet.outside for facet in kept)
+        known.has_outside = any(assertion.outside for assertion in kept)
     shape.known = known
     return shape
 
 
 class NameConstraints:
-    """What the facets of a shape that hold say about names.
+    """What the assertions of a shape that hold say about names.
 
-    It stays the same when negated facets are added, and when idle ones are left out.
+    It stays the same when negated assertions are added, and when idle ones are left out.
 
     Attributes:
         allowed: for names with constants, those that are left; empty if the name cannot occur.
-        required: the names that must occur, each with the number of facets that say so.
-        has_outside: whether a facet denies constants.
+        required: the names that must occur, each with the number of assertions that say so.
+        has_outside: whether an assertion denies constants.
         is_possible: whether a required name has a value left, as far as can be seen.
     """
 
@@ -179,120 +181,120 @@ class NameConstraints:
     _closed: list[ObjectAssertion]
 
     def __init__(self, shape: Disjunct, before: NameConstraints | None = None, count: int = 0) -> None:
-        """Look at the facets; ``before`` is what was found at the first ``count`` of them."""
+        """Look at the assertions; ``before`` is what was found at the first ``count`` of them."""
         allowed = {} if before is None else before._listed.copy()
         required = {} if before is None else before.required.copy()
-        self._holding = [facet for facet in shape.objects if not facet.is_negated]
+        self._holding = [assertion for assertion in shape.objects if not assertion.is_negated]
         self._closed = [] if before is None else before._closed.copy()
         self.has_outside = before is not None and before.has_outside
-        for facet in shape.objects if before is None else shape.objects[count:]:
-            if facet.is_negated:
+        for assertion in shape.objects if before is None else shape.objects[count:]:
+            if assertion.is_negated:
                 continue
-            for name in facet.required:
+            for name in assertion.required:
                 required[name] = required.get(name, 0) + 1
-            self.has_outside = self.has_outside or bool(facet.outside)
-            for name, keys in _held(facet):
+            self.has_outside = self.has_outside or bool(assertion.outside)
+            for name, keys in _held(assertion):
                 known = allowed.get(name)
                 allowed[name] = keys if known is None else keys & known
-            if facet.additional is False and not facet.patterns:
-                self._closed.append(facet)
+            if assertion.additional is False and not assertion.patterns:
+                self._closed.append(assertion)
         self.required = required
         self._listed = allowed
         if self.has_outside:
             allowed = dict(allowed)
-            for facet in self._holding:
-                for name, keys in _denied(facet) if facet.outside else ():
+            for assertion in self._holding:
+                for name, keys in _denied(assertion) if assertion.outside else ():
                     if name in allowed:
                         allowed[name] -= keys
         self.allowed = allowed
         # As _is_absent says, without a call for each name.
-        self.is_possible = all(required.keys() <= facet.properties.keys() for facet in self._closed)
+        self.is_possible = all(required.keys() <= assertion.properties.keys() for assertion in self._closed)
         for name, keys in allowed.items():
             if not keys and name in required:
                 self.is_possible = False
 
     def contradicts(self, other: Disjunct) -> bool:
-        """Whether a name that must occur has no constant in common with a facet of another shape."""
+        """Whether a name that must occur has no constant in common with an assertion of another shape."""
         allowed = self.allowed
-        for facet in other.objects:
-            if not facet.is_negated:
-                for name, keys in _held(facet):
+        for assertion in other.objects:
+            if not assertion.is_negated:
+                for name, keys in _held(assertion):
                     known = allowed.get(name)
-                    is_required = name in self.required or name in facet.required
+                    is_required = name in self.required or name in assertion.required
                     if is_required and known is not None and known.isdisjoint(keys):
                         return True
         return False
 
     def left_to_exclude(self, shape: Disjunct, other: Disjunct) -> list[ObjectAssertion] | None:
-        """The facets of another shape that exclude something from the settled ``shape`` that this is about.
+        """The assertions of another shape that exclude something from the settled ``shape`` that this is about.
 
         ``None`` if more than that has to be looked at: if they say more, or contradict it.
         """
         found: list[ObjectAssertion] = []
-        for facet in other.objects:
-            if facet.is_negated:
-                if facet not in shape.objects and not self._is_violated(facet):
-                    if self.is_kept(facet):
+        for assertion in other.objects:
+            if assertion.is_negated:
+                if assertion not in shape.objects and not self._is_violated(assertion):
+                    if self.is_kept(assertion):
                         return None
-                    found.append(facet)
-            elif len(other.objects) > 1 or self.has_outside or not self._is_apart(facet):
+                    found.append(assertion)
+            elif len(other.objects) > 1 or self.has_outside or not self._is_apart(assertion):
                 return None
         return found
 
-    def _is_apart(self, facet: ObjectAssertion) -> bool:
-        """Whether a facet denies constants that no value has, of a member that occurs in any case."""
-        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+    def _is_apart(self, assertion: ObjectAssertion) -> bool:
+        """Whether an assertion denies constants that no value has, of a member that occurs in any case."""
+        if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
             return False
-        for name, keys in _denied(facet):
+        for name, keys in _denied(assertion):
             listed = self._listed.get(name)
-            return listed is not None and listed.isdisjoint(keys) and all(map(self.required.get, facet.required))
+            return listed is not None and listed.isdisjoint(keys) and all(map(self.required.get, assertion.required))
         return False
 
     def _is_absent(self, name: str) -> bool:
         keys = self.allowed.get(name)
         if keys is not None and not keys:
             return True
-        return bool(self._closed) and any(name not in facet.properties for facet in self._closed)
+        return bool(self._closed) and any(name not in assertion.properties for assertion in self._closed)
 
-    def is_idle(self, facet: ObjectAssertion) -> bool:
-        """Whether a facet excludes nothing that the others leave; if so it is counted out."""
-        if facet.is_negated:
-            return self._is_violated(facet)
-        if not facet.outside or facet.annotates or len(facet.properties) > 1:
+    def is_idle(self, assertion: ObjectAssertion) -> bool:
+        """Whether an assertion excludes nothing that the others leave; if so it is counted out."""
+        if assertion.is_negated:
+            return self._is_violated(assertion)
+        if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
             return False
-        for name, keys in _denied(facet):
+        for name, keys in _denied(assertion):
             listed = self._listed.get(name)
             if listed is None or not listed.isdisjoint(keys):
                 return False
             required = self.required
-            for other in facet.required:
+            for other in assertion.required:
                 if required.get(other, 0) < 2:
                     return False
-            for other in facet.required:
+            for other in assertion.required:
                 required[other] -= 1
             return True
         return False
 
-    def _is_violated(self, facet: ObjectAssertion) -> bool:
-        """Whether every object here violates a facet."""
-        if any(map(self._is_absent, facet.required)):
+    def _is_violated(self, assertion: ObjectAssertion) -> bool:
+        """Whether every object here violates an assertion."""
+        if any(map(self._is_absent, assertion.required)):
             return True
-        for name, (keys, _) in constants_by_name(facet).items() if not facet.outside else ():
+        for name, (keys, _) in constants_by_name(assertion).items() if not assertion.outside else ():
             known = self.allowed.get(name)
             if self.required.get(name) and (not keys or (known is not None and keys.isdisjoint(known))):
                 return True
         return False
 
-    def is_kept(self, facet: ObjectAssertion) -> bool:
-        """Whether no object here violates a facet."""
-        if any(map(facet.is_complement_of, self._holding)):
+    def is_kept(self, assertion: ObjectAssertion) -> bool:
+        """Whether no object here violates an assertion."""
+        if any(map(assertion.is_complement_of, self._holding)):
             return True
-        if facet.patterns or facet.additional is not True or facet.names is not True or facet.outside:
+        if assertion.patterns or assertion.additional is not True or assertion.names is not True or assertion.outside:
             return False
-        if facet.fewest or facet.most is not None or not all(map(self.required.get, facet.required)):
+        if assertion.fewest or assertion.most is not None or not all(map(self.required.get, assertion.required)):
             return False
-        labels = constants_by_name(facet)
-        for name, schema in facet.properties.items():
+        labels = constants_by_name(assertion)
+        for name, schema in assertion.properties.items():
             if schema is True or self._is_absent(name):
                 continue
             keys, is_all = labels.get(name, (_NONE, False))
@@ -397,11 +399,11 @@ class _Traits:
     def __init__(self, shape: Disjunct) -> None:
         self.shape = shape
         self.constants: dict[str, frozenset[object]] = {}
-        objects = [facet for facet in shape.objects if not facet.is_negated]
-        required = {name for facet in objects for name in facet.required}
-        for facet in objects:
-            for name, (keys, _) in constants_by_name(facet).items():
-                if name in required and name not in facet.outside:
+        objects = [assertion for assertion in shape.objects if not assertion.is_negated]
+        required = {name for assertion in objects for name in assertion.required}
+        for assertion in objects:
+            for name, (keys, _) in constants_by_name(assertion).items():
+                if name in required and name not in assertion.outside:
                     self.constants[name] = keys & self.constants.get(name, keys)
 
     def excludes(self, other: _Traits) -> bool:

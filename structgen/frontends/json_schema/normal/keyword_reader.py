@@ -78,10 +78,10 @@ def _number(place: Location, keyword: str, value: Json) -> int | Decimal:
 
 
 def _number_assertion(shape: Disjunct) -> NumberAssertion:
-    facet = shape.number
-    if facet is None:
-        facet = shape.number = NumberAssertion()
-    return facet
+    assertion = shape.number
+    if assertion is None:
+        assertion = shape.number = NumberAssertion()
+    return assertion
 
 
 def _minimum(shape: Disjunct, place: Location, value: Json) -> None:
@@ -129,10 +129,10 @@ NUMBER_READERS: Final = {
 
 
 def _string_assertion(shape: Disjunct) -> StringAssertion:
-    facet = shape.string
-    if facet is None:
-        facet = shape.string = StringAssertion()
-    return facet
+    assertion = shape.string
+    if assertion is None:
+        assertion = shape.string = StringAssertion()
+    return assertion
 
 
 def _min_length(shape: Disjunct, place: Location, value: Json) -> None:
@@ -208,16 +208,16 @@ def _array_assertion(shape: Disjunct, place: Location) -> ArrayAssertion:
 
 
 def _items(shape: Disjunct, place: Location, value: Json) -> None:
-    facet = _array_assertion(shape, place)
+    assertion = _array_assertion(shape, place)
     if isinstance(value, list):  # up to draft 2019-09; additionalItems holds what follows
         if "prefixItems" in place.schema:
             malformed(place, "items", "a schema where 'prefixItems' is given too")
-        facet.prefix, facet.prefix_keyword = value, "items"
-        facet.rest, facet.rest_keyword = place.schema.get("additionalItems", True), "additionalItems"
-        facet.covers_rest = "additionalItems" in place.schema
+        assertion.prefix, assertion.prefix_keyword = value, "items"
+        assertion.rest, assertion.rest_keyword = place.schema.get("additionalItems", True), "additionalItems"
+        assertion.covers_rest = "additionalItems" in place.schema
     elif isinstance(value, (dict, bool)):
-        facet.rest = value
-        facet.covers_rest = True
+        assertion.rest = value
+        assertion.covers_rest = True
     else:
         malformed(place, "items", "a schema or an array of schemas")
 
@@ -255,21 +255,21 @@ def _contains(shape: Disjunct, place: Location, value: Json) -> None:
 
 
 def _min_contains(shape: Disjunct, place: Location, value: Json) -> None:
-    _array_assertion(shape, place).fewest_contained = min_count(place, "minContains", value)
+    _array_assertion(shape, place).min_contained = min_count(place, "minContains", value)
 
 
 def _max_contains(shape: Disjunct, place: Location, value: Json) -> None:
-    _array_assertion(shape, place).most_contained = max_count(place, "maxContains", value)
+    _array_assertion(shape, place).max_contained = max_count(place, "maxContains", value)
 
 
 def _unevaluated_items(shape: Disjunct, place: Location, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "unevaluatedItems", "a schema")
-    facet = _array_assertion(shape, place)
+    assertion = _array_assertion(shape, place)
     if value is True or value == {}:
-        facet.covers_rest = True
+        assertion.covers_rest = True
     else:
-        facet.unevaluated = value
+        assertion.unevaluated = value
 
 
 ARRAY_READERS: Final = {
@@ -315,9 +315,9 @@ def _required(shape: Disjunct, place: Location, value: Json) -> None:
 def _additional_properties(shape: Disjunct, place: Location, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "additionalProperties", "a schema")
-    facet = _object_assertion(shape, place)
-    facet.additional = value
-    facet.covers_rest = True
+    assertion = _object_assertion(shape, place)
+    assertion.additional = value
+    assertion.covers_rest = True
 
 
 def _pattern_properties(shape: Disjunct, place: Location, value: Json) -> None:
@@ -326,9 +326,9 @@ def _pattern_properties(shape: Disjunct, place: Location, value: Json) -> None:
     for pattern, schema in value.items():
         if not isinstance(schema, (dict, bool)):
             malformed(place, "patternProperties", "a schema", pattern)
-    facet = _object_assertion(shape, place)
-    facet.pattern_schemas = value
-    facet.patterns = tuple(
+    assertion = _object_assertion(shape, place)
+    assertion.pattern_schemas = value
+    assertion.patterns = tuple(
         (pattern, pattern_language(pattern, place, "patternProperties", pattern)) for pattern in value
     )
 
@@ -358,8 +358,8 @@ def _names(place: Location, keyword: str, name: str, value: Json) -> tuple[str, 
 
 def _depend(shape: Disjunct, place: Location, name: str, others: tuple[str, ...]) -> None:
     if any(other != name for other in others):
-        facet = _object_assertion(shape, place)
-        facet.dependents = {**facet.dependents, name: (*facet.dependents.get(name, ()), *others)}
+        assertion = _object_assertion(shape, place)
+        assertion.dependents = {**assertion.dependents, name: (*assertion.dependents.get(name, ()), *others)}
 
 
 def _dependent_required(shape: Disjunct, place: Location, value: Json) -> None:
@@ -390,11 +390,11 @@ def _dependencies(shape: Disjunct, place: Location, value: Json) -> None:
 def _unevaluated_properties(shape: Disjunct, place: Location, value: Json) -> None:
     if not isinstance(value, (dict, bool)):
         malformed(place, "unevaluatedProperties", "a schema")
-    facet = _object_assertion(shape, place)
+    assertion = _object_assertion(shape, place)
     if value is True or value == {}:
-        facet.covers_rest = True
+        assertion.covers_rest = True
     else:
-        facet.unevaluated = value
+        assertion.unevaluated = value
 
 
 OBJECT_READERS: Final = {

@@ -1,7 +1,7 @@
 """From schemas to shapes: what applies to one value in place is multiplied out.
 
 The conjunction of several schemas is the list of all meets of their shapes, and a negated schema is resolved by De
-Morgan's laws.  The schemas of members and items stay where they are.
+Morgan's distributions.  The schemas of members and items stay where they are.
 
 ``oneOf`` is first read as ``anyOf`` of alternatives that exclude each other.  Where the planner finds that two of
 them do not, it looks at all pairs of that ``oneOf`` and begins anew; then each alternative is met with the complement
@@ -87,7 +87,7 @@ class NormalForm:
         overlaps: for each ``oneOf`` that is known to need it, by the identity of its schema, the pairs of
             alternatives that may both be valid.
         found: further schemas whose alternatives overlap, which the shapes made so far do not take into account.
-        layouts: those of objects that the planner made, by the ids of their facets.
+        layouts: those of objects that the planner made, by the ids of their assertions.
         copies: pairs of schemas that are written alike, of which only the second is planned in conjunctions.
     """
 

@@ -69,9 +69,11 @@ class DeclaredName:
 
     __slots__ = ("is_forbidden", "is_required", "key", "name", "places")
 
-    def __init__(self, name: str, facet: ObjectAssertion, places: tuple[Location, ...], *, is_required: bool) -> None:
+    def __init__(
+        self, name: str, assertion: ObjectAssertion, places: tuple[Location, ...], *, is_required: bool
+    ) -> None:
         self.name = name
-        self.key: Grammar = facet.key(name)
+        self.key: Grammar = assertion.key(name)
         self.is_required = is_required
         self.places = places
         self.is_forbidden = False
@@ -108,10 +110,10 @@ NameRules = Callable[[tuple[Location, ...]], NameRule]
 
 
 class ObjectLayout:
-    """The conjunction of the object facets of a shape.
+    """The conjunction of the object assertions of a shape.
 
     Attributes:
-        held: the facets that hold, and ``watched`` those that are violated.
+        held: the assertions that hold, and ``watched`` those that are violated.
         entries: the declared names: in the order of ``properties``, then the required ones that are not there.
         others: the regions of all other names.
         fewest, most: the bounds on the number of members.
@@ -126,88 +128,93 @@ class ObjectLayout:
         "entries",
         "fewest",
         "held",
+        "max_others",
         "most",
-        "most_others",
         "name_rules",
         "others",
         "watched",
     )
 
-    def __init__(self, facets: tuple[ObjectAssertion, ...], name_rules: NameRules, policy: JsonPolicy) -> None:
-        self.held = tuple(facet for facet in facets if not facet.is_negated)
-        self.watched = tuple(facet for facet in facets if facet.is_negated)
+    def __init__(self, assertions: tuple[ObjectAssertion, ...], name_rules: NameRules, policy: JsonPolicy) -> None:
+        self.held = tuple(assertion for assertion in assertions if not assertion.is_negated)
+        self.watched = tuple(assertion for assertion in assertions if assertion.is_negated)
         self.name_rules = name_rules
         self.dependents = _dependents(self.held)
-        if len(facets) == 1 and not facets[0].patterns and not self.is_watched:
-            self._of_one(facets[0])
+        if len(assertions) == 1 and not assertions[0].patterns and not self.is_watched:
+            self._of_one(assertions[0])
         else:
-            self._of_several(facets)
-        self.most_others, self._longest_name = policy.max_members, policy.max_length
+            self._of_several(assertions)
+        self.max_others, self._longest_name = policy.max_members, policy.max_length
         if policy.escapes == "all":
             for entry in self.entries:
                 entry.key = JsonString(Literal(entry.name.encode()))
-        rules = tuple(names_location(facet) for facet in self.held if facet.names is not True)
+        rules = tuple(names_location(assertion) for assertion in self.held if assertion.names is not True)
         names = name_rules(rules) if rules else None
         if names is not None:
             for entry in self.entries:
                 entry.is_forbidden = not names.admits(entry.name)
         self.others: list[NameRegion] = []
-        is_closed = any(facet.additional is False and not facet.patterns for facet in self.held)
-        if not is_closed and self.most_others != 0:
-            self.others = list(self._regions(facets, [entry.name for entry in self.entries], names))
+        is_closed = any(assertion.additional is False and not assertion.patterns for assertion in self.held)
+        if not is_closed and self.max_others != 0:
+            self.others = list(self._regions(assertions, [entry.name for entry in self.entries], names))
 
     @property
     def is_watched(self) -> bool:
         """Whether something must be remembered from member to member."""
         return bool(self.watched or self.dependents)
 
-    def _of_one(self, facet: ObjectAssertion) -> None:
-        self.fewest, self.most = facet.fewest, facet.most
-        properties, place = facet.properties, facet.place
-        required = frozenset(facet.required)
+    def _of_one(self, assertion: ObjectAssertion) -> None:
+        self.fewest, self.most = assertion.fewest, assertion.most
+        properties, place = assertion.properties, assertion.place
+        required = frozenset(assertion.required)
         resource = place.resource
         self.entries = [
             DeclaredName(
                 name,
-                facet,
-                (facet.property(name) if facet.outside else Location(schema, resource, place, ("properties", name)),),
+                assertion,
+                (
+                    assertion.property(name)
+                    if assertion.outside
+                    else Location(schema, resource, place, ("properties", name)),
+                ),
                 is_required=name in required,
             )
             for name, schema in properties.items()
         ]
-        additional = facet.additional_place()
+        additional = assertion.additional_place()
         others = () if additional is None else (additional,)
         self.entries += [
-            DeclaredName(name, facet, others, is_required=True)
-            for name in dict.fromkeys(facet.required)
+            DeclaredName(name, assertion, others, is_required=True)
+            for name in dict.fromkeys(assertion.required)
             if name not in properties
         ]
 
-    def _of_several(self, facets: tuple[ObjectAssertion, ...]) -> None:
-        self.fewest = max((facet.fewest for facet in self.held), default=0)
-        self.most = min((facet.most for facet in self.held if facet.most is not None), default=None)
-        required = {name for facet in self.held for name in facet.required}
+    def _of_several(self, assertions: tuple[ObjectAssertion, ...]) -> None:
+        self.fewest = max((assertion.fewest for assertion in self.held), default=0)
+        self.most = min((assertion.most for assertion in self.held if assertion.most is not None), default=None)
+        required = {name for assertion in self.held for name in assertion.required}
         owners: dict[str, ObjectAssertion] = {}
-        for facet in facets:
-            for name in facet.properties:
-                owners.setdefault(name, facet)
-        for facet in facets:
-            for name in facet.required:
-                owners.setdefault(name, facet)
-        for facet in self.held:
-            for name, others in facet.dependents.items():
+        for assertion in assertions:
+            for name in assertion.properties:
+                owners.setdefault(name, assertion)
+        for assertion in assertions:
+            for name in assertion.required:
+                owners.setdefault(name, assertion)
+        for assertion in self.held:
+            for name, others in assertion.dependents.items():
                 for one in (*others, name):
-                    owners.setdefault(one, facet)
+                    owners.setdefault(one, assertion)
         places: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
-        for facet in self.held:  # those that are about few names are asked for no others
-            for name in owners if facet.concerns_others else facet.properties:
-                places[name] += facet.places_of(name)
+        for assertion in self.held:  # those that are about few names are asked for no others
+            for name in owners if assertion.concerns_others else assertion.properties:
+                places[name] += assertion.places_of(name)
         self.entries = [
-            DeclaredName(name, facet, places[name], is_required=name in required) for name, facet in owners.items()
+            DeclaredName(name, assertion, places[name], is_required=name in required)
+            for name, assertion in owners.items()
         ]
 
     def _regions(
-        self, facets: tuple[ObjectAssertion, ...], declared: list[str], names: NameRule | None
+        self, assertions: tuple[ObjectAssertion, ...], declared: list[str], names: NameRule | None
     ) -> Iterator[NameRegion]:
         """The regions of undeclared names, those without any pattern last."""
         permitted = names.language() if names else None
@@ -217,11 +224,11 @@ class ObjectLayout:
         if self._longest_name is not None:
             allowed.append(Repeat(ANY_CHAR, 0, self._longest_name))
         patterns: dict[str, tuple[Grammar, list[str]]] = {}
-        for facet in facets:
-            for text, language in facet.patterns:
+        for assertion in assertions:
+            for text, language in assertion.patterns:
                 if text not in patterns:
                     patterns[text] = language, [name for name in declared if belongs(name, language)]
-        for matched in _subsets(facets, {text: language for text, (language, _) in patterns.items()}):
+        for matched in _subsets(assertions, {text: language for text, (language, _) in patterns.items()}):
             places = region_locations(self.held, matched)
             if any(place.schema is False for place in places):
                 continue
@@ -241,20 +248,20 @@ class ObjectLayout:
             yield region
 
 
-def names_location(facet: ObjectAssertion) -> Location:
-    """The schema of the names of a facet."""
-    return Location(facet.names, facet.place.resource, facet.place, ("propertyNames",))
+def names_location(assertion: ObjectAssertion) -> Location:
+    """The schema of the names of an assertion."""
+    return Location(assertion.names, assertion.place.resource, assertion.place, ("propertyNames",))
 
 
-def _dependents(facets: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:
+def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for facet in facets:
-        for name, others in facet.dependents.items():
+    for assertion in assertions:
+        for name, others in assertion.dependents.items():
             found[name] = (*found.get(name, ()), *(other for other in others if other != name))
     return found
 
 
-def _subsets(facets: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
+def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
     """The sets of patterns that a name may match at once, as far as pairs of them tell; ``()`` is the last."""
     texts = list(patterns)
     meeting = {
@@ -266,23 +273,23 @@ def _subsets(facets: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) 
         grown = [(*known, text) for known in found if meeting[text].issuperset(known)]
         found += [*grown, (text,)]
         if len(found) > _MAX_REGIONS:
-            place = next(facet.place for facet in facets if facet.patterns)
+            place = next(assertion.place for assertion in assertions if assertion.patterns)
             refused(
                 place,
                 "patternProperties",
                 f"the {len(texts)} patterns divide the names into more than {_MAX_REGIONS} regions",
-                remedy="anchor the patterns with distinct beginnings such as '^a_' and '^b_'",
+                remedy="anchor the patterns with distinct prefixes such as '^a_' and '^b_'",
             )
     yield from sorted(found, key=len, reverse=True)
     yield ()
 
 
-def region_locations(facets: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:
+def region_locations(assertions: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:
     """The schemas of the values of undeclared names that match exactly these patterns."""
     places: list[Location] = []
-    for facet in facets:
-        found = [facet.pattern(text) for text, _ in facet.patterns if text in matched]
-        additional = None if found else facet.additional_place()
+    for assertion in assertions:
+        found = [assertion.pattern(text) for text, _ in assertion.patterns if text in matched]
+        additional = None if found else assertion.additional_place()
         places += found if additional is None else [additional]
     return tuple(places)
 
@@ -332,14 +339,14 @@ class NameLanguage:
         if shape.values:
             texts = [value for value in self._validity.constants(shape) if isinstance(value, str)]
             return Choice([Literal(text.encode("utf-8", "replace")) for text in texts]) if texts else EMPTY
-        facet = shape.string
-        if facet is None:
+        assertion = shape.string
+        if assertion is None:
             return None
-        if facet.is_contradictory:
+        if assertion.is_contradictory:
             return EMPTY
-        parts = facet.all_languages()
-        if facet.shortest or facet.longest is not None:
-            parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))
+        parts = assertion.all_languages()
+        if assertion.shortest or assertion.longest is not None:
+            parts.append(Repeat(ANY_CHAR, assertion.shortest, assertion.longest))
         if not parts:
             return None
         return parts[0] if len(parts) == 1 else Intersection(parts)

@@ -123,12 +123,12 @@ class NumberAssertion:
     def meet(self, other: NumberAssertion) -> NumberAssertion:
         """The numbers that both leave."""
         both = NumberAssertion()
-        for facet in (self, other):
-            both.raise_lower(facet.lower, is_open=facet.lower_open)
-            both.drop_upper(facet.upper, is_open=facet.upper_open)
-            both.divide(facet.step)
-            both.not_steps += facet.not_steps
-            both.excluded += facet.excluded
+        for assertion in (self, other):
+            both.raise_lower(assertion.lower, is_open=assertion.lower_open)
+            both.drop_upper(assertion.upper, is_open=assertion.upper_open)
+            both.divide(assertion.step)
+            both.not_steps += assertion.not_steps
+            both.excluded += assertion.excluded
         return both
 
     def complement(self) -> list[NumberAssertion]:
@@ -245,7 +245,7 @@ class StringAssertion:
         """The strings that both leave."""
         both = StringAssertion()
         both.shortest = max(self.shortest, other.shortest)
-        bounds = [facet.longest for facet in (self, other) if facet.longest is not None]
+        bounds = [assertion.longest for assertion in (self, other) if assertion.longest is not None]
         both.longest = min(bounds, default=None)
         both.languages = united(self.languages, other.languages)
         both.formats = self.formats | other.formats
@@ -330,24 +330,24 @@ class StringAssertion:
         return [*self.languages, *(one.language for one in self.formats)]
 
 
-def string_term(facet: StringAssertion | None, longest: int | None = None, *, is_proof: bool = False) -> Grammar:
-    """The JSON strings that ``facet`` leaves, up to ``longest``; for a proof of emptiness perhaps more."""
-    if facet is None:
+def string_term(assertion: StringAssertion | None, longest: int | None = None, *, is_proof: bool = False) -> Grammar:
+    """The JSON strings that ``assertion`` leaves, up to ``longest``; for a proof of emptiness perhaps more."""
+    if assertion is None:
         return _strings_of_length(0, longest)
     if longest is not None:
         bound = StringAssertion()
         bound.longest = longest
-        facet = facet.meet(bound)
-    if facet.is_contradictory:
+        assertion = assertion.meet(bound)
+    if assertion.is_contradictory:
         return EMPTY
-    is_bounded = facet.shortest > 0 or facet.longest is not None
-    if not is_bounded and not facet.languages and len(facet.formats) == 1 and not is_proof:
-        return next(iter(facet.formats)).string
-    parts = facet.all_languages(is_proof=is_proof)
+    is_bounded = assertion.shortest > 0 or assertion.longest is not None
+    if not is_bounded and not assertion.languages and len(assertion.formats) == 1 and not is_proof:
+        return next(iter(assertion.formats)).string
+    parts = assertion.all_languages(is_proof=is_proof)
     if not parts:
-        return _strings_of_length(facet.shortest, facet.longest)
+        return _strings_of_length(assertion.shortest, assertion.longest)
     if is_bounded:
-        parts.append(Repeat(ANY_CHAR, facet.shortest, facet.longest))
+        parts.append(Repeat(ANY_CHAR, assertion.shortest, assertion.longest))
     return JsonString(parts[0] if len(parts) == 1 else Intersection(parts))
 
 

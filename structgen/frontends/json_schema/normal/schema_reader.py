@@ -4,8 +4,8 @@
 has evaluated.
 
 They are resolved in the normal form.  Each shape of the schema they stand in comes from a known choice of
-alternatives, so what these alternatives evaluate is known, and the keyword becomes a facet for all other members or
-items.  What comes out of a negation evaluates nothing: a schema that fails, and one under ``not``, leaves no
+alternatives, so what these alternatives evaluate is known, and the keyword becomes an assertion for all other members
+or items.  What comes out of a negation evaluates nothing: a schema that fails, and one under ``not``, leaves no
 annotations (2020-12, sections 11.2, 11.3).
 """
 
@@ -93,8 +93,8 @@ class ParsedSchema:
         self.place = place
         self.shape = shape
         self.parts = parts
-        self.looks_at_the_rest = any(facet.unevaluated is not None for facet in shape.objects) or any(
-            facet.unevaluated is not None for facet in shape.arrays
+        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in shape.objects) or any(
+            assertion.unevaluated is not None for assertion in shape.arrays
         )
 
     @property
@@ -312,10 +312,10 @@ def judging_the_rest(shape: Disjunct, local: ParsedSchema, forms: NormalForm) ->
     """The values of a shape of ``local`` whose unevaluated members and items are valid as ``local`` demands."""
     rest = Disjunct(local.place)
     for own in local.shape.objects:
-        if own.unevaluated is not None and not any(_covers(facet) for facet in shape.objects):
+        if own.unevaluated is not None and not any(_covers(assertion) for assertion in shape.objects):
             rest.objects = (_other_members(shape, local.place, own.unevaluated),)
     for array in local.shape.arrays:
-        if array.unevaluated is not None and not any(_covers(facet) for facet in shape.arrays):
+        if array.unevaluated is not None and not any(_covers(assertion) for assertion in shape.arrays):
             rest.arrays = (_other_items(shape, local.place, array.unevaluated, forms),)
     return shape if rest.is_free else meet(shape, rest)
 
@@ -326,27 +326,29 @@ def silenced(shapes: list[Disjunct]) -> list[Disjunct]:
 
 
 def _silenced(shape: Disjunct) -> Disjunct:
-    if not any(facet.annotates for facet in shape.objects) and not any(facet.annotates for facet in shape.arrays):
+    if not any(assertion.annotates for assertion in shape.objects) and not any(
+        assertion.annotates for assertion in shape.arrays
+    ):
         return shape
     other = meet(shape, shape)
     other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches
-    other.objects = tuple(facet.silent() for facet in shape.objects)
-    other.arrays = tuple(facet.silent() for facet in shape.arrays)
+    other.objects = tuple(assertion.silent() for assertion in shape.objects)
+    other.arrays = tuple(assertion.silent() for assertion in shape.arrays)
     return other
 
 
-def _covers(facet: ObjectAssertion | ArrayAssertion) -> bool:
-    return facet.covers_rest and facet.annotates
+def _covers(assertion: ObjectAssertion | ArrayAssertion) -> bool:
+    return assertion.covers_rest and assertion.annotates
 
 
 def _other_members(shape: Disjunct, place: Location, schema: Json) -> ObjectAssertion:
     rest = ObjectAssertion(place)
     rest.additional, rest.additional_keyword, rest.covers_rest = schema, "unevaluatedProperties", True
     patterns: dict[str, Grammar] = {}
-    for facet in shape.objects:
-        if facet.annotates:
-            rest.properties |= dict.fromkeys(facet.properties, True)
-            patterns |= dict(facet.patterns)
+    for assertion in shape.objects:
+        if assertion.annotates:
+            rest.properties |= dict.fromkeys(assertion.properties, True)
+            patterns |= dict(assertion.patterns)
     rest.patterns = tuple(patterns.items())
     rest.pattern_schemas = dict.fromkeys(patterns, True)
     return rest
@@ -355,9 +357,9 @@ def _other_members(shape: Disjunct, place: Location, schema: Json) -> ObjectAsse
 def _other_items(shape: Disjunct, place: Location, schema: Json, forms: NormalForm) -> ArrayAssertion:
     rest = ArrayAssertion(place)
     rest.rest, rest.rest_keyword, rest.covers_rest = schema, "unevaluatedItems", True
-    facets = [facet for facet in shape.arrays if facet.annotates]
-    rest.prefix = [True] * max((len(facet.prefix) for facet in facets), default=0)
-    contained = [facet.contained for facet in facets if facet.contained is not None]
+    assertions = [assertion for assertion in shape.arrays if assertion.annotates]
+    rest.prefix = [True] * max((len(assertion.prefix) for assertion in assertions), default=0)
+    contained = [assertion.contained for assertion in assertions if assertion.contained is not None]
     if contained and place.resource.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
         either: dict[str, Json] = {"anyOf": []}
         inner = Location(schema, place.resource, place, ("unevaluatedItems",))

@@ -28,24 +28,24 @@ _POLICY_KEYWORD: Final = "additional"
 """What stands for the policy in the places of what it forbids."""
 
 
-def closed_assertions(facets: tuple[ObjectAssertion, ...]) -> tuple[ObjectAssertion, ...]:
-    """The facets, with one more that forbids what none of them names.
+def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAssertion, ...]:
+    """The assertions, with one more that forbids what none of them names.
 
     They stay as they are where one speaks of all other members, and where none of them names any.
 
     Complexity: linear in their names and patterns.
     """
-    holding = [facet for facet in facets if facet.annotates]
-    if any(facet.covers_rest for facet in holding) or not any(map(names_some, holding)):
-        return facets
-    rest = ObjectAssertion(facets[0].place)
+    holding = [assertion for assertion in assertions if assertion.annotates]
+    if any(assertion.covers_rest for assertion in holding) or not any(map(names_some, holding)):
+        return assertions
+    rest = ObjectAssertion(assertions[0].place)
     rest.additional, rest.additional_keyword = False, _POLICY_KEYWORD
-    for facet in holding:
-        rest.properties |= dict.fromkeys(_names(facet), True)
-        rest.pattern_schemas |= dict.fromkeys(facet.pattern_schemas, True)
-    patterns = {text: language for facet in holding for text, language in facet.patterns}
+    for assertion in holding:
+        rest.properties |= dict.fromkeys(_names(assertion), True)
+        rest.pattern_schemas |= dict.fromkeys(assertion.pattern_schemas, True)
+    patterns = {text: language for assertion in holding for text, language in assertion.patterns}
     rest.patterns = tuple(patterns.items())
-    return (*facets, rest)
+    return (*assertions, rest)
 
 
 def forbids(place: Location) -> bool:
@@ -55,19 +55,21 @@ def forbids(place: Location) -> bool:
 
 def is_nameless(shape: Disjunct) -> bool:
     """Whether nothing in a shape names a member or speaks of all others, nor lists the values."""
-    holding = [facet for facet in shape.objects if facet.annotates]
-    return not shape.values and not any(facet.covers_rest or names_some(facet) for facet in holding)
+    holding = [assertion for assertion in shape.objects if assertion.annotates]
+    return not shape.values and not any(assertion.covers_rest or names_some(assertion) for assertion in holding)
 
 
-def names_some(facet: ObjectAssertion) -> bool:
-    """Whether a facet names members that an object may have."""
-    return any(True for _ in _names(facet)) or any(schema is not False for schema in facet.pattern_schemas.values())
+def names_some(assertion: ObjectAssertion) -> bool:
+    """Whether an assertion names members that an object may have."""
+    return any(True for _ in _names(assertion)) or any(
+        schema is not False for schema in assertion.pattern_schemas.values()
+    )
 
 
-def _names(facet: ObjectAssertion) -> Iterable[str]:
-    yield from (name for name, schema in facet.properties.items() if schema is not False)
-    yield from facet.required
-    for name, others in facet.dependents.items():
+def _names(assertion: ObjectAssertion) -> Iterable[str]:
+    yield from (name for name, schema in assertion.properties.items() if schema is not False)
+    yield from assertion.required
+    for name, others in assertion.dependents.items():
         yield name
         yield from others
 
@@ -207,49 +209,51 @@ class Validity:
                 if not (yield self._array(value, array)):
                     return False
         if kind == OBJECT:
-            for facet in shape.objects:
-                if not (yield self._object(value, facet)):
+            for assertion in shape.objects:
+                if not (yield self._object(value, assertion)):
                     return False
         return True
 
-    def _array(self, value: list[Json], facet: ArrayAssertion) -> _Answer:
-        is_inside: bool = yield self._items(value, facet)
-        if is_inside == facet.is_negated:
+    def _array(self, value: list[Json], assertion: ArrayAssertion) -> _Answer:
+        is_inside: bool = yield self._items(value, assertion)
+        if is_inside == assertion.is_negated:
             return False
-        if "uniqueItems" in facet.refusals and len(set(map(value_key, value))) < len(value):
+        if "uniqueItems" in assertion.refusals and len(set(map(value_key, value))) < len(value):
             return False
-        if facet.contained is None:
+        if assertion.contained is None:
             return True
         count = 0
         for item in value:
-            count += yield self._satisfies(item, (facet.contained,))
-        return facet.fewest_contained <= count and (facet.most_contained is None or count <= facet.most_contained)
+            count += yield self._satisfies(item, (assertion.contained,))
+        return assertion.min_contained <= count and (
+            assertion.max_contained is None or count <= assertion.max_contained
+        )
 
-    def _items(self, value: list[Json], facet: ArrayAssertion) -> _Answer:
-        if len(value) < facet.fewest or (facet.most is not None and len(value) > facet.most):
+    def _items(self, value: list[Json], assertion: ArrayAssertion) -> _Answer:
+        if len(value) < assertion.fewest or (assertion.most is not None and len(value) > assertion.most):
             return False
         for index, item in enumerate(value):
-            place = facet.item(index)
+            place = assertion.item(index)
             if place is not None and not (yield self._satisfies(item, (place,))):
                 return False
         return True
 
-    def _object(self, value: dict[str, Json], facet: ObjectAssertion) -> _Answer:
-        is_inside: bool = yield self._members(value, facet)
-        if is_inside == facet.is_negated:
+    def _object(self, value: dict[str, Json], assertion: ObjectAssertion) -> _Answer:
+        is_inside: bool = yield self._members(value, assertion)
+        if is_inside == assertion.is_negated:
             return False
-        return not any(other not in value for name in value for other in facet.dependents.get(name, ()))
+        return not any(other not in value for name in value for other in assertion.dependents.get(name, ()))
 
-    def _members(self, value: dict[str, Json], facet: ObjectAssertion) -> _Answer:
-        if len(value) < facet.fewest or (facet.most is not None and len(value) > facet.most):
+    def _members(self, value: dict[str, Json], assertion: ObjectAssertion) -> _Answer:
+        if len(value) < assertion.fewest or (assertion.most is not None and len(value) > assertion.most):
             return False
-        if any(name not in value for name in facet.required):
+        if any(name not in value for name in assertion.required):
             return False
         for name, member in value.items():
-            if not (yield self._satisfies(member, facet.places_of(name))):
+            if not (yield self._satisfies(member, assertion.places_of(name))):
                 return False
-            if facet.names is not True:
-                names = Location(facet.names, facet.place.resource, facet.place, ("propertyNames",))
+            if assertion.names is not True:
+                names = Location(assertion.names, assertion.place.resource, assertion.place, ("propertyNames",))
                 if not (yield self._satisfies(name, (names,))):
                     return False
         return True
@@ -295,22 +299,28 @@ def is_unbounded(places: tuple[Location, ...], forms: NormalForm, depth: int = 0
     )
 
 
-def _are_arrays_unbounded(facets: tuple[ArrayAssertion, ...], forms: NormalForm, depth: int, *, closes: bool) -> bool:
-    if not facets:
+def _are_arrays_unbounded(
+    assertions: tuple[ArrayAssertion, ...], forms: NormalForm, depth: int, *, closes: bool
+) -> bool:
+    if not assertions:
         return True
-    facet = facets[0]
-    if facet.prefix or facet.contained is not None or facet.refusals or facet.most == 0:
+    assertion = assertions[0]
+    if assertion.prefix or assertion.contained is not None or assertion.refusals or assertion.most == 0:
         return False
-    rest = facet.further()
+    rest = assertion.further()
     return is_unbounded(() if rest is None else (rest,), forms, depth + 1, closes=closes)
 
 
-def _are_objects_unbounded(facets: tuple[ObjectAssertion, ...], forms: NormalForm, depth: int, *, closes: bool) -> bool:
-    if not facets:
+def _are_objects_unbounded(
+    assertions: tuple[ObjectAssertion, ...], forms: NormalForm, depth: int, *, closes: bool
+) -> bool:
+    if not assertions:
         return True
-    facet = facets[0]
-    if facet.patterns or facet.names is not True or facet.dependents or facet.most is not None:
+    assertion = assertions[0]
+    if assertion.patterns or assertion.names is not True or assertion.dependents or assertion.most is not None:
         return False
-    if facet.additional is True and not (closes and not facet.covers_rest and names_some(facet)):
+    if assertion.additional is True and not (closes and not assertion.covers_rest and names_some(assertion)):
         return True
-    return any(is_unbounded((facet.property(name),), forms, depth + 1, closes=closes) for name in facet.properties)
+    return any(
+        is_unbounded((assertion.property(name),), forms, depth + 1, closes=closes) for name in assertion.properties
+    )

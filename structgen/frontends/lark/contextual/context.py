@@ -1,6 +1,6 @@
 """What a lexer may meet: which terminals, under which guards, with ignored text in between.
 
-Lark reads the text behind a terminal with the lexer of the parser state that the terminal was shifted to, before
+Lark reads the text after a terminal with the lexer of the parser state that the terminal was shifted to, before
 anything is reduced.  So a *context* is that lexer, and the guard that holds there.  Lexers that take the same texts
 for every terminal that both know are one *kind*: a terminal that only one of them knows cannot come where the other
 one reads.
@@ -36,7 +36,7 @@ class Context(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Lexemes of a terminal, and the ignored text behind them."""
+    """Lexemes of a terminal, and the ignored text after them."""
 
     token: str
     lexemes: Grammar
@@ -140,7 +140,7 @@ class Contexts:
             self.places.append(number)
 
     def first(self) -> dict[Context, Grammar]:
-        """The contexts at the beginning of a text, each with the ignored text before it."""
+        """The contexts at the start of a text, each with the ignored text before it."""
         place = self.places[0]
         return {
             Context(self._places[place].kind, guard, frozenset()): term
@@ -180,7 +180,7 @@ class Contexts:
         return found
 
     def _ignored(self, place: int, guard: int) -> dict[int, Grammar]:
-        """The ignored text at a place, by the guard behind it; that is of interest to what is not ignored only."""
+        """The ignored text at a place, by the guard after it; that is of interest to what is not ignored only."""
         key = (place, guard)
         found = self._between.get(key)
         if found is None:
@@ -199,7 +199,7 @@ class Contexts:
         return found
 
     def _steps(self, where: _StateClass, guard: int) -> list[tuple[Grammar, int]]:
-        """One lexeme of ignored text, with the guard behind it."""
+        """One lexeme of ignored text, with the guard after it."""
         if not self._tables.ignored:
             return []
         lexer = self._chosen[where.kind][_IGNORED][0]

@@ -62,7 +62,7 @@ class Guards:
         return [*parts, (letters, FREE)] if letters else parts
 
     def after(self, state: int, following: int, readable: int) -> int:
-        """The guard behind a match that ends in a state of the lexer.
+        """The guard after a match that ends in a state of the lexer.
 
         Args:
             state: the state.
@@ -238,7 +238,7 @@ class Behaviour:
     Attributes:
         number: which one it is.
         edges: by state, the next state by letters; state 0 is the first.
-        ends: the guard behind a lexeme that ends in a state; each state leads to one of these.
+        ends: the guard after a lexeme that ends in a state; each state leads to one of these.
         first: the letters that a lexeme may begin with.
     """
 
@@ -254,7 +254,7 @@ class Behaviour:
 
     @property
     def guards(self) -> list[int]:
-        """The guards behind its lexemes."""
+        """The guards after its lexemes."""
         return sorted(set(self.ends.values()))
 
 
@@ -284,7 +284,7 @@ class Lexemes:
             guard: holds for the text that is read.
             token: the terminal, or ``""`` for all that are ignored.
             ignored: the terminals that are ignored.
-            readable: the letters that may come next behind them.
+            readable: the letters that may come next after them.
         """
         key = (state, guard, token, ignored, readable)
         found = self._known.get(key)
@@ -384,7 +384,7 @@ class Lexemes:
         return found
 
     def term(self, behaviour: Behaviour, guards: frozenset[int], token: str) -> Grammar:
-        """The lexemes behind which one of ``guards`` holds."""
+        """The lexemes after which one of ``guards`` holds."""
         key = (behaviour.number, guards)
         found = self._terms.get(key)
         if found is None:

@@ -51,7 +51,7 @@ class Scanner:
 
 
 class _Instruction(NamedTuple):
-    """One instruction; ``kind`` is ``char``, ``look``, ``behind``, ``split``, ``round`` or ``match``."""
+    """One instruction; ``kind`` is ``char``, ``look``, ``after``, ``split``, ``round`` or ``match``."""
 
     kind: str
     mask: int
@@ -256,7 +256,7 @@ class LexerAutomaton:
                     if before == DEAD:
                         raise PatternRefusal(
                             "look-behind",
-                            "a look-behind or boundary looks at the text before its terminal",
+                            "a look-after or boundary looks at the text before its terminal",
                             self._owner[place],
                         )
                     if step.mask >> before & 1:

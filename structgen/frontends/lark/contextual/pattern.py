@@ -1,6 +1,6 @@
 """The regexps of a lexer as trees, read by the parser of ``re`` itself, and their characters as sets of bits.
 
-Only what a finite automaton can do is taken: beside the usual operators a look-ahead or look-behind at one character
+Only what a finite automaton can do is taken: beside the usual operators a look-ahead or look-after at one character
 and word boundaries.  The order of alternatives and the greed of repetitions are kept, for they decide which match
 ``re`` finds.
 

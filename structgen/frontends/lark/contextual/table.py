@@ -357,7 +357,7 @@ class _AlternativeTree:
     __slots__ = ("nodes",)
 
     def __init__(self, tables: Tables, state: int, items: tuple[tuple[int, int], ...]) -> None:
-        # Children come behind their parents.
+        # Children come after their parents.
         self.nodes: list[tuple[int, list[tuple[str, bool, int]], list[int]]] = []
         waiting = [(state, items)]
         for here, found in waiting:
@@ -383,7 +383,7 @@ class _AlternativeTree:
         points: list[OutlinePoint],
         numbers: dict[OutlinePoint, int],
     ) -> int:
-        """Return the number of the first point, new points put behind ``points``."""
+        """Return the number of the first point, new points put after ``points``."""
         made = [0] * len(self.nodes)
         for index in range(len(self.nodes) - 1, -1, -1):
             state, edges, ending = self.nodes[index]
@@ -406,7 +406,7 @@ class _AlternativeTree:
 
 
 def _solve_first(points: Sequence[OutlinePoint], outlines: Sequence[Outline]) -> None:
-    """Find what the outlines may begin with; points come behind those that they lead to."""
+    """Find what the outlines may begin with; points come after those that they lead to."""
     changed = True
     while changed:
         changed = False

@@ -70,7 +70,7 @@ VariantNode: TypeAlias = tuple[bool, tuple[tuple[bool, int, int], ...]]
 
 That is whether it is lexemes or a variant, the number of the label or variant, and the node that follows."""
 _Graph: TypeAlias = list[tuple[bool, list[tuple[bool, int, int]]]]
-"""The nodes of one variant, each behind those that it leads to; variants are not yet merged."""
+"""The nodes of one variant, each after those that it leads to; variants are not yet merged."""
 
 
 class Variants:
@@ -78,7 +78,7 @@ class Variants:
 
     Attributes:
         labels: what is read for a terminal: any of the pieces.
-        nodes: the nodes; each comes behind those that it leads to.
+        nodes: the nodes; each comes after those that it leads to.
         variants: the variants.
     """
 
@@ -148,7 +148,7 @@ class Variants:
                     work.append(place)
         finals = set(call.ends[end])
         order = [place for place in call.edges if place in useful]
-        order.sort(key=lambda place: place[0])  # points come behind those that they lead to
+        order.sort(key=lambda place: place[0])  # points come after those that they lead to
         position = {place: index for index, place in enumerate(order)}
         graph: _Graph = []
         for place in order:
@@ -343,7 +343,7 @@ class Assembly:
         return found
 
     def _is_chain(self, component: list[int]) -> bool:
-        """Whether these variants refer to each other at their beginning only."""
+        """Whether these variants refer to each other at their prefix only."""
         inside = set(component)
         for number in component:
             variant = self._variants.variants[number]
@@ -375,7 +375,7 @@ class Assembly:
             )
 
     def _term(self, root: int) -> Grammar:
-        """The term of a node and those behind it; the variants that it uses must be known."""
+        """The term of a node and those after it; the variants that it uses must be known."""
         nodes = self._variants.nodes
         for node in sorted(self._below(root)):
             if node in self._terms:

@@ -31,7 +31,7 @@ class EagleHeads:
     """A layer whose input is the embedding of a token and the state of the token before, whose output is its own state.
 
     States are normed, so the model's output head turns them into logits.  The layer attends to what it made of the
-    tokens that it was given the states of, and to its own guesses.
+    tokens that it was given the states of, and to its own draft tokens.
 
     Args:
         model: what it belongs to; heads of attention are as many and as wide as the model's.
@@ -117,7 +117,7 @@ class _Step(NamedTuple):
 
 @final
 class EagleSession:
-    """An EAGLE layer behind one sequence: see ``HeadSession``.
+    """An EAGLE layer after one sequence: see ``HeadSession``.
 
     Tokens before those that it was given first do not exist for it.
     """
@@ -157,7 +157,7 @@ class EagleSession:
             self._values = torch.cat((self._values[:done], values))
 
     def logits(self, paths: Sequence[Sequence[int]], /, *, head: TrimmedHead | None = None) -> Logits:
-        """See ``HeadSession.logits``; beginnings of paths that were asked about before cost nothing."""
+        """See ``HeadSession.logits``; prefixes of paths that were asked about before cost nothing."""
         heads = self._heads
         check_paths(paths, depth=heads.depth, name=heads.name)
         if not self._tokens:
@@ -173,7 +173,7 @@ class EagleSession:
             return rows
 
     def _step(self, paths: Sequence[tuple[int, ...]]) -> None:
-        """Run the last tokens of paths of one length, whose beginnings were run."""
+        """Run the last tokens of paths of one length, whose prefixes were run."""
         heads, length = self._heads, len(paths[0])
         network = heads.model.network
         before = [self._states[-1] if length == 1 else self._steps[path[:-1]].state for path in paths]

@@ -26,7 +26,7 @@ __all__ = ["HydraHeads", "LastState", "MedusaHeads", "check_paths", "check_shape
 
 
 class OneStateHeads(Protocol):
-    """Heads that need the last state of a sequence and the tokens behind it."""
+    """Heads that need the last state of a sequence and the tokens after it."""
 
     model: LlamaModel
     name: str
@@ -35,12 +35,12 @@ class OneStateHeads(Protocol):
     def behind(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
-        """Return the logits behind paths of one length, ``[len(paths), tokens of the head]``."""
+        """Return the logits after paths of one length, ``[len(paths), tokens of the head]``."""
 
 
 @final
 class LastState:
-    """Heads that look at the last state alone, behind one sequence: see ``HeadSession``."""
+    """Heads that look at the last state alone, after one sequence: see ``HeadSession``."""
 
     def __init__(self, heads: OneStateHeads) -> None:
         self._heads = heads
@@ -65,7 +65,7 @@ class LastState:
 
 
 def check_paths(paths: Sequence[Sequence[int]], *, depth: int | None, name: str) -> None:
-    """Raise ``GenerationError`` unless the paths can be looked behind in one step."""
+    """Raise ``GenerationError`` unless the paths can be looked after in one step."""
     lengths = {len(path) for path in paths}
     if len(lengths) != 1 or min(lengths) < 1 or (depth is not None and max(lengths) > depth):
         raise GenerationError(
@@ -119,10 +119,10 @@ def _some(weights: Mapping[str, torch.Tensor]) -> str:
 
 @final
 class HydraHeads:
-    """Heads on the normed last state and the embeddings of the tokens behind it.
+    """Heads on the normed last state and the embeddings of the tokens after it.
 
-    Head ``k``, counted from 0, guesses the token behind ``k + 1`` tokens that the model has not seen.  Its input ``z``
-    is the state and their embeddings, one behind the other; then come ``skip(z) + silu(input(z))``, blocks
+    Head ``k``, counted from 0, draft tokens the token after ``k + 1`` tokens that the model has not seen.  Its input
+    ``z`` is the state and their embeddings, one after the other; then come ``skip(z) + silu(input(z))``, blocks
     ``x + silu(linear(x))`` and an output matrix.
 
     Args:
@@ -132,7 +132,7 @@ class HydraHeads:
             ``.bias`` ``[width]``, and ``heads.{head}.output.weight`` ``[V, width]``; where the last is missing, the
             model's own output head serves.
         heads: how many.
-        blocks: of each head, behind the first that takes the input.
+        blocks: of each head, after the first that takes the input.
         name: what messages call them.
 
     Raises:
@@ -168,11 +168,11 @@ class HydraHeads:
     def behind(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
-        """Return the logits behind paths of one length.
+        """Return the logits after paths of one length.
 
         Args:
             states: normed, ``[rows, width]``: one for each path, or one for all.
-            paths: tokens behind each.
+            paths: tokens after each.
             head: what to compute.
 
         Returns:
@@ -195,7 +195,7 @@ class HydraHeads:
 class MedusaHeads:
     """Heads of blocks ``x + silu(linear(x))`` on the normed last state, and an output matrix.
 
-    Head ``k``, counted from 0, guesses the token behind ``k + 1`` tokens that the model has not seen.
+    Head ``k``, counted from 0, draft tokens the token after ``k + 1`` tokens that the model has not seen.
 
     Args:
         model: what they belong to.
@@ -235,11 +235,11 @@ class MedusaHeads:
     def behind(
         self, states: torch.Tensor, paths: Sequence[Sequence[int]], head: TrimmedHead | None = None
     ) -> torch.Tensor:
-        """Return the logits behind paths of one length.
+        """Return the logits after paths of one length.
 
         Args:
             states: normed, ``[rows, width]``: one for each path, or one for all.
-            paths: tokens behind each; what they are makes no difference.
+            paths: tokens after each; what they are makes no difference.
             head: what to compute.
 
         Returns:

@@ -34,10 +34,10 @@ __all__ = ["DraftHeads", "HeadRows", "HeadSession", "TrainedHeads", "load_heads"
 
 @runtime_checkable
 class HeadSession(Protocol):
-    """Heads behind one sequence; not for use by two threads at a time."""
+    """Heads after one sequence; not for use by two threads at a time."""
 
     def follow(self, position: int, token_ids: Sequence[int], states: States, /) -> None:
-        """Stand behind the last of some tokens.
+        """Stand after the last of some tokens.
 
         What it holds of earlier tokens stays if they reach up to these, and is dropped otherwise.
 
@@ -51,7 +51,7 @@ class HeadSession(Protocol):
         """Return what may follow each of some continuations.
 
         Args:
-            paths: tokens behind the sequence: from one to ``DraftHeads.depth`` of them, all as many.
+            paths: tokens after the sequence: from one to ``DraftHeads.depth`` of them, all as many.
             head: what to compute; None for all tokens.
 
         Returns:
@@ -119,7 +119,7 @@ class HeadRows(DraftRows):
     Args:
         context: of the output.
         session: its session.
-        heads: what guesses.
+        heads: what draft tokens.
         trim: for which tokens logits are computed.
     """
 
@@ -219,8 +219,8 @@ class TrainedHeads(Drafter):
 
     Attributes:
         heads: trained for the model that writes.
-        shape: of the drafts.  Without knowledge of each other, Medusa's heads make a product of their guesses, of which
-            the likeliest are kept.
+        shape: of the drafts.  Without knowledge of each other, Medusa's heads make a product of their draft tokens, of
+            which the likeliest are kept.
         trim: for which tokens logits are computed; None for all.
         draws: whether tokens are drawn where the sampler is a ``Multinomial``; else the most probable ones are chosen.
     """

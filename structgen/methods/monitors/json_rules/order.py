@@ -46,7 +46,7 @@ def ordered(left: str, operator: Operator, right: str, *, within: str | None = N
         operator: one of ``<``, ``<=``, ``>``, ``>=``.
         right: likewise.
         within: the part of both paths whose ``*`` stand for the same in both; by default all that they have in common
-            at their beginnings, so that ``/spans/*/from < /spans/*/to`` compares the ends of each span.
+            at their prefixes, so that ``/spans/*/from < /spans/*/to`` compares the ends of each span.
         exponents: whether numbers at these paths may have an exponent.  As ``30`` may go on as ``30e-2``, it is known
             only at a number's end how large it is; without them it is known as soon as digits tell.
 

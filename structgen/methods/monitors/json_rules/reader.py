@@ -113,7 +113,7 @@ class JsonPotential(BytewisePotential[JsonState[Memory]], Generic[Memory]):
 
     @abstractmethod
     def _opens(self, memory: Memory, which: int, state: JsonState[Memory]) -> Memory | None:
-        """Take in the beginning of a container."""
+        """Take in the prefix of a container."""
 
     def _closes(self, memory: Memory, which: int, state: JsonState[Memory], raw: bytes) -> Memory | None:
         """Take in the whole of a container."""
@@ -327,5 +327,5 @@ def shared_steps(within: str, paths: Sequence[Pattern]) -> int:
     shared = pattern(within)
     for path in paths:
         if path[: len(shared)] != shared:
-            raise ValueError(f"within={within!r} must be the beginning of every path; found '/{'/'.join(path)}'")
+            raise ValueError(f"within={within!r} must be the prefix of every path; found '/{'/'.join(path)}'")
     return len(shared)

@@ -53,7 +53,7 @@ def refers(references: str, targets: str, *, within: str = "") -> References:
             one graph.  By default none: any earlier target will do.
 
     Raises:
-        ValueError: a path is no JSON Pointer, or ``within`` is no beginning of both.
+        ValueError: a path is no JSON Pointer, or ``within`` is no prefix of both.
 
     Example:
         >>> rule = refers("/edges/*/from", "/nodes/*/id")
@@ -69,7 +69,7 @@ def unique(path: str, *, within: str = "") -> Unique:
         within: the part of the path whose ``*`` keep values apart: ``/orders/*`` lets two orders have the same.
 
     Raises:
-        ValueError: a path is no JSON Pointer, or ``within`` is no beginning of it.
+        ValueError: a path is no JSON Pointer, or ``within`` is no prefix of it.
 
     Example:
         >>> rule = unique("/items/*/id")
@@ -111,7 +111,7 @@ class _EarlierValues(NamedTuple):
         at = bisect_left(self.strings, value.string)
         return self._replace(strings=(*self.strings[:at], value.string, *self.strings[at:]))
 
-    def beginning(self, text: bytes) -> tuple[bytes, ...]:
+    def prefix(self, text: bytes) -> tuple[bytes, ...]:
         """The strings that begin so."""
         after = successor(text)
         low = bisect_left(self.strings, text)
@@ -176,7 +176,7 @@ class References(JsonPotential[_Values]):
             return any(isinstance(each, tuple) and may_be(raw, each) for each in known.others)
         begun = partial_string(raw)
         written = units(begun.text)
-        strings = known.beginning(written)
+        strings = known.prefix(written)
         if begun.escape:
             digits = begun.escape[2:].lower()
             return any(target[len(written) :][:2].hex().startswith(digits) for target in strings if target != written)
@@ -282,7 +282,7 @@ def _rests(state: JsonState[_Values], known: _EarlierValues, data: bytes) -> lis
     if begun.escape or begun.half:
         return None
     written = units(begun.text)
-    return [canonical(_text(target[len(written) :])) for target in known.beginning(written)]
+    return [canonical(_text(target[len(written) :])) for target in known.prefix(written)]
 
 
 def _text(encoded: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Scalars of JSON as what they mean, and what the beginning of one may still come to mean.
+"""Scalars of JSON as what they mean, and what the prefix of one may still come to mean.
 
 Numbers are compared exactly, however large: a number is a key ``(sign, magnitude, digits)`` that orders as it does.
 """
@@ -57,7 +57,7 @@ class Span(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """The spelling of a number, or of its beginning."""
+    """The spelling of a number, or of its prefix."""
 
     negative: bool
     integer: str
@@ -109,7 +109,7 @@ def string_of(raw: bytes) -> str:
 
 
 class _Partial(NamedTuple):
-    """The beginning of a string.
+    """The prefix of a string.
 
     Attributes:
         text: its characters.
@@ -164,7 +164,7 @@ class Moment(NamedTuple):
 
     Attributes:
         kind: what is given of it; only moments of one kind can be compared.
-        seconds: since a beginning, in UTC where there is an offset.
+        seconds: since a prefix, in UTC where there is an offset.
         fraction: the digits after the seconds, trailing zeros left out.
     """
 
@@ -335,7 +335,7 @@ def _digest(content: bytes) -> bytes:
 def _parts(raw: bytes) -> _Parts:
     match = _NUMBER.fullmatch(raw)
     if match is None:
-        raise ValueError(f"{raw!r} is no beginning of a number")
+        raise ValueError(f"{raw!r} is no prefix of a number")
     minus, integer, point, fraction, mark, sign, exponent = match.groups()
     return _Parts(
         bool(minus),

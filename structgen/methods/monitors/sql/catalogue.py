@@ -129,14 +129,14 @@ def sql_names(
     such a column; in subqueries also what is in scope around them.  In a SELECT list, before FROM is there, stand
     columns of one table, and then FROM must name a table that has them all.
 
-    What it does not follow it withholds, so that no name goes unseen: other statements than SELECT, INSERT, UPDATE
+    What it does not follow it blocks, so that no name goes unseen: other statements than SELECT, INSERT, UPDATE
     and DELETE, WITH, window functions, USING, names with a schema, a blank between a function and its bracket or a
     table and its dot.  It looks at names alone, not at syntax, types, or what may be aggregated.
 
     Args:
         source: a ``Catalogue``, or what ``read_catalogue`` takes.
         joins: whether a SELECT list may have columns of several tables, and name tables by aliases that come later.
-            Fewer tokens are withheld early then, and a list whose columns no join brings together can come to a dead
+            Fewer tokens are blocked early then, and a list whose columns no join brings together can come to a dead
             end.
         functions: the names of functions that may be called.  Leave out what the grammar cannot call, and what has the
             form of its names: a name ``sum`` that no bracket can follow is a dead end.
@@ -159,7 +159,7 @@ class _LexerState(NamedTuple):
     Attributes:
         scope: the statement up to the last whole token.
         mode: what kind of token is being written: "" between tokens, "word", "number", "-" or "/" (a sign, or the
-            first half of a comment's beginning), "--", "/*", or the sign that opened a text.
+            first half of a comment's prefix), "--", "/*", or the sign that opened a text.
         start: where it begins.
         closed: whether the sign that closes a text stands last; another one makes it a part of the text.
     """
@@ -327,7 +327,7 @@ class SqlNames(BytewisePotential[_LexerState]):
         return found
 
     def _row(self, hypothesis: Hypothesis, state: _LexerState, written: bytes) -> NDArray[np.int32]:
-        """The row at the beginning of a name without quotes, or within one."""
+        """The row at the start of a name without quotes, or within one."""
         scope = state.scope
         options = self._spelled(scope.names(quoted=False), quoted=False)
         index = token_index(hypothesis.vocabulary, fold=True)

@@ -1,7 +1,7 @@
 """The SELECT statements that a given database can answer, as a grammar: names are those of its catalogue.
 
 The grammar is that of ``grammars/sql_select``, once for each table, with the columns of that table, and once for each
-join that is asked for, with the columns of its tables behind the tables' names.  So no member names a table or column
+join that is asked for, with the columns of its tables after the tables' names.  So no member names a table or column
 that is not there, or that the statement has no table for; SQLite prepares every one of them.
 
 For names in free text, with aliases and subqueries, there is
@@ -74,8 +74,8 @@ def select_grammar(source: Any, *, joins: Iterable[Sequence[str]] = (), limits: 
     """Make the grammar of SELECT statements over the tables of a database.
 
     Keywords are upper case, words stand one blank apart, and a name is spelled as the catalogue has it, in double
-    quotes where it needs them.  A statement reads one table, whose columns stand by themselves or behind its name; or
-    the tables of one of ``joins``, in that order, where columns stand behind their table's name.  An ``ON`` has columns
+    quotes where it needs them.  A statement reads one table, whose columns stand by themselves or after its name; or
+    the tables of one of ``joins``, in that order, where columns stand after their table's name.  An ``ON`` has columns
     of the tables up to it.
 
     Left out: aliases of tables, subqueries, set operations.  Types are not looked at: PostgreSQL refuses

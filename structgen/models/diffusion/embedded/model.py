@@ -282,7 +282,7 @@ class EmbeddedDenoiser:
         start, stop = limits.check_bounds(stream.shape[1], start, stop)
         with torch.inference_mode():
             prompt = self._prompt.expanded(len(stream))
-            logits: Logits = self.model.network.log_law(stream[:, start:stop], prompt).cpu().numpy()
+            logits: Logits = self.model.network.log_distribution(stream[:, start:stop], prompt).cpu().numpy()
         return logits
 
     @property
@@ -291,7 +291,10 @@ class EmbeddedDenoiser:
         return self.model.residence is not None
 
     def denoise_resident(self, canvases: Canvases, asked: NDArray[np.bool_], /) -> list[SlotLogits]:
-        """See ``ResidentDenoiser.denoise_resident``; only the laws of slots that are asked about are computed."""
+        """See ``ResidentDenoiser.denoise_resident``.
+
+        Only the distributions of slots that are asked about are computed.
+        """
         import torch
 
         from structgen.models.diffusion.torch_slot_logits import CanvasResidence, picked, slot_logits
@@ -300,11 +303,11 @@ class EmbeddedDenoiser:
         mask = self.model.limits.check_asked(canvases, asked)
         with torch.inference_mode():
             stream = picked(residence, self._stream(canvases), mask)
-            rows = self.model.network.log_law(stream[None], self._prompt)[0]
+            rows = self.model.network.log_distribution(stream[None], self._prompt)[0]
         return list(slot_logits(residence, rows, mask))
 
     def _stream(self, canvases: Canvases) -> torch.Tensor:
-        """Run the network; return what it made of each slot, before the law."""
+        """Run the network; return what it made of each slot, before the distribution."""
         import torch
 
         checked = self.model.limits.check_canvases(canvases, prompt_tokens=len(self.prompt_ids))
@@ -344,7 +347,7 @@ class EmbeddedDenoiser:
                 stream = network.run_live(
                     self._tensor(row[None]), self._tensor(slots), prompt=self._prompt, state=self._live
                 )
-                logits = network.log_law(stream, self._prompt)[0]
+                logits = network.log_distribution(stream, self._prompt)[0]
             if is_first:
                 self._logits.begin(logits)
             else:

@@ -4,8 +4,8 @@ Float16 in safetensors, sizes in the metadata.
 
 A transformer without a causal mask. The tokens of a prompt see one another and run through all layers first; the
 slots of a canvas, in the same layers, see one another and what the prompt has become, which is computed once for all
-canvases. Besides its own law over tokens a slot has one over the tokens of the prompt (a pointer network, Vinyals
-2015; mixed as See 2017 does), for most of a document is copied.
+canvases. Besides its own distribution over tokens a slot has one over the tokens of the prompt (a pointer network,
+Vinyals 2015; mixed as See 2017 does), for most of a document is copied.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Layer(nn.Module):
 
 @final
 class DiffusionNetwork(nn.Module):
-    """Answers with the logarithms of a law over tokens for every slot."""
+    """Answers with the logarithms of a distribution over tokens for every slot."""
 
     def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
@@ -245,8 +245,8 @@ class DiffusionNetwork(nn.Module):
         found = functional.linear(functional.linear(stream, self.asked) * summary, self.answer)
         return functional.linear(stream + found, self.head, self.head_bias)
 
-    def log_law(self, stream: Tensor, prompt: PromptState) -> Tensor:
-        """Return the logarithms of the laws of slots, ``[n, slots, vocabulary]``."""
+    def log_distribution(self, stream: Tensor, prompt: PromptState) -> Tensor:
+        """Return the logarithms of the distributions of slots, ``[n, slots, vocabulary]``."""
         own = functional.log_softmax(self.own_logits(stream, prompt.summary), -1)
         if not prompt.ids.shape[1]:
             return own
@@ -258,7 +258,7 @@ class DiffusionNetwork(nn.Module):
         )
 
     def point(self, stream: Tensor, prompt: PromptState) -> tuple[Tensor, Tensor]:
-        """Return each slot's law over the tokens of its prompt, and the logit of following it."""
+        """Return each slot's distribution over the tokens of its prompt, and the logit of following it."""
         query = functional.linear(stream, self.pointer_query)
         scores = query @ prompt.pointers.transpose(1, 2) * (4.0 / self.shape.pointer**0.5)
         return scores.softmax(-1), functional.linear(stream, self.pointer_gate)

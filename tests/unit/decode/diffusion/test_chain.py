@@ -94,14 +94,16 @@ def is_uneven(chain: Chain) -> bool:
 
 
 def test_runs_are_drawn_by_their_weight() -> None:
-    """Chi-square with alpha 1e-6 over 6,000 draws; the uniform law over runs is refuted by the same draws."""
+    """Chi-square with alpha 1e-6 over 6,000 draws; the uniform distribution over runs is refuted by the same draws."""
     chain = next(chain for seed in range(200) if is_uneven(chain := a_chain(seed, is_max=False, slots=3)))
     generator = np.random.default_rng(0)
     counts = Counter(tuple(chain.run(generator.random(3)).tolist()) for _ in range(6_000))
     weights = {run: Fraction(math.exp(weight)) for run, weight in runs(chain).items()}
-    law = {run: weight / sum(weights.values()) for run, weight in weights.items()}
-    assert chi_square(counts, law) < chi_square_bound(len(law))
-    assert chi_square(counts, dict.fromkeys(law, Fraction(1, len(law)))) > chi_square_bound(len(law))
+    distribution = {run: weight / sum(weights.values()) for run, weight in weights.items()}
+    assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
+    assert chi_square(counts, dict.fromkeys(distribution, Fraction(1, len(distribution)))) > chi_square_bound(
+        len(distribution)
+    )
 
 
 def test_a_run_of_no_weight_is_never_drawn() -> None:

@@ -129,8 +129,8 @@ def test_paths_are_drawn_by_the_weight_of_their_runs() -> None:
     tree = tree_of(edges, np.broadcast_to(weights, (draws, *weights.shape)).copy())
     counts = Counter(map(tuple, tree.draw(torch.Generator().manual_seed(5)).tolist()))
     found = paths(edges, weights, is_max=False)
-    law = {path: Fraction(weight) / sum(map(Fraction, found.values())) for path, weight in found.items()}
-    assert chi_square(counts, law) < chi_square_bound(len(law))
+    distribution = {path: Fraction(weight) / sum(map(Fraction, found.values())) for path, weight in found.items()}
+    assert chi_square(counts, distribution) < chi_square_bound(len(distribution))
     once = paths(edges, weights, is_max=True)
     wrong = {path: Fraction(weight) / sum(map(Fraction, once.values())) for path, weight in once.items()}
     assert chi_square(counts, wrong) > chi_square_bound(len(wrong))

@@ -71,7 +71,7 @@ def test_native_passes_equal_those_of_numpy(size: int, skew: float, temperature:
     assert native.maxima()[:, present] == pytest.approx(plain.maxima()[:, present], rel=1e-6, abs=2e-6)
     assert native.log_sums()[:, present] == pytest.approx(plain.log_sums()[:, present], rel=1e-6, abs=2e-6)
     assert native.mean_logs()[:, present] == pytest.approx(plain.mean_logs()[:, present], rel=2e-5, abs=1e-6)
-    assert native.law.log_norms() == pytest.approx(plain.law.log_norms(), abs=2e-6)
+    assert native.distribution.log_norms() == pytest.approx(plain.distribution.log_norms(), abs=2e-6)
     for scores in (native, plain):
         assert np.all(scores.maxima()[:, -1] == -np.inf)  # the class without tokens
         assert np.all(scores.log_sums()[:, -1] == -np.inf)
@@ -104,10 +104,10 @@ def test_norms_are_those_of_a_softmax() -> None:
             alone = MeanField(free(14), logits.astype(dtype), temperature=temperature)
             asked = MeanField(free(14), logits.astype(dtype), temperature=temperature)
             ClassScores(asked, TokenClasses(of, classes)).log_sums()
-            for law in (alone, asked):
+            for distribution in (alone, asked):
                 tokens = np.arange(14, dtype=np.int32) * 300
-                assert law.log_prob_of(tokens) == pytest.approx(wanted[np.arange(14), tokens], abs=2e-6)
-                assert law.log_probs(9) == pytest.approx(wanted[9], abs=2e-6)
+                assert distribution.log_prob_of(tokens) == pytest.approx(wanted[np.arange(14), tokens], abs=2e-6)
+                assert distribution.log_probs(9) == pytest.approx(wanted[9], abs=2e-6)
 
 
 @pytest.mark.parametrize("is_native", [True, False])
@@ -130,8 +130,8 @@ def test_tokens_are_drawn_by_their_share(is_native: bool) -> None:
         found = scores.draw(rows, np.full(8_000, one, dtype=np.int32), uniform)
         assert np.all(of[found] == one)
         members = np.flatnonzero((of == one) & (logits[5] > -30))
-        law = np.exp(logits[5, members].astype(np.float64))
-        expected = 8_000 * law / law.sum()
+        distribution = np.exp(logits[5, members].astype(np.float64))
+        expected = 8_000 * distribution / distribution.sum()
         counts = np.array([(found == token).sum() for token in members])
         assert counts.sum() >= 8_000 - 1  # the others have a share of 1e-9
         assert ((counts - expected) ** 2 / expected).sum() < chi_square_bound(len(members))
@@ -153,7 +153,7 @@ def test_draws_at_the_ends_of_the_unit_interval(size: int) -> None:
             assert scores.draw(rows, classes_wanted, uniform).tolist() == [members[0], members[-1]]
 
 
-def test_laws_so_steep_or_flat_that_scales_overflow() -> None:
+def test_distributions_so_steep_or_flat_that_scales_overflow() -> None:
     """A temperature of 1e-300 leaves the largest logit, one of 1e300 nothing of them."""
     logits, (of, classes) = logits_of(5000, 8), classes_of(5000, 9, 0.5)
     for temperature, span in ((1e-300, -LOWEST), (1e300, 0.0)):
@@ -164,19 +164,21 @@ def test_laws_so_steep_or_flat_that_scales_overflow() -> None:
             assert known.max(axis=1) - known.min(axis=1) == pytest.approx(np.full(14, span), abs=1e-6)
 
 
-# what is no law
+# what is no distribution
 
 
 @pytest.mark.parametrize("size", [4, 70_000])
 @pytest.mark.parametrize(
     ("wrong", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")], ids=["NaN", "infinity", "nothing finite"]
 )
-def test_rows_that_make_no_law_are_refused_by_their_slot(size: int, wrong: float, shown: str) -> None:
+def test_rows_that_make_no_distribution_are_refused_by_their_slot(size: int, wrong: float, shown: str) -> None:
     canvas = np.array([FREE, 0, FREE, FREE], dtype=np.int32)
     logits = np.zeros((3, size), dtype=np.float32)
     logits[1] = -np.inf if wrong == -np.inf else logits[1]
     logits[1, 2] = wrong
-    with pytest.raises(GenerationError, match=rf"slot 2: its logits are no law.*maximum is {re.escape(shown)}"):
+    with pytest.raises(
+        GenerationError, match=rf"slot 2: its logits are no distribution.*maximum is {re.escape(shown)}"
+    ):
         MeanField(canvas, logits)
 
 
@@ -199,8 +201,8 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing(size: int) -
     shares[:, 1] = 1
     with np.errstate(divide="ignore"):
         logits = np.log(shares).astype(np.float32)
-    law = MeanField(free(2), logits)
-    scores = ClassScores(law, TokenClasses(np.minimum(np.arange(size), 2).astype(np.int32), 3))
+    distribution = MeanField(free(2), logits)
+    scores = ClassScores(distribution, TokenClasses(np.minimum(np.arange(size), 2).astype(np.int32), 3))
     rest = LOWEST + math.log(size - 2)
     assert scores.maxima()[1] == pytest.approx([LOWEST, 0.0, LOWEST], rel=1e-6, abs=1e-6)
     assert scores.log_sums()[1] == pytest.approx([LOWEST, 0.0, rest], rel=1e-6, abs=1e-6)
@@ -214,7 +216,7 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing(size: int) -
 
 
 def test_native_sums_take_any_numbers() -> None:
-    """Rows of NaN and infinities, which no law has, give numbers and no harm."""
+    """Rows of NaN and infinities, which no distribution has, give numbers and no harm."""
     logits = np.array([[np.nan, np.inf, -np.inf, 0, 3e38, -3e38]] * 3, dtype=np.float32)
     layout = _native.ClassLayout(np.array([0, 1, 1, 0, 2, 2], dtype=np.int32), 4)
     largest = np.array([0, np.inf, np.nan], dtype=np.float32)

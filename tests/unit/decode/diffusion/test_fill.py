@@ -220,7 +220,7 @@ def test_seeds_decide(policy: Any) -> None:
         assert len(set(texts(Dingo()))) == 1
 
 
-def test_all_at_once_is_a_draw_from_the_law_given_the_language() -> None:
+def test_all_at_once_is_a_draw_from_the_distribution_given_the_language() -> None:
     """One step that commits everything, 4,000 seeds against all canvases: chi-square, alpha 1e-6.
 
     The same test refuses draws whose tail costs nothing where it is counted, so it has the power to fail.
@@ -233,9 +233,9 @@ def test_all_at_once_is_a_draw_from_the_law_given_the_language() -> None:
     logs = log_softmax(logits.astype(np.float32))
 
     def statistic(drawn: Counter[tuple[int, ...]], tail: str) -> float:
-        law = toy.law(logs, tail=tail)
-        assert set(drawn) <= set(law)
-        return sum((drawn[member] - 4000 * chance) ** 2 / (4000 * chance) for member, chance in law.items())
+        distribution = toy.distribution(logs, tail=tail)
+        assert set(drawn) <= set(distribution)
+        return sum((drawn[member] - 4000 * chance) ** 2 / (4000 * chance) for member, chance in distribution.items())
 
     bound = 30.7  # chi-square with 3 degrees of freedom: P(> 30.7) = 1.0e-6
     assert len(toy.members) == 4
@@ -295,12 +295,14 @@ class Independent:
         return self
 
     def advance(self, run: CanvasRun, /) -> None:
-        law = run.law()
+        distribution = run.distribution()
         masks = run.language.masks(run.canvas)
         tokens = run.canvas.copy()
         for slot in run.free.tolist():
-            allowed = [token for token in range(len(law.logits[0])) if masks[slot, token >> 5] >> (token & 31) & 1]
-            tokens[slot] = max(allowed, key=lambda token: law.log_probs(slot)[token])
+            allowed = [
+                token for token in range(len(distribution.logits[0])) if masks[slot, token >> 5] >> (token & 31) & 1
+            ]
+            tokens[slot] = max(allowed, key=lambda token: distribution.log_probs(slot)[token])
         run.commit(run.free, Completion(tokens, 0.0))
 
 
@@ -607,7 +609,7 @@ def test_failures_of_models_and_policies_are_named() -> None:
 
     failing(np.zeros((4, 3)), r"shape \(1, 4, 7\).*found \(1, 4, 3\)")
     failing(np.zeros((3, 7)), r"found \(1, 3, 7\)")
-    failing(np.full((4, 7), np.nan), "no law over tokens")
-    failing(np.full((4, 7), np.inf), "no law over tokens")
+    failing(np.full((4, 7), np.nan), "no distribution over tokens")
+    failing(np.full((4, 7), np.inf), "no distribution over tokens")
     with pytest.raises(GenerationError, match=r"at least one slot.*Idle"):
         fill_canvas(HashDiffusion(VOCABULARY), "", GRAMMAR, canvas=4, policy=Idle())

@@ -146,7 +146,7 @@ def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
     [("policy", sg.Static()), ("block", 2), ("reuse", sg.DualReuse()), ("stream", lambda snapshot: None)],
 )
 def test_smc_takes_nothing_of_steps(name: str, value: Any) -> None:
-    """A policy would change the law that its weights are about."""
+    """A policy would change the distribution that its weights are about."""
     with pytest.raises(ValueError, match=f"{name}=.* is not for SMC"):
         sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.SMC(4), canvas=4, **{name: value})
 

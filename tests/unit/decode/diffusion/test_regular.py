@@ -29,7 +29,7 @@ def log(mass: Fraction) -> float:
     return math.log(mass) if mass else -math.inf
 
 
-def law_of(canvas: np.ndarray, probabilities: list[list[float]]) -> MeanField:
+def distribution_of(canvas: np.ndarray, probabilities: list[list[float]]) -> MeanField:
     with np.errstate(divide="ignore"):
         return MeanField(canvas, np.log(np.array(probabilities)))
 
@@ -63,9 +63,9 @@ def test_everything_equals_enumeration(seed: int, is_deterministic: bool, tail: 
     assert case.weights[tokens] == max(case.weights.values())
     assert best.log_prob == pytest.approx(log(case.weights[tokens]), abs=1e-9)
     assert tuple(posterior.best().tokens.tolist()) == tokens
-    law = case.posterior()
+    distribution = case.posterior()
     marginals = np.zeros((len(case.canvas), case.runs.size))
-    for filled, share in law.items():
+    for filled, share in distribution.items():
         for slot, token in enumerate(filled):
             marginals[slot, token] += float(share)
     for slot in range(len(case.canvas)):
@@ -141,23 +141,26 @@ def rich_cases(*, is_deterministic: bool, count: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
-def test_draws_have_the_posterior_law(is_deterministic: bool) -> None:
+def test_draws_have_the_posterior_distribution(is_deterministic: bool) -> None:
     """Chi-square with alpha 1e-6 over 2,000 draws for each of three automata."""
     cases = rich_cases(is_deterministic=is_deterministic, count=3)
     assert len(cases) == 3
     for seed, case in enumerate(cases):
-        law = case.posterior()
-        assert chi_square(drawn(case, 2_000, seed), law) < chi_square_bound(len(law))
+        distribution = case.posterior()
+        assert chi_square(drawn(case, 2_000, seed), distribution) < chi_square_bound(len(distribution))
 
 
-def test_the_draws_would_show_other_laws() -> None:
-    """A control: the same draws refute a law per text, tokens by existence of an edge, and slots on their own."""
+def test_the_draws_would_show_other_distributions() -> None:
+    """A control: the same draws refute a distribution per text, tokens by existence of an edge.
+
+    And slots on their own.
+    """
     # Between states 0 and 1 the token 0 has three edges and the token 1 has one; token 2 leads elsewhere.
     moves = ((0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 2, 2), (1, 3, 0), (1, 3, 1), (2, 3, 1))
     runs = Runs(4, moves, frozenset({3}), (3,), 4)
-    law = [[Fraction(1, 4)] * 4] * 2
+    distribution = [[Fraction(1, 4)] * 4] * 2
     fillings = {tokens: Fraction(1, 16) for tokens in runs.fillings([FREE, FREE])}
-    case = Case(runs, runs.language(), (FREE, FREE), law, "free", fillings)
+    case = Case(runs, runs.language(), (FREE, FREE), distribution, "free", fillings)
     counts = drawn(case, 2_000, 1)
     right = case.posterior()
     assert chi_square(counts, right) < chi_square_bound(len(right))
@@ -187,8 +190,8 @@ def test_published_vectors(shared_data: Path) -> None:
         size, slots = case["vocab"], len(case["probs"])
         moves = tuple((source, target, token) for source, token, target in case["delta"])
         runs = Runs(case["states"], moves, frozenset(case["accept"]), (size,), size + 1)
-        law = [[*map(Fraction, row), Fraction(0)] for row in case["probs"]]
-        logits = law_of(all_free(slots), [[float(share) for share in row] for row in law])
+        distribution = [[*map(Fraction, row), Fraction(0)] for row in case["probs"]]
+        logits = distribution_of(all_free(slots), [[float(share) for share in row] for row in distribution])
         posterior = runs.language().posterior(logits, tail="scored")
         mass = Fraction(case["Z_accept"])
         # A token of probability 0 counts as one of exp(LOWEST), which nobody sees beside any other mass here.
@@ -216,7 +219,7 @@ def language(pattern: str, tokens: list[bytes]) -> RegularLanguage:
 def test_edges_are_read_from_source_to_target() -> None:
     """The best of ``ab`` is ``ab`` though every slot likes the other order better."""
     posterior = language("ab", [b"a", b"b", b""]).posterior(
-        law_of(all_free(2), [[0.01, 0.98, 0.01], [0.98, 0.01, 0.01]])
+        distribution_of(all_free(2), [[0.01, 0.98, 0.01], [0.98, 0.01, 0.01]])
     )
     assert posterior.best().tokens.tolist() == [0, 1]
     assert posterior.best().log_prob == pytest.approx(2 * math.log(0.01))
@@ -225,7 +228,7 @@ def test_edges_are_read_from_source_to_target() -> None:
 def test_128_slots_of_small_chances_do_not_underflow() -> None:
     """1e-384 is no number of double precision; its logarithm is."""
     members = language("a{128}", [b"a", b"b", b""])
-    posterior = members.posterior(law_of(all_free(128), [[1e-3, 0.998, 1e-3]] * 128))
+    posterior = members.posterior(distribution_of(all_free(128), [[1e-3, 0.998, 1e-3]] * 128))
     assert posterior.log_z == pytest.approx(128 * math.log(1e-3), rel=1e-12)
     assert posterior.best().tokens.tolist() == posterior.draw(np.random.default_rng(0)).tokens.tolist() == [0] * 128
     assert posterior.shares(np.zeros(128, dtype=np.int32)) == pytest.approx(np.ones(128))
@@ -236,19 +239,19 @@ def test_what_is_1e_288_of_the_rest_is_still_found() -> None:
     """Ninety-six slots decide against the only way that can be ended: no scaling by the largest keeps it."""
     members = language("a{96}|b{96}c", [b"a", b"b", b"c", b""])
     rows = [[0.999, 1e-3, 0.0, 0.0]] * 96 + [[1e-4, 1e-4, 0.9998, 0.0]]
-    posterior = members.posterior(law_of(np.array([FREE] * 96 + [2], dtype=np.int32), rows[:-1]))
+    posterior = members.posterior(distribution_of(np.array([FREE] * 96 + [2], dtype=np.int32), rows[:-1]))
     assert posterior.log_z == pytest.approx(96 * math.log(1e-3), rel=1e-9)
     assert posterior.draw(np.random.default_rng(0)).tokens.tolist() == [1] * 96 + [2]
     # Both ways at once: the rare one has its share in the marginals.
-    both = members.posterior(law_of(all_free(97), [[0.5, 0.5e-3, 0.0, 0.4995]] * 96 + [[0.0, 0.0, 0.5, 0.5]]))
+    both = members.posterior(distribution_of(all_free(97), [[0.5, 0.5e-3, 0.0, 0.4995]] * 96 + [[0.0, 0.0, 0.5, 0.5]]))
     assert math.log(both.marginals(3)[1]) == pytest.approx(96 * math.log(1e-3), rel=1e-9)
 
 
 def test_a_language_without_mass_is_an_error_and_not_a_draw() -> None:
     """Maxima and draws do not see a scale, so that zero must be looked for."""
     for members, slots in ((language("ab", [b"a", b"b", b""]), 1), (language("a{3}", [b"a", b"b", b""]), 2)):
-        law = law_of(all_free(slots), [[0.3, 0.3, 0.4]] * slots)
-        posterior = members.posterior(law)
+        distribution = distribution_of(all_free(slots), [[0.3, 0.3, 0.4]] * slots)
+        posterior = members.posterior(distribution)
         assert posterior.log_z == -math.inf
         for ask in (
             posterior.best,
@@ -262,9 +265,9 @@ def test_a_language_without_mass_is_an_error_and_not_a_draw() -> None:
 
 
 def test_a_canvas_ends_in_acceptance_and_not_in_mere_hope() -> None:
-    """The best beginning that can still go on is not taken: nothing follows it in this canvas."""
+    """The best prefix that can still go on is not taken: nothing follows it in this canvas."""
     members = language("a{8}|b", [b"a", b"b", b""])
-    posterior = members.posterior(law_of(all_free(2), [[0.98, 0.01, 0.01], [0.98, 0.01, 0.01]]))
+    posterior = members.posterior(distribution_of(all_free(2), [[0.98, 0.01, 0.01], [0.98, 0.01, 0.01]]))
     assert posterior.best().tokens.tolist() == [1, 2]
 
 
@@ -275,17 +278,19 @@ def test_blocks_that_are_filled_in_turn_see_those_to_come() -> None:
     """
     members = language("aabb|bbaa|aaaaaa", [b"a", b"b", b""])
     rows = [[0.9, 0.05, 0.05]] * 2 + [[0.9, 0.05, 0.05]] * 2
-    best = members.posterior(law_of(all_free(4), rows)).best()
+    best = members.posterior(distribution_of(all_free(4), rows)).best()
     assert best.log_prob == pytest.approx(2 * math.log(0.9) + 2 * math.log(0.05))
     rows[3] = [0.998, 0.001, 0.001]
-    first = members.posterior(law_of(all_free(4), rows)).best().tokens[:2]
+    first = members.posterior(distribution_of(all_free(4), rows)).best().tokens[:2]
     assert first.tolist() == [1, 1]  # though ``aa`` is 324 times as probable there, and live
 
 
 def test_slots_that_stay_free_weigh_what_the_model_says_of_them() -> None:
     """A slot that is masked again is no wildcard of weight 1: what the model wants there decides the others."""
     members = language("ax|by", [b"a", b"b", b"x", b"y", b""])
-    posterior = members.posterior(law_of(all_free(2), [[0.6, 0.3, 0.05, 0.04, 0.01], [0.1, 0.1, 0.1, 0.6, 0.1]]))
+    posterior = members.posterior(
+        distribution_of(all_free(2), [[0.6, 0.3, 0.05, 0.04, 0.01], [0.1, 0.1, 0.1, 0.6, 0.1]])
+    )
     assert posterior.best().tokens.tolist() == [1, 3]
     assert posterior.shares(np.array([1, 3], dtype=np.int32)) == pytest.approx([0.75, 0.75])
 
@@ -294,9 +299,9 @@ def test_a_free_tail_does_not_push_the_end_to_the_last_slot() -> None:
     """A model that is not sure of padding would write a longer text only to have less of it."""
     members = language("a+", [b"a", b"b", b""])
     rows = [[0.8, 0.1, 0.1], *[[0.30, 0.1, 0.6]] * 7]
-    law = law_of(all_free(8), rows)
-    assert members.posterior(law, tail="free").best().tokens.tolist() == [0] + [2] * 7
-    unsure = law_of(all_free(8), [[0.8, 0.1, 0.1], [0.3, 0.1, 0.6], *[[0.5, 0.1, 0.4]] * 6])
+    distribution = distribution_of(all_free(8), rows)
+    assert members.posterior(distribution, tail="free").best().tokens.tolist() == [0] + [2] * 7
+    unsure = distribution_of(all_free(8), [[0.8, 0.1, 0.1], [0.3, 0.1, 0.6], *[[0.5, 0.1, 0.4]] * 6])
     assert members.posterior(unsure, tail="free").best().tokens.tolist() == [0] + [2] * 7
     assert members.posterior(unsure, tail="scored").best().tokens.tolist() == [0] * 8
 
@@ -322,16 +327,16 @@ def test_fixed_slots_hold_what_no_member_has() -> None:
         assert not members.completable(canvas)
         assert not members.masks(canvas).any()
         assert members.forced(canvas).tolist() == canvas.tolist()
-        posterior = members.posterior(law_of(canvas, [[0.2] * 5] * 2))
+        posterior = members.posterior(distribution_of(canvas, [[0.2] * 5] * 2))
         assert posterior.log_z == -math.inf
         with pytest.raises(GenerationError, match="no completion of the canvas"):
             posterior.best()
-        assert members.posterior(law_of(all_free(3), [[0.2] * 5] * 3)).clamped(canvas) == -math.inf
+        assert members.posterior(distribution_of(all_free(3), [[0.2] * 5] * 3)).clamped(canvas) == -math.inf
 
 
-def test_a_canvas_that_contradicts_the_law_has_no_completion_in_common() -> None:
+def test_a_canvas_that_contradicts_the_distribution_has_no_completion_in_common() -> None:
     members = language("(a|b)+", [b"a", b"b", b""])
-    posterior = members.posterior(law_of(np.array([0, FREE], dtype=np.int32), [[0.5, 0.2, 0.3]]))
+    posterior = members.posterior(distribution_of(np.array([0, FREE], dtype=np.int32), [[0.5, 0.2, 0.3]]))
     assert posterior.clamped(np.array([1, FREE], dtype=np.int32)) == -math.inf
     assert posterior.clamped(np.array([0, FREE], dtype=np.int32)) == posterior.log_z == pytest.approx(0.0)
 
@@ -340,13 +345,17 @@ def test_the_empty_text_and_the_empty_canvas() -> None:
     """A canvas of nothing but EOS, and one without slots."""
     empty, members = language("", [b"a", b""]), language("a*", [b"a", b""])
     for slots in (0, 1, 3):
-        law = law_of(all_free(slots), [[0.75, 0.25]] * slots) if slots else MeanField(all_free(0), np.zeros((0, 2)))
-        best = empty.posterior(law).best()
+        distribution = (
+            distribution_of(all_free(slots), [[0.75, 0.25]] * slots)
+            if slots
+            else MeanField(all_free(0), np.zeros((0, 2)))
+        )
+        best = empty.posterior(distribution).best()
         assert best.tokens.tolist() == [1] * slots
         assert best.log_prob == pytest.approx(math.log(0.25) if slots else 0.0)
-        assert len(members.posterior(law).draw(np.random.default_rng(0)).tokens) == slots
-        assert members.posterior(law).log_z == pytest.approx(0.0 if slots == 0 else math.log(1.0), abs=1e-9)
-        assert len(members.posterior(law).entropies()) == slots
+        assert len(members.posterior(distribution).draw(np.random.default_rng(0)).tokens) == slots
+        assert members.posterior(distribution).log_z == pytest.approx(0.0 if slots == 0 else math.log(1.0), abs=1e-9)
+        assert len(members.posterior(distribution).entropies()) == slots
 
 
 def test_without_eos_members_fill_the_canvas() -> None:
@@ -354,7 +363,7 @@ def test_without_eos_members_fill_the_canvas() -> None:
     automaton = byte_automaton(compile(regex("a+b"), vocabulary))
     assert automaton is not None
     members = RegularLanguage(lift(automaton, vocabulary), vocabulary)
-    posterior = members.posterior(law_of(all_free(3), [[0.5, 0.5]] * 3))
+    posterior = members.posterior(distribution_of(all_free(3), [[0.5, 0.5]] * 3))
     assert posterior.best().tokens.tolist() == [0, 0, 1]
     assert posterior.log_z == pytest.approx(math.log(1 / 8))
     assert posterior.shares(np.zeros(3, dtype=np.int32)) == pytest.approx([1, 1, 0])
@@ -370,7 +379,7 @@ def test_a_language_that_no_tokens_spell_is_told_apart() -> None:
     vocabulary = Vocabulary([b"a", b"bb", b""], eos=[2])
     members = RegularLanguage(lift(automaton, vocabulary), vocabulary)
     with pytest.raises(GenerationError, match=r"no completion of the canvas .* no tokens spell any member"):
-        members.posterior(law_of(all_free(4), [[0.4, 0.3, 0.3]] * 4)).best()
+        members.posterior(distribution_of(all_free(4), [[0.4, 0.3, 0.3]] * 4)).best()
 
 
 def test_logits_for_another_vocabulary_are_refused() -> None:
@@ -411,14 +420,14 @@ def check_is_valid(vocabulary: Vocabulary, tokens: np.ndarray) -> None:
 
 @pytest.mark.parametrize("fixture", ["json_vocabulary", "deepseek_vocabulary"])
 def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.FixtureRequest) -> None:
-    """Random laws, of which almost nothing is JSON; the native passes are used with the larger vocabulary."""
+    """Random distributions, of which almost nothing is JSON; the native passes are used with the larger vocabulary."""
     vocabulary: Vocabulary = request.getfixturevalue(fixture)
     members = schema_language(vocabulary)
     slots, rng = members.shortest + 12, np.random.default_rng(0)
     assert members.shortest < FAR
     for _ in range(3):
-        law = MeanField(all_free(slots), 3 * rng.normal(size=(slots, vocabulary.size)).astype(np.float32))
-        posterior = members.posterior(law)
+        distribution = MeanField(all_free(slots), 3 * rng.normal(size=(slots, vocabulary.size)).astype(np.float32))
+        posterior = members.posterior(distribution)
         found = [posterior.best(), *(posterior.draw(rng) for _ in range(5))]
         for completion in found:
             check_is_valid(vocabulary, completion.tokens)
@@ -429,7 +438,7 @@ def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.Fi
         assert np.isfinite(posterior.clamped(kept))
         masks = in_ids(members.masks(kept), vocabulary.size)
         assert all(token in mask for token, mask in zip(found[1].tokens.tolist(), masks, strict=True))
-        again = members.posterior(MeanField(kept, law.logits[kept == FREE])).best()
+        again = members.posterior(MeanField(kept, distribution.logits[kept == FREE])).best()
         check_is_valid(vocabulary, again.tokens)
         assert again.tokens[kept != FREE].tolist() == kept[kept != FREE].tolist()
     for slot in (0, slots // 2, slots - 1):
@@ -438,7 +447,7 @@ def test_what_is_drawn_under_a_schema_validates(fixture: str, request: pytest.Fi
         shares = marginals[marginals > 0]
         assert posterior.entropies()[slot] == pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-4)
     # The same in double precision, by numpy alone.
-    exact = members.posterior(MeanField(law.canvas, law.logits.astype(np.float64)))
+    exact = members.posterior(MeanField(distribution.canvas, distribution.logits.astype(np.float64)))
     assert posterior.log_z == pytest.approx(exact.log_z, abs=1e-4)
     assert posterior.best().tokens.tolist() == exact.best().tokens.tolist()
     assert posterior.entropies() == pytest.approx(exact.entropies(), abs=1e-4)

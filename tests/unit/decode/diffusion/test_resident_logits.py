@@ -167,21 +167,23 @@ def test_classes_are_laid_out_once_for_a_language() -> None:
     assert found == [[100, 10]] * 3
     assert found[0] is found[2] is not found[1]
     language = canvas_language(compile(sg.regex("[ab]*"), VOCABULARY))
-    law = MeanField(np.full(3, FREE, dtype=np.int32), resident(np.zeros((3, VOCABULARY.size), dtype=np.float32)))
-    language.posterior(law).best()
+    distribution = MeanField(
+        np.full(3, FREE, dtype=np.int32), resident(np.zeros((3, VOCABULARY.size), dtype=np.float32))
+    )
+    language.posterior(distribution).best()
     (kept,) = language.token_classes._layouts.values()  # type: ignore[attr-defined]
-    language.posterior(law).best()
+    language.posterior(distribution).best()
     assert [*language.token_classes._layouts.values()] == [kept]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("wrong", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
-def test_rows_that_make_no_law_are_refused_by_their_slot(wrong: float, shown: str, dtype: Any) -> None:
+def test_rows_that_make_no_distribution_are_refused_by_their_slot(wrong: float, shown: str, dtype: Any) -> None:
     canvas = np.array([FREE, 0, FREE, FREE], dtype=np.int32)
     logits = np.zeros((3, 70), dtype=np.float32)
     logits[1] = -np.inf if wrong == -np.inf else logits[1]
     logits[1, 2] = wrong
-    with pytest.raises(GenerationError, match=rf"slot 2: its logits are no law.*maximum is {shown}"):
+    with pytest.raises(GenerationError, match=rf"slot 2: its logits are no distribution.*maximum is {shown}"):
         MeanField(canvas, resident(logits, dtype))
 
 
@@ -190,9 +192,11 @@ def test_zeros_of_half_precision_count_as_little_and_not_as_nothing() -> None:
     logits = np.full((1, 300), -np.inf, dtype=np.float32)
     logits[0, 7] = 2.0
     for temperature in (1e-300, 1.0, 1e300):
-        law = MeanField(np.array([FREE], dtype=np.int32), resident(logits), temperature=temperature)
-        scores = ClassScores(law, TokenClasses(np.minimum(np.arange(300), 1).astype(np.int32), 2))
-        assert scores.maxima()[0, 0] - law.log_prob_of(np.array([7], dtype=np.int32)) == pytest.approx(LOWEST, rel=1e-6)
+        distribution = MeanField(np.array([FREE], dtype=np.int32), resident(logits), temperature=temperature)
+        scores = ClassScores(distribution, TokenClasses(np.minimum(np.arange(300), 1).astype(np.int32), 2))
+        assert scores.maxima()[0, 0] - distribution.log_prob_of(np.array([7], dtype=np.int32)) == pytest.approx(
+            LOWEST, rel=1e-6
+        )
 
 
 def test_tokens_that_are_none_are_refused_before_the_device_is_asked() -> None:
@@ -212,8 +216,8 @@ GRAMMARS: dict[str, Any] = {
 }
 
 
-def laws(vocabulary: Vocabulary, slots: int, *, temperature: float = 1.0) -> tuple[MeanField, MeanField]:
-    """The laws of a canvas with a fixed slot, on the host and where the logits are."""
+def distributions(vocabulary: Vocabulary, slots: int, *, temperature: float = 1.0) -> tuple[MeanField, MeanField]:
+    """The distributions of a canvas with a fixed slot, on the host and where the logits are."""
     canvas = np.full(slots, FREE, dtype=np.int32)
     logits = 2 * np.random.default_rng(slots).normal(size=(slots, vocabulary.size)).astype(np.float32)
     return MeanField(canvas, logits, temperature=temperature), MeanField(
@@ -228,7 +232,7 @@ def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: flo
     """Masses, completions, draws by the same numbers, shares, marginals, leaders, entropies, what is clamped."""
     language = canvas_language(compile(GRAMMARS[kind], VOCABULARY), ambiguity="counted")
     assert isinstance(language, RegularLanguage if kind == "regular" else ContextFreeLanguage)
-    host, stays = laws(VOCABULARY, 6, temperature=temperature)
+    host, stays = distributions(VOCABULARY, 6, temperature=temperature)
     wanted, found = language.posterior(host, tail=tail), language.posterior(stays, tail=tail)
     assert found.log_z == pytest.approx(wanted.log_z, abs=1e-5)
     best = wanted.best()
@@ -242,7 +246,7 @@ def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: flo
     assert found.entropies() == pytest.approx(wanted.entropies(), abs=1e-5)
     half = np.where(np.arange(6) < 2, best.tokens, FREE).astype(np.int32)
     assert found.clamped(half) == pytest.approx(wanted.clamped(half), abs=1e-5)
-    again = [language.posterior(given_canvas(law, half), tail=tail).best() for law in (host, stays)]
+    again = [language.posterior(given_canvas(distribution, half), tail=tail).best() for distribution in (host, stays)]
     assert again[1].tokens.tolist() == again[0].tokens.tolist()
     assert stays.slot_logits._residence.copied_rows == 0  # type: ignore[attr-defined]
     for slot in range(6):
@@ -256,15 +260,15 @@ def test_posteriors_are_those_of_the_host(kind: str, tail: Any, temperature: flo
 def test_leaders_are_the_first_two_of_the_marginals(kind: str, tail: Any) -> None:
     """Of either kind of logits, and with the padding that a tail holds at no cost."""
     language = canvas_language(compile(GRAMMARS[kind], VOCABULARY), ambiguity="counted")
-    for law in laws(VOCABULARY, 6):
-        posterior = language.posterior(law, tail=tail)
+    for distribution in distributions(VOCABULARY, 6):
+        posterior = language.posterior(distribution, tail=tail)
         leaders = posterior.leaders()
         for slot in range(6):
             marginals = posterior.marginals(slot)
             assert leaders.tokens[slot] == marginals.argmax()
             assert [leaders.seconds[slot], leaders.shares[slot]] == pytest.approx(np.sort(marginals)[-2:], abs=1e-6)
         half = np.where(np.arange(6) < 3, posterior.best().tokens, FREE).astype(np.int32)
-        fixed = language.posterior(given_canvas(law, half), tail=tail).leaders()
+        fixed = language.posterior(given_canvas(distribution, half), tail=tail).leaders()
         assert fixed.tokens[:3].tolist() == half[:3].tolist()
         assert (fixed.shares[:3].tolist(), fixed.seconds[:3].tolist()) == ([1.0] * 3, [0.0] * 3)
 
@@ -334,7 +338,7 @@ def test_drafts_stand_as_on_the_host(kind: str, policy: Any) -> None:
 
 @pytest.mark.parametrize("sampler", [Dingo(), Posterior()], ids=["dingo", "posterior"])
 def test_adaptive_parallel_asks_for_the_rows_it_judges(sampler: Any) -> None:
-    """The mixture with a small model's law takes whole marginals: one row for each slot that is judged."""
+    """The mixture with a small model's distribution takes whole marginals: one row for each slot that is judged."""
     model = HashDiffusion(LETTERS, seed=5, context=0.3)
     policy = AdaptiveParallel(HashModel(LETTERS, seed=2), "", weight=0.6)
     toy = ResidentToy(model)

@@ -1,4 +1,7 @@
-"""TWISTER: the law of weighted trajectories is the model's own on the language, exactly and in floating point."""
+"""TWISTER: the distribution of weighted trajectories is the model's own on the language.
+
+Exactly and in floating point.
+"""
 
 from __future__ import annotations
 
@@ -33,32 +36,35 @@ from structgen.grammar.nodes import SpecialToken, sequence
 from structgen.models.diffusion import HashDiffusion, HiddenMarkovDiffusion
 
 Tokens = tuple[int, ...]
-Law = Mapping[int, Fraction]
+Distribution = Mapping[int, Fraction]
 EOS, A, B = 0, 1, 2
 SIZE = VOCABULARY.size
 
 
 class TableDenoiser:
-    """Laws in exact fractions, each drawn when it is first asked for; tokens outside the alphabet have no chance."""
+    """Distributions in exact fractions, each drawn when it is first asked for.
+
+    Tokens outside the alphabet have no chance.
+    """
 
     def __init__(
-        self, seed: int, alphabet: Sequence[int], given: Mapping[tuple[Tokens, int], Law] | None = None
+        self, seed: int, alphabet: Sequence[int], given: Mapping[tuple[Tokens, int], Distribution] | None = None
     ) -> None:
         self._seed = seed
         self._alphabet = alphabet
-        self._laws = dict(given or {})
+        self._distributions = dict(given or {})
         self.forwards = 0
         self.rows = 0
 
-    def law(self, canvas: Sequence[int], slot: int) -> Law:
+    def distribution(self, canvas: Sequence[int], slot: int) -> Distribution:
         key = tuple(canvas), slot
-        if key not in self._laws:
+        if key not in self._distributions:
             rng = random.Random(f"{self._seed} {key}")
             weights = [rng.randint(1, 5) for _ in self._alphabet]
-            self._laws[key] = {
+            self._distributions[key] = {
                 token: Fraction(weight, sum(weights)) for token, weight in zip(self._alphabet, weights, strict=True)
             }
-        return self._laws[key]
+        return self._distributions[key]
 
     def denoise(self, canvases: NDArray[np.int32], /, *, start: int = 0, stop: int | None = None) -> Any:
         self.forwards += 1
@@ -66,7 +72,7 @@ class TableDenoiser:
         logits = np.full((*canvases.shape, SIZE), -np.inf)
         for row, canvas in enumerate(np.where(canvases == MASK, FREE, canvases).tolist()):
             for slot in range(len(canvas)):
-                for token, share in self.law(canvas, slot).items():
+                for token, share in self.distribution(canvas, slot).items():
                     logits[row, slot, token] = math.log(share)
         return logits[:, start:stop]
 
@@ -92,10 +98,11 @@ class Exact:
                 yield member
 
     def weight(self, member: Tokens, canvas: Tokens, asked: Tokens) -> Fraction:
-        laws = [self.denoiser.law(asked, slot) for slot, held in enumerate(canvas) if held == FREE]
+        distributions = [self.denoiser.distribution(asked, slot) for slot, held in enumerate(canvas) if held == FREE]
         tokens = [token for held, token in zip(canvas, member, strict=True) if held == FREE]
         return math.prod(
-            (law.get(token, Fraction(0)) for law, token in zip(laws, tokens, strict=True)), start=Fraction(1)
+            (distribution.get(token, Fraction(0)) for distribution, token in zip(distributions, tokens, strict=True)),
+            start=Fraction(1),
         )
 
     def paths(self, first: Tokens) -> Iterator[tuple[list[Tokens], Fraction, Fraction, Fraction]]:
@@ -105,20 +112,22 @@ class Exact:
             grown = []
             for canvases, native, step, weight in paths:
                 x = canvases[-1]
-                for tokens in product(self.denoiser.law(x, reveal[0]), repeat=len(reveal)):
+                for tokens in product(self.denoiser.distribution(x, reveal[0]), repeat=len(reveal)):
                     held = dict(zip(reveal, tokens, strict=True))
                     y = tuple(held.get(slot, token) for slot, token in enumerate(x))
                     owed = self.mass(y, x)
                     if not owed:
                         continue
-                    own = math.prod((self.denoiser.law(x, slot)[held[slot]] for slot in reveal), start=Fraction(1))
+                    own = math.prod(
+                        (self.denoiser.distribution(x, slot)[held[slot]] for slot in reveal), start=Fraction(1)
+                    )
                     gain = self.mass(y, y) / owed if at + 1 < len(self.reveals) else Fraction(1)
                     grown.append(([*canvases, y], native * own, step * own * owed / self.mass(x, x), weight * gain))
             paths = grown
         return iter(paths)
 
 
-def law_of(paths: Iterator[tuple[list[Tokens], Fraction]]) -> dict[Tokens, Fraction]:
+def distribution_of(paths: Iterator[tuple[list[Tokens], Fraction]]) -> dict[Tokens, Fraction]:
     found: dict[Tokens, Fraction] = defaultdict(Fraction)
     for canvases, mass in paths:
         found[canvases[-1]] += mass
@@ -142,9 +151,11 @@ class ScriptedDraws:
     def completable(self, canvas: Canvas) -> bool:
         return self._language.completable(canvas)
 
-    def posterior(self, law: MeanField, *, tail: str) -> Any:
+    def posterior(self, distribution: MeanField, *, tail: str) -> Any:
         assert tail == "scored"
-        return _ScriptedPosterior(self, self._language.posterior(law, tail="scored"), tuple(law.canvas.tolist()))
+        return _ScriptedPosterior(
+            self, self._language.posterior(distribution, tail="scored"), tuple(distribution.canvas.tolist())
+        )
 
 
 class _ScriptedPosterior:
@@ -196,11 +207,12 @@ def random_case(seed: int) -> tuple[TableDenoiser, list[Tokens], list[Tokens]]:
     return TableDenoiser(seed, alphabet), members, reveals
 
 
-def test_weighted_trajectories_have_the_native_law_exactly() -> None:
+def test_weighted_trajectories_have_the_native_distribution_exactly() -> None:
     """60 random denoisers and languages, every path of the real code, against the definition in fractions.
 
-    The weights of the definition make the native law on the language of the step-exact one, exactly; those of the code
-    are the same on every path, to 1e-11; and without weights the law is another one, by 13 percent on average.
+    The weights of the definition make the native distribution on the language of the step-exact one, exactly; those of
+    the code are the same on every path, to 1e-11; and without weights the distribution is another one, by 13 percent on
+    average.
     """
     distances = []
     for seed in range(60):
@@ -208,9 +220,9 @@ def test_weighted_trajectories_have_the_native_law_exactly() -> None:
         exact = Exact(denoiser, members, reveals)
         first = (FREE,) * 3
         paths = list(exact.paths(first))
-        native = law_of((canvases, own) for canvases, own, _, _ in paths)
-        assert law_of((canvases, step * weight) for canvases, _, step, weight in paths) == native
-        unweighted = law_of((canvases, step) for canvases, _, step, _ in paths)
+        native = distribution_of((canvases, own) for canvases, own, _, _ in paths)
+        assert distribution_of((canvases, step * weight) for canvases, _, step, weight in paths) == native
+        unweighted = distribution_of((canvases, step) for canvases, _, step, _ in paths)
         assert sum(unweighted.values()) == 1
         total = sum(native.values())
         distances.append(sum(abs(unweighted[end] - native[end] / total) for end in native) / 2)
@@ -249,20 +261,23 @@ def native_path(exact: Exact, end: Tokens) -> Fraction:
     """The probability of the only trajectory to a canvas, by the native chain."""
     canvas, probability = [FREE] * len(end), Fraction(1)
     for reveal in exact.reveals:
-        laws = [exact.denoiser.law(canvas, slot) for slot in reveal]
-        for slot, law in zip(reveal, laws, strict=True):
-            probability *= law[end[slot]]
+        distributions = [exact.denoiser.distribution(canvas, slot) for slot in reveal]
+        for slot, distribution in zip(reveal, distributions, strict=True):
+            probability *= distribution[end[slot]]
             canvas[slot] = end[slot]
     return probability
 
 
-def test_filling_what_is_forced_outside_the_order_would_change_the_law() -> None:
-    """Exactly weighted, it has the law of another chain, in which passes see tokens that they would not have seen."""
+def test_filling_what_is_forced_outside_the_order_would_change_the_distribution() -> None:
+    """Exactly weighted, it has the distribution of another chain.
+
+    In which passes see tokens that they would not have seen.
+    """
     changed = 0
     for seed in range(60):
         denoiser, members, _ = random_case(seed)
         exact = Exact(denoiser, members, [(0,), (1,), (2,)])
-        native = law_of((canvases, own) for canvases, own, _, _ in exact.paths((FREE,) * 3))
+        native = distribution_of((canvases, own) for canvases, own, _, _ in exact.paths((FREE,) * 3))
         filled: dict[Tokens, Fraction] = defaultdict(Fraction)
         growing: list[tuple[Tokens, Fraction]] = [((FREE,) * 3, Fraction(1))]
         while growing:
@@ -271,14 +286,16 @@ def test_filling_what_is_forced_outside_the_order_would_change_the_law() -> None
                 filled[x] += mass
                 continue
             slot = x.index(FREE)
-            for token in denoiser.law(x, slot):
+            for token in denoiser.distribution(x, slot):
                 left = list(exact.completions((*x[:slot], token, *x[slot + 1 :])))
                 if not left:
                     continue
                 columns = [set(column) for column in zip(*left, strict=True)]
                 y = tuple(left[0][at] if len(column) == 1 else FREE for at, column in enumerate(columns))
                 new = [at for at in range(3) if x[at] == FREE != y[at]]
-                growing.append((y, mass * math.prod((denoiser.law(x, at)[y[at]] for at in new), start=Fraction(1))))
+                growing.append(
+                    (y, mass * math.prod((denoiser.distribution(x, at)[y[at]] for at in new), start=Fraction(1)))
+                )
         assert filled.keys() == native.keys()
         changed += dict(filled) != native
     assert changed > 30
@@ -321,7 +338,7 @@ def test_the_published_vector(shared_data: Path) -> None:
 
 
 def hidden_markov(seed: int) -> HiddenMarkovDiffusion:
-    """Three states over EOS, a, b, ab and 1, whose native chain has the model's joint law in any order."""
+    """Three states over EOS, a, b, ab and 1, whose native chain has the model's joint distribution in any order."""
     rng = np.random.default_rng(seed)
     emission = np.zeros((3, SIZE))
     emission[:, [0, 1, 2, 3, 4]] = rng.dirichlet(np.full(5, 0.35), size=3)
@@ -367,7 +384,7 @@ LARGEST_Z = 5.7
 
 
 DECEIVING = "(a(a|b)*1|b+)"
-"""Beginnings promise more, or less, than later passes keep of it."""
+"""Prefixes promise more, or less, than later passes keep of it."""
 
 
 @pytest.mark.parametrize("order", [RandomOrder(), LeftToRight(), FixedOrder((2, 0, 3, 1))])
@@ -419,11 +436,11 @@ def test_one_step_is_a_draw_from_the_posterior_of_the_first_pass() -> None:
     language = canvas_language(compile(sg.regex("(ab|1)*a?"), VOCABULARY))
     run = particles(model.start([]), language, 3, SMC(600), RandomOrder(per_step=3), seed=3)
     logits = np.asarray(model.start([]).denoise(np.full((1, 3), MASK, dtype=np.int32))[0], dtype=np.float64)
-    law = toy.law(logits, tail="scored")
+    distribution = toy.distribution(logits, tail="scored")
     counts: dict[Tokens, int] = defaultdict(int)
     for particle in run.particles:
         counts[tuple(particle.canvas.tolist())] += 1
-    likely = {member: Fraction(share) for member, share in law.items() if share > 0.004}
+    likely = {member: Fraction(share) for member, share in distribution.items() if share > 0.004}
     rest = Fraction(1) - sum(likely.values())
     merged: dict[Tokens, int] = defaultdict(int)
     for end, count in counts.items():
@@ -475,20 +492,20 @@ class Zeroing:
     def completable(self, canvas: Canvas) -> bool:
         return bool(len(self._toy.agreeing(canvas)))
 
-    def posterior(self, law: MeanField, *, tail: str) -> _ZeroingPosterior:
-        return _ZeroingPosterior(self._toy, law)
+    def posterior(self, distribution: MeanField, *, tail: str) -> _ZeroingPosterior:
+        return _ZeroingPosterior(self._toy, distribution)
 
 
 class _ZeroingPosterior:
-    def __init__(self, toy: ToyCanvases, law: MeanField) -> None:
-        self._toy, self._law = toy, law
-        self.log_z = self.clamped(law.canvas)
+    def __init__(self, toy: ToyCanvases, distribution: MeanField) -> None:
+        self._toy, self._distribution = toy, distribution
+        self.log_z = self.clamped(distribution.canvas)
 
     def _masses(self, canvas: Canvas) -> NDArray[np.float64]:
-        free = self._law.free[canvas[self._law.free] == FREE]
+        free = self._distribution.free[canvas[self._distribution.free] == FREE]
         logs = np.zeros(len(self._toy.agreeing(canvas)))
         for slot in free:
-            logs += self._law.log_probs(int(slot))[self._toy.agreeing(canvas)[:, slot]]
+            logs += self._distribution.log_probs(int(slot))[self._toy.agreeing(canvas)[:, slot]]
         return np.where(logs < -60, 0.0, np.exp(logs))
 
     def clamped(self, canvas: Canvas) -> float:
@@ -496,17 +513,17 @@ class _ZeroingPosterior:
         return math.log(mass) if mass else -math.inf
 
     def draw(self, generator: np.random.Generator) -> Completion:
-        masses = self._masses(self._law.canvas)
-        chosen = self._toy.agreeing(self._law.canvas)[generator.choice(len(masses), p=masses / masses.sum())]
+        masses = self._masses(self._distribution.canvas)
+        chosen = self._toy.agreeing(self._distribution.canvas)[generator.choice(len(masses), p=masses / masses.sum())]
         return Completion(chosen.astype(np.int32), 0.0)
 
 
-def certain(tokens: Sequence[int]) -> Law:
+def certain(tokens: Sequence[int]) -> Distribution:
     return {token: Fraction(1, len(tokens)) for token in tokens}
 
 
 def test_particles_without_weight_are_dropped() -> None:
-    """Behind an a the model turns out to be sure of b, of which the language has none: half of the particles die."""
+    """After an a the model turns out to be sure of b, of which the language has none: half of the particles die."""
     first = (FREE, FREE)
     given = {(first, 0): certain([A, B]), (first, 1): certain([A, B]), ((A, FREE), 1): certain([B])}
     language: Any = Zeroing("aa|ba|bb", 2)
@@ -588,11 +605,11 @@ def test_a_step_tells_the_native_log_probability() -> None:
         canvas = np.full((1, 4), 6, dtype=np.int32)
         for start in (0, 2):
             logits = denoiser.denoise(canvas)[0].astype(np.float64) / 0.7
-            laws = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+            distributions = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
             whole = (*result.tokens, *[EOS] * (4 - len(result.tokens)))
             for slot, step in enumerate(result.steps[start : start + 2], start=start):
                 assert step.log_z is not None
-                assert step.logprob + step.log_z == pytest.approx(laws[slot, whole[slot]], abs=1e-5)
+                assert step.logprob + step.log_z == pytest.approx(distributions[slot, whole[slot]], abs=1e-5)
             canvas[0, start : start + 2] = whole[start : start + 2]
 
 

@@ -53,7 +53,7 @@ def admitted(text: str, token: int) -> bool:
     return bool(longer and re.fullmatch(PATTERN, longer) and not re.search("aa|bb|cc", longer))
 
 
-def law_after(model: HashModel, tokens: tuple[int, ...]) -> Any:
+def distribution_after(model: HashModel, tokens: tuple[int, ...]) -> Any:
     logits = model.start().extend([*model.encode_prompt("ab"), *tokens]).astype(np.float64)
     return logits - np.logaddexp.reduce(logits)
 
@@ -65,9 +65,9 @@ def test_greedy_takes_the_best_that_is_admitted(seed: int) -> None:
     tokens: tuple[int, ...] = ()
     while True:
         text = VOCABULARY.decode(tokens).decode()
-        law = law_after(model, tokens)
+        distribution = distribution_after(model, tokens)
         allowed = [token for token in range(6) if admitted(text, token)]
-        best = max(allowed, key=lambda token: law[token], default=0) if len(tokens) < 5 else 0
+        best = max(allowed, key=lambda token: distribution[token], default=0) if len(tokens) < 5 else 0
         if best == 0:
             break
         tokens = (*tokens, best)
@@ -105,7 +105,7 @@ def test_it_goes_back_where_nothing_is_left(sampler: Any) -> None:
         assert sum(step.token is not None for step in result.steps) == len(result.tokens)
 
 
-def test_masking_with_a_predicate_has_the_law_of_masking() -> None:
+def test_masking_with_a_predicate_has_the_distribution_of_masking() -> None:
     """3,000 outputs: ten z-scores beyond 6 have probability 2e-8."""
     model = HashModel(VOCABULARY, seed=2)
     counts = Counter[tuple[int, ...]]()
@@ -114,7 +114,7 @@ def test_masking_with_a_predicate_has_the_law_of_masking() -> None:
             model, "ab", CONSTRAINT, sampler=Multinomial(), potentials=[no_repeats], max_tokens=2, seed=seed
         )
         counts[result.tokens] += 1
-    law: dict[tuple[int, ...], float] = {}
+    distribution: dict[tuple[int, ...], float] = {}
     for tokens in [(), *itertools.product(range(1, 6), repeat=1), *itertools.product(range(1, 6), repeat=2)]:
         chance = 1.0
         for length in range(len(tokens) + 1):
@@ -130,13 +130,13 @@ def test_masking_with_a_predicate_has_the_law_of_masking() -> None:
             if chosen not in admitted:
                 chance = 0.0
                 break
-            probabilities = np.exp(law_after(model, before)[admitted])
+            probabilities = np.exp(distribution_after(model, before)[admitted])
             chance *= float(probabilities[admitted.index(chosen)] / probabilities.sum())
         if chance:
-            law[tokens] = chance
-    assert sum(law.values()) == pytest.approx(1)
-    assert set(counts) <= set(law)
-    for tokens, chance in sorted(law.items(), key=lambda item: -item[1])[:10]:
+            distribution[tokens] = chance
+    assert sum(distribution.values()) == pytest.approx(1)
+    assert set(counts) <= set(distribution)
+    for tokens, chance in sorted(distribution.items(), key=lambda item: -item[1])[:10]:
         assert abs(z_score([1.0] * counts[tokens] + [0.0] * (3000 - counts[tokens]), chance)) < 6
 
 
@@ -168,7 +168,7 @@ def test_scores_need_weights() -> None:
 
 
 def test_whole_outputs_can_be_rejected_and_are_written_anew() -> None:
-    """What a program's checks do: the law that is left is that of the sampler without what was rejected."""
+    """What a program's checks do: the distribution that is left is that of the sampler without what was rejected."""
     model = HashModel(VOCABULARY, seed=4)
     target = exact_target(model, "ab", PATTERN, 3)
     with Context(model, model.encode_prompt("ab")) as context:

@@ -87,7 +87,7 @@ OTHER = compile(regex("(ab|c)*a?"), VOCABULARY)
     ],
     ids=lambda subject: subject.name[:20],
 )
-def test_laws_hold(subject: Potential) -> None:
+def test_distributions_hold(subject: Potential) -> None:
     check_potential(subject, LETTERS, random.Random(1))
 
 
@@ -101,7 +101,7 @@ SILENT: dict[str, Any] = {"logw_next": lambda h: None, "allowed": lambda h: None
 
 
 @pytest.mark.parametrize(
-    ("methods", "law"),
+    ("methods", "distribution"),
     [
         ({"prefix": lambda h: -INFINITE if len(h.data) == 2 else 0.0, **SILENT}, "goes on with score"),
         ({"prefix": lambda h: -INFINITE if h.data else 0.0, "complete": lambda h: 0.0}, "forbids what complete allows"),
@@ -114,8 +114,8 @@ SILENT: dict[str, Any] = {"logw_next": lambda h: None, "allowed": lambda h: None
         ({"allowed": lambda h: np.zeros(1, dtype=np.int32)}, "allowed leaves out token"),
     ],
 )
-def test_laws_see_what_is_broken(methods: dict[str, Any], law: str) -> None:
-    with pytest.raises(LawViolation, match=law) as caught:
+def test_distributions_see_what_is_broken(methods: dict[str, Any], distribution: str) -> None:
+    with pytest.raises(LawViolation, match=distribution) as caught:
         check_potential(_Broken(**methods), LETTERS, random.Random(1))
     assert "potential _Broken" in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_functions_are_given_what_they_are_over() -> None:
     assert value.complete(at(b"2", schema)) == -INFINITE
     assert value.prefix(at(b"2", schema)) == 0.0
     assert value(7) is True
-    with pytest.raises(ValueError, match="a beginning has no value"):
+    with pytest.raises(ValueError, match="a prefix has no value"):
         value.early(lambda value: True)
     with pytest.raises(ValueError, match="over must be one of text, bytes, tokens, value; found 'word'"):
         potential(over="word")  # type: ignore[call-overload]
@@ -232,14 +232,14 @@ def test_errors_of_the_other_methods_name_potential_and_text_too() -> None:
 
 def test_a_prefix_that_forbids_what_may_be_complete_is_an_error() -> None:
     broken = _Broken(prefix=lambda h: -INFINITE if h.data == b"ab" else 0.0, complete=lambda h: 0.0, **SILENT)
-    message = r"potential _Broken: it forbids a beginning and allows the same.* 'ab'"
+    message = r"potential _Broken: it forbids a prefix and allows the same.* 'ab'"
     model = HashModel(VOCABULARY)
     with pytest.raises(GenerationError, match=message):
         sample(model, "ab", LETTERS, sampler=SMC(200), potentials=[broken], max_tokens=6)
 
 
 def test_what_is_not_complete_is_not_asked_about_as_if_it_were() -> None:
-    """A function of values cannot read the beginning of one."""
+    """A function of values cannot read the prefix of one."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in b'[],"ab12')], eos=[0])
     constraint = compile(json_schema({"type": "array", "items": {"enum": [1, 2, "a", "b"]}, "maxItems": 3}), vocabulary)
 
@@ -263,7 +263,7 @@ def test_each_question_is_asked_once() -> None:
         return True
 
     found = sample(HashModel(VOCABULARY, seed=4), "ab", LETTERS, sampler=SMC(32), potentials=[remember], max_tokens=6)
-    assert max(asked.count(text) for text in set(asked)) <= 2  # as a beginning, and as a complete output
+    assert max(asked.count(text) for text in set(asked)) <= 2  # as a prefix, and as a complete output
     assert found.asked == len(asked)
 
 

@@ -1,4 +1,7 @@
-"""Grammar-aligned decoding against all outputs: bounds, and the law of the next output worked out from the trie."""
+"""Grammar-aligned decoding against all outputs.
+
+Bounds, and the distribution of the next output worked out from the trie.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 from exact_target import total_variation
 from toy_outputs import NO_EOS, TWO_EOS, Output, Toy, few_b, palindrome, toys, wants_c
-from trie_walk_outcomes import next_law, nodes, success, walks_of
+from trie_walk_outcomes import next_distribution, nodes, success, walks_of
 
 from structgen.errors import GenerationError
 from structgen.methods.samplers.prefix_trie import PrefixTrie
@@ -56,43 +59,43 @@ def test_success_is_a_bound_that_only_falls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_the_law_of_the_next_output_comes_near_the_target(name: str) -> None:
+def test_the_distribution_of_the_next_output_comes_near_the_target(name: str) -> None:
     """Worked out from the trie: that of locally constrained decoding at first, which is far, and ever nearer."""
     toy, trie = FAR[name], PrefixTrie()
     target = toy.normalised
     lcd = toy.lcd()
-    assert total_variation(next_law(toy, trie), lcd) < 1e-9
+    assert total_variation(next_distribution(toy, trie), lcd) < 1e-9
     distances = [total_variation(lcd, target)]
     assert distances[0] > 0.05
     for seed, count in enumerate((10, 90, 700)):
         toy.samples(ASAp(count, trie=trie), seed=seed)
-        law = next_law(toy, trie)
-        assert set(law) == set(lcd)
-        assert sum(law.values()) < 1 + 1e-9
-        distances.append(total_variation(law, target))
+        distribution = next_distribution(toy, trie)
+        assert set(distribution) == set(lcd)
+        assert sum(distribution.values()) < 1 + 1e-9
+        distances.append(total_variation(distribution, target))
     assert distances[3] < distances[1]
     assert distances[3] < 0.1 * distances[0]
 
 
 @pytest.mark.parametrize("room", [PrefixTrie, lambda: PrefixTrie(max_bytes=0), lambda: PrefixTrie(max_nodes=2)])
 @pytest.mark.parametrize("name", SMALL)
-def test_outputs_have_the_law_that_the_trie_says(name: str, room: Callable[[], PrefixTrie]) -> None:
+def test_outputs_have_the_distribution_that_the_trie_says(name: str, room: Callable[[], PrefixTrie]) -> None:
     """Of everything that may happen in two outputs: the first is one of locally constrained decoding."""
     toy = SMALL[name]
 
     def look(trie: PrefixTrie) -> tuple[tuple[Output, float], ...]:
-        return tuple(sorted((x, round(p, 12)) for x, p in next_law(toy, trie).items()))
+        return tuple(sorted((x, round(p, 12)) for x, p in next_distribution(toy, trie).items()))
 
     first: dict[Output, float] = defaultdict(float)
     second: dict[Any, dict[Output | None, float]] = defaultdict(lambda: defaultdict(float))
-    for chance, ((one,), (two,)), (_, law) in walks_of(toy, [1, 1], rejects=False, trie=room, look=look):
+    for chance, ((one,), (two,)), (_, distribution) in walks_of(toy, [1, 1], rejects=False, trie=room, look=look):
         if one is not None:
             first[one] += chance
-        second[law][two] += chance
+        second[distribution][two] += chance
     assert dict(first) == pytest.approx(toy.lcd(), abs=1e-9)
-    for law, found in second.items():
+    for distribution, found in second.items():
         total = sum(found.values())
-        wanted = {x: p for x, p in law if p}
+        wanted = {x: p for x, p in distribution if p}
         assert {x: p / total for x, p in found.items() if x is not None} == pytest.approx(wanted, abs=1e-9)
     assert len(second) > 1
 
@@ -133,10 +136,10 @@ def test_discarded_outputs_are_the_first(seed: int) -> None:
     assert counts(ASAp(3, discard=20)) != counts(ASAp(3))
 
 
-def test_laws_that_are_known_are_not_asked_for_again() -> None:
+def test_distributions_that_are_known_are_not_asked_for_again() -> None:
     toy, trie = Toy("[ab]{1,3}", 3, seed=1), PrefixTrie()
     first = toy.samples(ASAp(300, trie=trie), seed=1)
-    assert first.forwards <= len(toy.beginnings)
+    assert first.forwards <= len(toy.prefixes)
     second = toy.samples(ASAp(300, trie=trie), seed=2)
     assert second.forwards < first.forwards / 2
     forgetful = toy.samples(ASAp(300, trie=PrefixTrie(max_bytes=0)), seed=1)

@@ -80,8 +80,8 @@ def test_potentials_are_respected(name: str, width: int) -> None:
         assert each.score == pytest.approx(toy.target[each.result.tokens], abs=1e-9)
 
 
-def test_forbidden_beginnings_take_no_beam() -> None:
-    """With a predicate of beginnings, one beam follows the best admitted token, as deep as it goes."""
+def test_forbidden_prefixes_take_no_beam() -> None:
+    """With a predicate of prefixes, one beam follows the best admitted token, as deep as it goes."""
     for seed in range(10):
         toy, greedy = Toy("[abc]{4}", 4, seed=seed, always=few_b), ()
         while len(toy.text(greedy)) < 4:

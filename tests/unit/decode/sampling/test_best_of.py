@@ -27,7 +27,7 @@ def certainty_by_hand(toy: Toy, output: Output) -> float:
     for length in range(len(output) + 1):
         if len(toy.choices(output[:length])) == 1:
             continue
-        p = np.exp(toy.law(output[:length]))
+        p = np.exp(toy.distribution(output[:length]))
         uniform = 1 / len(p)
         found.append(sum(uniform * math.log(uniform / each) for each in p))
     return sum(found) / len(found) if found else 0.0
@@ -48,7 +48,7 @@ def test_self_certainty_is_that_of_the_model_where_there_is_a_choice(name: str) 
     assert found.best().tokens == found.samples[0].result.tokens
 
 
-def test_masked_laws_would_say_something_else() -> None:
+def test_masked_distributions_would_say_something_else() -> None:
     """A control: the same mean over what the mask leaves, or over forced places too, is another number."""
     toy = Toy("ca(b|c)ab?", 5, seed=1)
     output = toy.samples(BestOf(1)).best().tokens
@@ -61,13 +61,13 @@ def test_masked_laws_would_say_something_else() -> None:
         log_p -= np.logaddexp.reduce(log_p)
         if len(log_p) > 1:
             masked.append(-math.log(len(log_p)) - log_p.mean())
-    everywhere = [self_certainty(toy.law(output[:n]).astype(np.float32)) for n in range(len(output) + 1)]
+    everywhere = [self_certainty(toy.distribution(output[:n]).astype(np.float32)) for n in range(len(output) + 1)]
     assert abs(float(np.mean(masked)) - right) > 0.02
     assert abs(float(np.mean(everywhere)) - right) > 0.02
     assert toy.samples(BestOf(1)).samples[0].score == pytest.approx(right, abs=1e-6)
 
 
-def test_self_certainty_of_simple_laws() -> None:
+def test_self_certainty_of_simple_distributions() -> None:
     assert self_certainty(np.zeros(7, dtype=np.float32)) == pytest.approx(0.0, abs=1e-12)
     p = np.array([0.7, 0.2, 0.1])
     by_hand = sum(math.log(1 / 3 / each) for each in p) / 3
@@ -93,12 +93,12 @@ def test_outputs_are_those_of_locally_constrained_decoding(name: str) -> None:
     assert chi_square(counts, toy.normalised, draws) > 0
 
 
-def chi_square(counts: Counter[Output], law: dict[Output, float], draws: int) -> float:
+def chi_square(counts: Counter[Output], distribution: dict[Output, float], draws: int) -> float:
     """By how much Pearson's statistic exceeds a bound that it keeps with probability 1 - 1e-6; rare ones are pooled."""
-    assert set(counts) <= set(law)
-    often = [output for output, p in law.items() if p * draws >= 8]
+    assert set(counts) <= set(distribution)
+    often = [output for output, p in distribution.items() if p * draws >= 8]
     observed = [counts[output] for output in often]
-    expected = [law[output] * draws for output in often]
+    expected = [distribution[output] * draws for output in often]
     if (rest := draws - sum(expected)) > 1e-6:
         observed.append(draws - sum(observed))
         expected.append(rest)
@@ -124,7 +124,7 @@ def test_side_by_side_each_comes_up_as_often() -> None:
         assert abs(float(np.mean(shares[output])) - p) < 6 * error
 
 
-def test_they_share_their_beginnings() -> None:
+def test_they_share_their_prefixes() -> None:
     toy = Toy("[abc]{1,4}", 4, seed=6)
     found = toy.samples(BestOf(50))
     assert sum(each.particles for each in found.samples) == 50

@@ -12,7 +12,7 @@ import pytest
 from drafter_tasks import PlainModel
 from exact_target import exact_target, log_total, z_score
 from layered_llama import write_llama
-from scripted_drafters import ScriptedDrafter, Knowing, Noisy
+from scripted_drafters import Knowing, Noisy, ScriptedDrafter
 
 from structgen.decode import Context, Multinomial, generate
 from structgen.decode.potentials import potential
@@ -90,7 +90,7 @@ def same(plain: Samples, drafted: Samples) -> None:
     assert [each.particles for each in drafted.samples] == [each.particles for each in plain.samples]
     for one, other in zip(plain.results, drafted.results, strict=True):
         assert (one.tokens, one.steps, one.finish_reason) == (other.tokens, other.steps, other.finish_reason)
-    for name in ("log_evidence", "standard_error", "history", "masks", "asked", "tokens", "verdict"):
+    for name in ("log_evidence", "standard_error", "history", "masks", "asked", "tokens", "verification"):
         assert getattr(plain, name) == getattr(drafted, name), name
 
 
@@ -100,7 +100,7 @@ def knowing(plain: Samples, **options: Any) -> Knowing:
 
 
 def drafters(plain: Samples) -> list[Any]:
-    """Right and wrong ones, some of them wherever they pay, some wherever they guess."""
+    """Right and wrong ones, some of them wherever they pay, some wherever they draft."""
     found: list[Any] = ["auto", Noisy(), Speculation(Noisy(width=1, depth=6), cost="assumed"), Speculation(Auto())]
     if plain.results:
         found += [knowing(plain), Speculation(knowing(plain, length=9), cost="assumed", budget=6)]
@@ -120,8 +120,8 @@ SAMPLERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_samples_do_not_depend_on_guesses(json_vocabulary: Vocabulary, name: str) -> None:
-    """Whatever is guessed, and whether the model packs sequences, runs them one by one, or looks at no trees."""
+def test_samples_do_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str) -> None:
+    """Whatever is drafted, and whether the model packs sequences, runs them one by one, or looks at no trees."""
     turn = list(SAMPLERS).index(name)
     for index, (kind, grammar) in enumerate(GRAMMARS.items()):
         potentials = [[], [even], [likes_a]][(index + turn) % 3]
@@ -153,7 +153,7 @@ def test_samples_do_not_depend_on_guesses(json_vocabulary: Vocabulary, name: str
 
 
 def test_a_look_at_the_rest_changes_nothing() -> None:
-    """What potentials and expectations are told does not depend on guesses either."""
+    """What potentials and expectations are told does not depend on draft tokens either."""
     model = HashModel(TOY, seed=3)
     constraint = compile(regex(MYOPIC), TOY)
     sampler = SMC(4, lookahead=Lookahead(horizon=3, strength=0.25))
@@ -166,7 +166,7 @@ def test_a_look_at_the_rest_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["even", "none"])
 def test_estimates_stay_unbiased(name: str) -> None:
-    """150 runs, one z-score, with random trees behind every particle, against all outputs."""
+    """150 runs, one z-score, with random trees after every particle, against all outputs."""
     model = HashModel(TOY, seed=3)
     constraint = compile(regex(MYOPIC), TOY)
     potentials = [even] if name == "even" else []
@@ -194,7 +194,7 @@ def test_estimates_stay_unbiased(name: str) -> None:
     assert sum(each.drafts.saved_forwards for each in found if each.drafts is not None) > 80
 
 
-def test_right_guesses_save_passes(json_vocabulary: Vocabulary) -> None:
+def test_right_drafts_save_passes(json_vocabulary: Vocabulary) -> None:
     """With four right tokens at a time, one pass in five is left to one particle, and the counts say so."""
     model = HashModel(json_vocabulary, seed=1)
     constraint = compile(regex("[a-z]{30}"), json_vocabulary)
@@ -215,7 +215,9 @@ def test_right_guesses_save_passes(json_vocabulary: Vocabulary) -> None:
 @pytest.mark.parametrize("particles", [1, 8])
 @pytest.mark.parametrize("packed", [True, False])
 def test_dictated_text_saves_passes(particles: int, packed: bool) -> None:
-    """Unless a drafter is given it is all that is guessed for several particles; each of its tokens has its law.
+    """Unless a drafter is given it is all that is drafted for several particles.
+
+    Each of its tokens has its distribution.
 
     Every token is one byte, so there is one spelling only.
     """
@@ -235,7 +237,10 @@ def test_dictated_text_saves_passes(particles: int, packed: bool) -> None:
 
 
 def test_what_is_known_of_a_sequence_stays_known_where_it_splits() -> None:
-    """Two tokens are allowed at every place and both are guessed: after the first pass no law is missing for long."""
+    """Two tokens are allowed at every place and both are drafted.
+
+    After the first pass no distribution is missing for long.
+    """
     vocabulary = Vocabulary([b"", b"a", b"b"], eos=[0])
 
     class Both(ScriptedDrafter):
@@ -299,7 +304,7 @@ def test_generate_hands_the_drafter_on(json_vocabulary: Vocabulary) -> None:
 
 
 def test_searches_look_at_nothing(json_vocabulary: Vocabulary) -> None:
-    """A beam goes on in as many ways as it has places, so one guess tells it too little; a drafter is refused."""
+    """A beam goes on in as many ways as it has places, so one draft token tells it too little; a drafter is refused."""
     model = HashModel(json_vocabulary, seed=2)
     plain, drafted = (
         sample(model, "say", RECORD, sampler=Beam(3), max_tokens=30, drafter=drafter) for drafter in (None, "auto")
@@ -381,7 +386,7 @@ def test_what_is_no_drafter_is_refused(json_vocabulary: Vocabulary) -> None:
 
 
 def test_dictated_text_ends_where_something_is_chosen() -> None:
-    """Behind the root and behind each guess, within the budget and the tokens that are left; the matcher stays."""
+    """After the root and after each draft token, within the budget and the tokens that are left; the matcher stays."""
     vocabulary = Vocabulary([b"", *(bytes([byte]) for byte in range(97, 123))], eos=[0])
     constraint = compile(regex("abc(x|y)def"), vocabulary)
     matcher = constraint.matcher()
@@ -417,5 +422,5 @@ def test_other_spellings_make_dictated_text_less_likely() -> None:
     dictated.learn(tree, ROOT, [(3, math.log(0.6)), (1, math.log(0.2))])
     assert dictated.confidence == pytest.approx((10 * before + 0.75) / 11)
     dictated.learn(tree, 0, [])
-    dictated.learn(tree, 1, [(1, -1.0)])  # nothing was guessed there
+    dictated.learn(tree, 1, [(1, -1.0)])  # nothing was drafted there
     assert dictated.confidence == pytest.approx((10 * before + 0.75) / 11)

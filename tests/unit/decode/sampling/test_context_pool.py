@@ -1,4 +1,4 @@
-"""Beginnings that are looked at in any order, and runs that go on from what is written."""
+"""Prefixes that are looked at in any order, and runs that go on from what is written."""
 
 from __future__ import annotations
 
@@ -56,16 +56,20 @@ def test_branches_without_caches_are_run() -> None:
         for _ in range(40):
             branch = rng.choice(known)
             (logits,) = branches.logits_at([branch])
-            law = branches.law(branch, logits)
+            distribution = branches.distribution(branch, logits)
             tokens = branch.hypothesis.tokens
-            ids = [STOP if token == law.stop else token for token in law.ids.tolist()]
-            assert dict(zip(ids, law.log_p, strict=True)) == pytest.approx(toy.choices(tokens), abs=1e-6)
+            ids = [STOP if token == distribution.stop else token for token in distribution.ids.tolist()]
+            assert dict(zip(ids, distribution.log_p, strict=True)) == pytest.approx(toy.choices(tokens), abs=1e-6)
             child_token = rng.choice(ids)
             if child_token != STOP:
-                known.append(branches.grown(branch, law, child_token, float(law.log_p[law.index(child_token)])))
+                known.append(
+                    branches.grown(
+                        branch, distribution, child_token, float(distribution.log_p[distribution.index(child_token)])
+                    )
+                )
         rows = branches.logits_at(known[:9])
         for branch, logits in zip(known, rows, strict=False):
-            wanted = toy.law(branch.hypothesis.tokens)
+            wanted = toy.distribution(branch.hypothesis.tokens)
             assert logits - np.logaddexp.reduce(logits.astype(np.float64)) == pytest.approx(wanted, abs=1e-5)
         assert branch.log_p == pytest.approx(toy.log_p_before(branch.hypothesis.tokens))
 

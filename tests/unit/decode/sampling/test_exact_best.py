@@ -97,19 +97,19 @@ def test_ties_go_to_the_lower_ids() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_only_what_is_more_probable_is_run_through_the_model(seed: int) -> None:
-    """Of a model that runs one sequence at a time: each beginning that is more probable than the best, and no other."""
+    """Of a model that runs one sequence at a time: each prefix that is more probable than the best, and no other."""
     toy = unpacked(Toy("[abc]{2,4}", 4, seed=seed))
     best = toy.target[toy.ranking[0]]
-    prompt_law = {
-        tokens: sum(toy.choices(tokens[:n])[tokens[n]] for n in range(len(tokens))) for tokens in toy.beginnings
+    prompt_distribution = {
+        tokens: sum(toy.choices(tokens[:n])[tokens[n]] for n in range(len(tokens))) for tokens in toy.prefixes
     }
-    needed = sum(log_p > best for log_p in prompt_law.values())
+    needed = sum(log_p > best for log_p in prompt_distribution.values())
     with toy.branches() as branches:
         search = BestFirst(branches, limit=needed)
         assert next(search).branch.hypothesis.tokens == toy.ranking[0]
         assert search.expanded == needed
         assert branches.forwards == needed
-    assert needed < len(toy.beginnings) / 2
+    assert needed < len(toy.prefixes) / 2
 
 
 def test_greedy_choices_would_not_do() -> None:
@@ -155,7 +155,7 @@ def test_an_exact_heuristic_leads_straight_to_the_best(seed: int) -> None:
     toy = unpacked(Toy("[abc]{2,4}", 4, seed=seed, always=few_b))
 
     def rest(branch: Branch) -> float:
-        """The most that the rest of an output adds to a beginning."""
+        """The most that the rest of an output adds to a prefix."""
         tokens = branch.hypothesis.tokens
         totals = [total for output, total in toy.target.items() if output[: len(tokens)] == tokens]
         return max(totals, default=-math.inf) - toy.log_p_before(tokens)
@@ -193,11 +193,11 @@ def test_nothing_is_left_where_everything_is_forbidden() -> None:
 
 
 def test_large_vocabularies_are_looked_at_lazily() -> None:
-    """Of 600 tokens that may follow anything, few are ever made into beginnings."""
+    """Of 600 tokens that may follow anything, few are ever made into prefixes."""
     vocabulary = Vocabulary([b"", b"a", b"b", *(f"{number:04d}".encode() for number in range(600))], eos=[0])
     toy = Toy("([0-9]{4}){1,3}", 3, vocabulary, seed=1)
     found = toy.samples(ExactBest(limit=20_000))
-    assert found.tokens < 6 * found.forwards  # up to four beginnings share a pass
+    assert found.tokens < 6 * found.forwards  # up to four prefixes share a pass
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"n": 0}, {"limit": 2.5}, {"score_bound": math.inf}])

@@ -1,4 +1,4 @@
-"""How far it pays to look ahead behind several sequences, against sums written out and against one sequence alone."""
+"""How far it pays to look ahead after several sequences, against sums written out and against one sequence alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_of_several_it_is_the_depth_that_saves_most() -> None:
     assert {0, 1, 2} < found
 
 
-def test_one_that_is_not_guessed_makes_the_others_useless() -> None:
+def test_one_that_is_not_drafted_makes_the_others_useless() -> None:
     """The pass is needed then whatever is known of them."""
     sure = Outlook([1.0] * 5, [1] * 5)
     assert joint_depth([sure, sure], FLAT, pending=2, budget=99) == 5

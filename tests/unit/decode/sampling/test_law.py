@@ -1,4 +1,4 @@
-"""The law of what may come next, against sums over the whole vocabulary."""
+"""The distribution of what may come next, against sums over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -57,22 +57,25 @@ def test_the_stop_is_one_choice_of_the_probability_of_all_eos_ids(vocabulary: Vo
         (logits,) = branches.logits([root])
         p = np.exp(logits.astype(np.float64))
         p /= p.sum()
-        for law in (branches.law(root, logits), branches.law(root, logits, branches.masks.all_ids)):
-            assert law.ids.tolist() == [token for token in range(vocabulary.size) if token not in eos[1:]]
-            assert law.ids.dtype == np.int32
-            wanted = [p[eos].sum() if token in eos else p[token] for token in law.ids.tolist()]
-            assert np.exp(law.log_p) == pytest.approx(wanted, abs=1e-12)
-            assert (law.log_p <= 0).all()
-            assert math.exp(law.log_z) == pytest.approx(1, abs=1e-12)
-            assert law.stop == (eos[0] if eos else None)
-            assert not law.is_forced
-            assert not law.ends
-            for index, token in enumerate(law.ids.tolist()):
-                assert law.index(token) == index
-                step = law.step(index)
+        for distribution in (
+            branches.distribution(root, logits),
+            branches.distribution(root, logits, branches.masks.all_ids),
+        ):
+            assert distribution.ids.tolist() == [token for token in range(vocabulary.size) if token not in eos[1:]]
+            assert distribution.ids.dtype == np.int32
+            wanted = [p[eos].sum() if token in eos else p[token] for token in distribution.ids.tolist()]
+            assert np.exp(distribution.log_p) == pytest.approx(wanted, abs=1e-12)
+            assert (distribution.log_p <= 0).all()
+            assert math.exp(distribution.log_z) == pytest.approx(1, abs=1e-12)
+            assert distribution.stop == (eos[0] if eos else None)
+            assert not distribution.is_forced
+            assert not distribution.ends
+            for index, token in enumerate(distribution.ids.tolist()):
+                assert distribution.index(token) == index
+                step = distribution.step(index)
                 assert step.token == (None if token in eos else token)
                 assert step.logprob == pytest.approx(math.log(wanted[index]), abs=1e-9)
-        assert len(branches.allowed(root)) == len(law)
+        assert len(branches.allowed(root)) == len(distribution)
 
 
 def test_an_output_ends_without_eos_where_nothing_may_follow() -> None:
@@ -80,15 +83,15 @@ def test_an_output_ends_without_eos_where_nothing_may_follow() -> None:
         branch = branches.root()
         for _ in range(3):
             (logits,) = branches.logits([branch])
-            law = branches.law(branch, logits)
+            distribution = branches.distribution(branch, logits)
             before = branch
-            (branch,) = branches.take(branch, law, [0])
+            (branch,) = branches.take(branch, distribution, [0])
             if branch.finish_reason is not None:
                 break
-        assert (law.ids.tolist(), law.log_p.tolist(), law.log_z) == ([BARE_END], [0.0], 0.0)
-        assert law.ends
-        assert law.is_forced
-        assert law.entropy == 0
+        assert (distribution.ids.tolist(), distribution.log_p.tolist(), distribution.log_z) == ([BARE_END], [0.0], 0.0)
+        assert distribution.ends
+        assert distribution.is_forced
+        assert distribution.entropy == 0
         assert branches.is_stop(BARE_END)
         assert branch.hypothesis.data == b"ab"
         assert branch.path is before.path  # no step is added
@@ -98,10 +101,16 @@ def test_without_a_way_to_go_on_nothing_is_possible() -> None:
     with branches_of(ONE_EOS, "a+", Told([0.0] * 5, masked=(1,))) as branches:
         root = branches.root()
         (logits,) = branches.logits([root])
-        law = branches.law(root, logits)
-        assert (len(law), law.log_z, law.stop, law.is_possible, law.ends) == (0, -math.inf, None, False, False)
-        assert law.entropy == 0
-        assert branches.take(root, law, []) == []
+        distribution = branches.distribution(root, logits)
+        assert (
+            len(distribution),
+            distribution.log_z,
+            distribution.stop,
+            distribution.is_possible,
+            distribution.ends,
+        ) == (0, -math.inf, None, False, False)
+        assert distribution.entropy == 0
+        assert branches.take(root, distribution, []) == []
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -116,38 +125,40 @@ def test_what_tokens_are_drawn_from_and_their_weights(masked: tuple[int, ...], l
         (logits,) = branches.logits([root])
         p = np.exp(logits.astype(np.float64))
         p /= p.sum()
-        law = branches.law(root, logits)
+        distribution = branches.distribution(root, logits)
         stop = 4 if 2 in masked else 2  # either of the ids that are left stands for both
-        assert law.ids.tolist() == sorted({0, 1, 3, stop} - set(masked))
+        assert distribution.ids.tolist() == sorted({0, 1, 3, stop} - set(masked))
         merged = p * np.exp(added)
         weight = {0: merged[0], 1: merged[1], stop: merged[2] + merged[4], 3: 0.0}
         if lookahead is not None:
-            plain = np.array([p[[2, 4]].sum() if token == stop else p[token] for token in law.ids.tolist()])
-            tilts = lookahead.tilts(root, law.ids.astype(np.intp), np.log(plain))
-            weight = {token: weight[token] * math.exp(tilts[at]) for at, token in enumerate(law.ids.tolist())}
+            plain = np.array([p[[2, 4]].sum() if token == stop else p[token] for token in distribution.ids.tolist()])
+            tilts = lookahead.tilts(root, distribution.ids.astype(np.intp), np.log(plain))
+            weight = {token: weight[token] * math.exp(tilts[at]) for at, token in enumerate(distribution.ids.tolist())}
             assert np.ptp(tilts) > 0
-        wanted = np.array([weight[token] for token in law.ids.tolist()])
+        wanted = np.array([weight[token] for token in distribution.ids.tolist()])
         wanted /= wanted.sum()
-        assert np.exp(law.log_q) == pytest.approx(wanted, abs=1e-12)
-        assert law.weights() / law.weights().sum() == pytest.approx(wanted, abs=1e-12)
-        assert law.entropy == pytest.approx(-sum(q * math.log(q) for q in wanted if q))
+        assert np.exp(distribution.log_q) == pytest.approx(wanted, abs=1e-12)
+        assert distribution.weights() / distribution.weights().sum() == pytest.approx(wanted, abs=1e-12)
+        assert distribution.entropy == pytest.approx(-sum(q * math.log(q) for q in wanted if q))
         for index in np.flatnonzero(wanted).tolist():
-            assert wanted[index] * math.exp(law.log_weight(index)) == pytest.approx(math.exp(law.log_p[index]))
-        untilted = branches.law(root, logits, tilted=False)
+            assert wanted[index] * math.exp(distribution.log_weight(index)) == pytest.approx(
+                math.exp(distribution.log_p[index])
+            )
+        untilted = branches.distribution(root, logits, tilted=False)
         assert untilted.tilt is None
-        assert np.array_equal(untilted.log_p, law.log_p)
-        kept = np.array([token in (1, stop) for token in law.ids.tolist()])
-        rest = law.only(kept)
-        assert rest.ids.tolist() == law.ids[kept].tolist()
+        assert np.array_equal(untilted.log_p, distribution.log_p)
+        kept = np.array([token in (1, stop) for token in distribution.ids.tolist()])
+        rest = distribution.only(kept)
+        assert rest.ids.tolist() == distribution.ids[kept].tolist()
         assert np.exp(rest.log_q) == pytest.approx(wanted[kept] / wanted[kept].sum(), abs=1e-12)
-        assert math.exp(rest.log_z) == pytest.approx(float(np.exp(law.log_p[kept]).sum()))
+        assert math.exp(rest.log_z) == pytest.approx(float(np.exp(distribution.log_p[kept]).sum()))
         assert rest.stop == stop
-        assert law.only(law.ids == 1).is_forced
-        assert law.only(law.ids == 1).stop is None
+        assert distribution.only(distribution.ids == 1).is_forced
+        assert distribution.only(distribution.ids == 1).stop is None
 
 
-def test_a_law_says_the_same_as_a_toy_gone_through() -> None:
-    """In every beginning of toys with a budget; of a law without tokens the steps stay the same."""
+def test_a_distribution_says_the_same_as_a_toy_gone_through() -> None:
+    """In every prefix of toys with a budget; of a distribution without tokens the steps stay the same."""
     for vocabulary in (ONE_EOS, TWO_EOS, NO_EOS):
         toy, rng = Toy("a[abc]{0,2}b|ccc|b", 3, vocabulary, seed=2), random.Random(1)
         with toy.branches() as branches:
@@ -157,21 +168,21 @@ def test_a_law_says_the_same_as_a_toy_gone_through() -> None:
             while known:
                 branch = known.pop(rng.randrange(len(known)))
                 (logits,) = branches.logits_at([branch])
-                law = branches.law(branch, logits)
+                distribution = branches.distribution(branch, logits)
                 wanted = toy.choices(branch.hypothesis.tokens)
-                assert {STOP if token == toy.stop else token for token in law.ids.tolist()} == set(wanted)
-                for index, token in enumerate(law.ids.tolist()):
-                    log_p = float(law.log_p[index])
+                assert {STOP if token == toy.stop else token for token in distribution.ids.tolist()} == set(wanted)
+                for index, token in enumerate(distribution.ids.tolist()):
+                    log_p = float(distribution.log_p[index])
                     assert log_p == pytest.approx(wanted[STOP if token == toy.stop else token], abs=1e-6)
-                    assert law.blank().step_of(token, log_p) == law.step(index)
-                    child = branches.grown(branch, law.blank(), token, log_p)
+                    assert distribution.blank().step_of(token, log_p) == distribution.step(index)
+                    child = branches.grown(branch, distribution.blank(), token, log_p)
                     assert (child.finish_reason is not None) == branches.is_stop(token)
                     if child.finish_reason is None:
                         known.append(child)
 
 
 def test_ranks_are_those_of_a_sort() -> None:
-    """1,000 laws with ties and impossible tokens."""
+    """1,000 distributions with ties and impossible tokens."""
     rng = random.Random(3)
     for _ in range(1000):
         size = rng.randint(1, 12)
@@ -179,9 +190,9 @@ def test_ranks_are_those_of_a_sort() -> None:
         wanted = sorted(range(size), key=lambda index: (-keys[index], index))
         first = rng.randint(1, 14)
         assert list(descending(np.array(keys), first)) == wanted
-        law = Distribution.of(np.arange(size, dtype=np.int32), np.array(keys) - 5, stop=size - 1)
-        ranked = law.ranked(first)
+        distribution = Distribution.of(np.arange(size, dtype=np.int32), np.array(keys) - 5, stop=size - 1)
+        ranked = distribution.ranked(first)
         assert ranked.ids.tolist() == wanted[:first]
         assert ranked.log_p.tolist() == [keys[index] - 5 for index in wanted[:first]]
-        if law.is_possible and keys[wanted[0]] > -math.inf:
-            assert ranked.step(0) == law.step(wanted[0])
+        if distribution.is_possible and keys[wanted[0]] > -math.inf:
+            assert ranked.step(0) == distribution.step(wanted[0])

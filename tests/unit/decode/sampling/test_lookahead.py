@@ -1,4 +1,4 @@
-"""Expectations of beginnings, against all texts there are."""
+"""Expectations of prefixes, against all texts there are."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ VOCABULARY = Vocabulary([b"", b"a", b"b", b"c", b"ab"], eos=[0])
 TEXTS = ["abab", "abc", "b", "cab", "abab"]
 
 
-def test_laws_are_laws_and_smoothed_as_stated() -> None:
+def test_distributions_are_distributions_and_smoothed_as_stated() -> None:
     ngram = NGram.of_texts(TEXTS, order=2)
     for context in (b"", b"a", b"z"):
-        law = ngram.law(context)
-        assert law.shape == (257,)
-        assert law.sum() == pytest.approx(1)
-        assert (law > 0).all()
+        distribution = ngram.distribution(context)
+        assert distribution.shape == (257,)
+        assert distribution.sum() == pytest.approx(1)
+        assert (distribution > 0).all()
     # Six of a, then b: one kind; 7 of b, then a (2), c (1), end (4): three kinds. All symbols: a 6, b 7, c 2, end 5.
     unigram = np.full(257, (4 / 24) / 257)
     for symbol, count in ((ord("a"), 6), (ord("b"), 7), (ord("c"), 2), (END, 5)):
         unigram[symbol] += count / 24
-    assert ngram.law(b"") == pytest.approx(unigram)
+    assert ngram.distribution(b"") == pytest.approx(unigram)
     after_a = unigram / 7
     after_a[ord("b")] += 6 / 7
-    assert ngram.law(b"a") == pytest.approx(after_a)
-    assert ngram.law(b"z") == pytest.approx(unigram)
-    assert NGram().law(b"x") == pytest.approx(np.full(257, 1 / 257))
+    assert ngram.distribution(b"a") == pytest.approx(after_a)
+    assert ngram.distribution(b"z") == pytest.approx(unigram)
+    assert NGram().distribution(b"x") == pytest.approx(np.full(257, 1 / 257))
     assert NGram().context(b"abc") == b"bc"
     assert NGram(order=1).context(b"abc") == b""
     with pytest.raises(ValueError, match="order must be at least 1"):
@@ -50,9 +50,9 @@ def test_laws_are_laws_and_smoothed_as_stated() -> None:
 
 def test_the_model_of_a_vocabulary_knows_its_tokens() -> None:
     vocabulary = Vocabulary([b"the", b"then", b"zq", b"", b"that"], eos=[3])
-    law = NGram.of_vocabulary(vocabulary, order=2).law(b"t")
-    assert law.argmax() == ord("h")
-    assert law[ord("h")] > 4 * np.sort(law)[-2]
+    distribution = NGram.of_vocabulary(vocabulary, order=2).distribution(b"t")
+    assert distribution.argmax() == ord("h")
+    assert distribution[ord("h")] > 4 * np.sort(distribution)[-2]
 
 
 def expected(ngram: NGram, pattern: str, begun: bytes, horizon: int) -> float:
@@ -63,14 +63,14 @@ def expected(ngram: NGram, pattern: str, begun: bytes, horizon: int) -> float:
             text = begun
             chance = 1.0
             for letter in letters:
-                chance *= float(ngram.law(ngram.context(text))[letter])
+                chance *= float(ngram.distribution(ngram.context(text))[letter])
                 text += bytes([letter])
             if length == horizon:
                 tails = itertools.chain.from_iterable(itertools.product("abc", repeat=n) for n in range(7))
                 lives = any(re.fullmatch(pattern, text.decode() + "".join(tail)) for tail in tails)
                 total += chance * lives
             elif re.fullmatch(pattern, text.decode()):
-                total += chance * float(ngram.law(ngram.context(text))[END])
+                total += chance * float(ngram.distribution(ngram.context(text))[END])
     return total
 
 
@@ -132,7 +132,7 @@ def test_beyond_the_limit_nothing_is_known_against_a_state() -> None:
         assert Lookahead(strength=0).start().log_h(root) == 0
 
 
-def test_a_good_guess_makes_estimates_vary_less() -> None:
+def test_a_good_draft_makes_estimates_vary_less() -> None:
     """60 runs each: the spread of the evidence falls by a third at least."""
     model = HashModel(VOCABULARY, seed=1)
     pattern = "a{4}|(b|c)(a|b|c){2,3}"

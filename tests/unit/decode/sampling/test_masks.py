@@ -22,7 +22,7 @@ PAIR = {
 
 
 def after(text: bytes) -> Matcher:
-    """A matcher that has read a beginning of a pair."""
+    """A matcher that has read a prefix of a pair."""
     matcher = compile(sg.json_schema(PAIR), BYTES).matcher()
     assert matcher.accept_bytes(text) == len(text)
     return matcher
@@ -49,10 +49,10 @@ def test_other_states_are_kept() -> None:
 
 @pytest.mark.parametrize("sampler", [sg.SMC(particles=16), sg.BestOf(8)], ids=["smc", "best_of"])
 def test_samplers_write_values_that_differ(sampler: sg.SMC | sg.BestOf) -> None:
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         return {b"a": 0.5, b"b": 0.5} if text.endswith(b'"') else {b'"': 0.7, b",": 0.2, b"]": 0.1}
 
     constraint = compile(sg.json_schema(PAIR), BYTES)
-    drawn = sg.sample(FunctionModel(BYTES, law), "a", constraint, sampler=sampler, max_tokens=20, seed=1)
+    drawn = sg.sample(FunctionModel(BYTES, distribution), "a", constraint, sampler=sampler, max_tokens=20, seed=1)
     for sample in drawn.samples:
         assert sorted(json.loads(sample.result.text)) == ["a", "b"]

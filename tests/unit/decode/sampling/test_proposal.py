@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_randomness import Chances, ExactUrn, outcomes
+from exact_randomness import Chances, ExactWithoutReplacement, outcomes
 from exact_target import z_score
 
 from structgen.decode import Multinomial
@@ -30,21 +30,21 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
     """By going through all that may happen, in fractions."""
     rng = random.Random(seed)
     weights = [rng.randint(1, 9) for _ in range(rng.randint(2, 5))]
-    law = [Fraction(weight, sum(weights)) for weight in weights]
-    admitted = [rng.random() < 0.5 for _ in law]
-    masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
+    distribution = [Fraction(weight, sum(weights)) for weight in weights]
+    admitted = [rng.random() < 0.5 for _ in distribution]
+    masked = [p if ok else Fraction(0) for p, ok in zip(distribution, admitted, strict=True)]
     most = rng.randint(0, 2)
 
     def draw(chances: Chances) -> WeightedSample[Fraction]:
-        patient = _BoundedPredicate(admitted.__getitem__, np.arange(len(law)), most)
+        patient = _BoundedPredicate(admitted.__getitem__, np.arange(len(distribution)), most)
         try:
-            return sample_recursive(ExactUrn(law, chances), patient)
+            return sample_recursive(ExactWithoutReplacement(distribution, chances), patient)
         except _MaskWanted:
             if not any(admitted):
                 return WeightedSample(None, Fraction(0), 0)
             return WeightedSample(chances.choose(masked), sum(masked), 0)
 
-    found = [Fraction(0)] * len(law)
+    found = [Fraction(0)] * len(distribution)
     for probability, drawn in outcomes(draw):
         if drawn.token is not None:
             found[drawn.token] += probability * drawn.weight
@@ -53,15 +53,15 @@ def test_turning_to_the_mask_after_some_rejects_is_unbiased(seed: int) -> None:
 
 def test_turning_to_the_mask_later_would_be_biased() -> None:
     """The power of the test above: after a token was admitted, what it is may not be drawn anew."""
-    law, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
-    masked = [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
+    distribution, admitted = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], [True, True, False]
+    masked = [p if ok else Fraction(0) for p, ok in zip(distribution, admitted, strict=True)]
 
     def draw(chances: Chances) -> WeightedSample[Fraction]:
-        drawn = sample_recursive(ExactUrn(law, chances), admitted.__getitem__)
-        was_rejected_last = drawn.weight == law[drawn.token or 0] and drawn.asked == 2
+        drawn = sample_recursive(ExactWithoutReplacement(distribution, chances), admitted.__getitem__)
+        was_rejected_last = drawn.weight == distribution[drawn.token or 0] and drawn.asked == 2
         return WeightedSample(chances.choose(masked), sum(masked), 0) if was_rejected_last else drawn
 
-    found = [Fraction(0)] * len(law)
+    found = [Fraction(0)] * len(distribution)
     for probability, drawn in outcomes(draw):
         if drawn.token is not None:
             found[drawn.token] += probability * drawn.weight
@@ -92,15 +92,15 @@ def test_each_token_gets_its_probability_on_average(proposal: AWRS | Multinomial
     generator = np.random.default_rng(3)
     with branches_of([vowel]) as branches:
         logits = branches.logits([branches.root()])[0].astype(np.float64)
-        law = np.exp(logits - np.logaddexp.reduce(logits))
+        distribution = np.exp(logits - np.logaddexp.reduce(logits))
         sums = np.zeros((4000, VOCABULARY.size))
         for index in range(4000):
             for drawn in drawer.propose(branches, branches.root(), logits.astype(np.float32), 3, generator):
                 if drawn.token is not None:
                     sums[index, drawn.token] += math.exp(drawn.log_weight) / 3
-                    assert drawn.log_p == pytest.approx(math.log(law[drawn.token]), abs=1e-5)
+                    assert drawn.log_p == pytest.approx(math.log(distribution[drawn.token]), abs=1e-5)
             branches.masks.clear()  # each time as if the state were new
-    right = [law[token] if token in (1, 5) else 0.0 for token in range(VOCABULARY.size)]
+    right = [distribution[token] if token in (1, 5) else 0.0 for token in range(VOCABULARY.size)]
     for token, expected in enumerate(right):
         assert abs(z_score(sums[:, token], float(expected))) < LIMIT
 
@@ -110,14 +110,14 @@ def test_where_the_mask_says_all_the_weight_is_exact() -> None:
     with branches_of([]) as branches:
         root = branches.root()
         logits = branches.logits([root])[0]
-        law = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
-        log_z = float(np.logaddexp.reduce(law[1:8]))
+        distribution = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
+        log_z = float(np.logaddexp.reduce(distribution[1:8]))
         drawn = as_proposal(AWRS()).propose(branches, root, logits, 500, generator)
         assert {round(each.log_weight, 9) for each in drawn} == {round(log_z, 9)}
         assert branches.asked == 0
         # Stratified: no token is more than one away from its share.
         for token in range(1, 8):
-            share = 500 * math.exp(law[token] - log_z)
+            share = 500 * math.exp(distribution[token] - log_z)
             assert abs(sum(each.token == token for each in drawn) - share) < 2
         # Asked without a mask first, the state is known afterwards and the weight exact again.
         patient = AWRS(mask_after=0)
@@ -164,4 +164,4 @@ def test_few_questions_are_asked() -> None:
         logits = branches.logits([root])[0]
         for _ in range(50):
             as_proposal(AWRS()).propose(branches, root, logits, 4, np.random.default_rng(2))
-        assert branches.questions.asked["vowel"] <= 8  # of each beginning once: answers are shared
+        assert branches.questions.asked["vowel"] <= 8  # of each prefix once: answers are shared

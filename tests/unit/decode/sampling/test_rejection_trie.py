@@ -1,4 +1,4 @@
-"""Accepted draws have exactly the law of the target, whatever was learned before.
+"""Accepted draws have exactly the distribution of the target, whatever was learned before.
 
 That is shown by going through everything that may happen in one and two batches of tries: no randomness is left in it.
 Statistical tests beside it have fixed seeds and an alpha of 1e-6.
@@ -42,7 +42,7 @@ TINY = {
 Outcome = tuple[Output | None, ...]
 TRIES: dict[str, Callable[[], PrefixTrie]] = {
     "all kept": PrefixTrie,
-    "no laws kept": lambda: PrefixTrie(max_bytes=0),
+    "no distributions kept": lambda: PrefixTrie(max_bytes=0),
     "no room": lambda: PrefixTrie(max_nodes=1),
     "little room": lambda: PrefixTrie(max_nodes=3, max_bytes=40),
 }
@@ -78,7 +78,10 @@ def test_each_try_is_accepted_in_proportion_to_the_target(name: str, room: str) 
 @pytest.mark.parametrize("room", TRIES)
 @pytest.mark.parametrize("name", TINY)
 def test_tries_that_are_made_together_are_independent(name: str, room: str) -> None:
-    """Whatever came of the first, the joint law of two after it is the product of twice the same: the target's."""
+    """Whatever came of the first, the joint distribution of two after it is the product of twice the same.
+
+    The target's.
+    """
     toy = TINY[name]
     joint: dict[Output | None, dict[tuple[Output, Output], float]] = defaultdict(lambda: defaultdict(float))
     for chance, ((one,), (two, three)), _ in walks_of(toy, [1, 2], rejects=True, score_bound=0.0, trie=TRIES[room]):
@@ -94,7 +97,7 @@ def test_tries_that_are_made_together_are_independent(name: str, room: str) -> N
 
 @pytest.mark.parametrize("name", TINY)
 def test_what_several_tries_teach_together_is_right(name: str) -> None:
-    """The try after two that were made together has the law of the target too."""
+    """The try after two that were made together has the distribution of the target too."""
     toy = TINY[name]
     after: dict[Outcome, dict[Output, float]] = defaultdict(lambda: defaultdict(float))
     for chance, (before, (three,)), _ in walks_of(toy, [2, 1], rejects=True, score_bound=0.0, trie=PrefixTrie):
@@ -107,7 +110,7 @@ def test_what_several_tries_teach_together_is_right(name: str) -> None:
 
 
 def test_enumeration_notices_locally_constrained_decoding() -> None:
-    """A control: walks that reject nothing do not have the law of the target."""
+    """A control: walks that reject nothing do not have the distribution of the target."""
     toy = SMALL["letters"]
     found: dict[Output, float] = defaultdict(float)
     for chance, ((one,),), _ in walks_of(toy, [1], rejects=False, score_bound=0.0, trie=PrefixTrie):
@@ -139,7 +142,7 @@ def test_a_bound_above_the_scores_changes_the_rate_alone() -> None:
         "only the empty output",
     ],
 )
-def test_many_samples_have_the_law_of_the_target(name: str) -> None:
+def test_many_samples_have_the_distribution_of_the_target(name: str) -> None:
     """Chi-square over 2,000 outputs, alpha 1e-6, and the evidence within 6 standard errors."""
     toy = TOYS[name]
     found = toy.samples(RejectionTrie(2_000, max_tries=20_000), seed=11)
@@ -155,13 +158,13 @@ def test_many_samples_have_the_law_of_the_target(name: str) -> None:
         assert each.score == pytest.approx(toy.score_of(each.result.tokens))
 
 
-def chi_square(counts: Counter[Output], law: dict[Output, float]) -> float:
+def chi_square(counts: Counter[Output], distribution: dict[Output, float]) -> float:
     """By how much Pearson's statistic exceeds a bound that it keeps with probability 1 - 1e-6; rare ones are pooled."""
     draws = sum(counts.values())
-    assert set(counts) <= set(law)
-    often = [output for output, p in law.items() if p * draws >= 8]
+    assert set(counts) <= set(distribution)
+    often = [output for output, p in distribution.items() if p * draws >= 8]
     observed = [counts[output] for output in often]
-    expected = [law[output] * draws for output in often]
+    expected = [distribution[output] * draws for output in often]
     if (rest := draws - sum(expected)) > 1e-6:
         observed.append(draws - sum(observed))
         expected.append(rest)
@@ -176,11 +179,11 @@ def chi_square(counts: Counter[Output], law: dict[Output, float]) -> float:
 def test_the_test_of_many_samples_has_power(name: str) -> None:
     """A control: it fails for locally constrained decoding, by 2,000 outputs that each begin anew."""
     toy = TOYS[name]
-    law = toy.lcd()
-    drawn = np.random.default_rng(3).multinomial(2_000, [p / sum(law.values()) for p in law.values()])
-    counts = Counter({x: int(n) for x, n in zip(law, drawn, strict=True) if n})
+    distribution = toy.lcd()
+    drawn = np.random.default_rng(3).multinomial(2_000, [p / sum(distribution.values()) for p in distribution.values()])
+    counts = Counter({x: int(n) for x, n in zip(distribution, drawn, strict=True) if n})
     assert chi_square(counts, toy.normalised) > 0
-    assert chi_square(counts, law) < 0
+    assert chi_square(counts, distribution) < 0
 
 
 def rate(found: Samples) -> float:
@@ -194,7 +197,7 @@ def test_fewer_and_fewer_are_rejected() -> None:
     sampler = RejectionTrie(50, max_tries=100_000, trie=trie, batch=1)
     first = toy.samples(sampler, seed=1)
     assert first.particles > 50
-    assert f"50 of {first.particles} tries were accepted" in first.verdict
+    assert f"50 of {first.particles} tries were accepted" in first.verification
     for seed in range(2, 6):
         last = toy.samples(sampler, seed=seed)
     assert rate(last) > max(0.9, rate(first))
@@ -268,7 +271,7 @@ def test_nothing_is_left_where_everything_is_forbidden() -> None:
     found = Toy("[ab]{1,2}", 2, score=lambda text: False).samples(RejectionTrie(2))
     assert found.samples == ()
     assert found.log_evidence == -math.inf
-    assert found.verdict.startswith("0 of ")
+    assert found.verification.startswith("0 of ")
     with pytest.raises(GenerationError, match="weights are zero"):
         found.best()
 

@@ -128,13 +128,13 @@ def estimates(found: list[Samples], log_z: float, *, weighted: bool = True) -> d
 
 
 def expected(target: dict[tuple[int, ...], float]) -> dict[str, float]:
-    law = normalised(target)
-    texts = {output: VOCABULARY.decode(output).decode() for output in law}
+    distribution = normalised(target)
+    texts = {output: VOCABULARY.decode(output).decode() for output in distribution}
     return {
         "all": 1.0,
-        "a": sum(p for output, p in law.items() if texts[output].startswith("a")),
-        "long": sum(p for output, p in law.items() if len(texts[output]) == 4),
-        "split": sum(p for output, p in law.items() if 3 in output),
+        "a": sum(p for output, p in distribution.items() if texts[output].startswith("a")),
+        "long": sum(p for output, p in distribution.items() if len(texts[output]) == 4),
+        "split": sum(p for output, p in distribution.items() if 3 in output),
     }
 
 
@@ -196,7 +196,7 @@ def test_several_eos_ids_are_one_stop() -> None:
 
 @pytest.mark.parametrize("model", range(4))
 def test_many_particles_come_near_the_target_where_masking_does_not(model: int) -> None:
-    law = normalised(exact_target(HashModel(VOCABULARY, seed=model), "ab", MYOPIC, 4))
+    distribution = normalised(exact_target(HashModel(VOCABULARY, seed=model), "ab", MYOPIC, 4))
 
     def distance(sampler: SMC, count: int) -> float:
         found = runs(sampler, "none", count, model=model)
@@ -204,7 +204,7 @@ def test_many_particles_come_near_the_target_where_masking_does_not(model: int) 
         for each in found:
             for weight, one in zip(each.weights, each.samples, strict=True):
                 drawn[one.result.tokens] += float(weight) / count
-        return total_variation(drawn, law)
+        return total_variation(drawn, distribution)
 
     masking = distance(SMC(1), 600)
     assert distance(SMC(256), 20) < 0.25 * masking + 0.02
@@ -318,8 +318,8 @@ def test_what_forbids_everything_at_once_is_named() -> None:
         ({"ess_threshold": 1.5}, "ess_threshold"),
         ({"ess_threshold": math.nan}, "ess_threshold"),
         ({"resampling": "bootstrap"}, "resampling"),
-        ({"proposal": Multinomial(temperature=0.5)}, "changes the model's law"),
-        ({"proposal": Multinomial(top_k=3)}, "changes the model's law"),
+        ({"proposal": Multinomial(temperature=0.5)}, "changes the model's distribution"),
+        ({"proposal": Multinomial(top_k=3)}, "changes the model's distribution"),
     ],
 )
 def test_what_would_be_wrong_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -343,17 +343,17 @@ def test_vocabularies_without_eos_end_where_nothing_may_follow(grammar: Grammar)
         assert generate(model, "ab", grammar, sampler=SMC(8), max_tokens=5).text
 
 
-def test_one_output_has_nearly_the_law_of_the_target() -> None:
+def test_one_output_has_nearly_the_distribution_of_the_target() -> None:
     """``generate`` draws by weight: 400 outputs of 32 particles each; masking alone is far off."""
     model = HashModel(VOCABULARY, seed=1)
     constraint = compile(regex(MYOPIC), VOCABULARY)
-    law = normalised(exact_target(model, "ab", MYOPIC, 4))
+    distribution = normalised(exact_target(model, "ab", MYOPIC, 4))
     drawn: dict[str, Counter[tuple[int, ...]]] = {"smc": Counter(), "lcd": Counter()}
     for seed in range(400):
         for name, sampler in (("smc", SMC(32)), ("lcd", Multinomial())):
             result = generate(model, "ab", constraint, sampler=sampler, max_tokens=4, seed=seed)
             drawn[name][result.tokens] += 1
-    first = sum(p for output, p in law.items() if VOCABULARY.decode(output).startswith(b"a"))
+    first = sum(p for output, p in distribution.items() if VOCABULARY.decode(output).startswith(b"a"))
     shares = {
         name: sum(n for output, n in counts.items() if VOCABULARY.decode(output).startswith(b"a")) / 400
         for name, counts in drawn.items()

@@ -46,7 +46,7 @@ SIZE = 5  # how many tokens stand before a drafter begins to fail
 @final
 @dataclass(frozen=True, eq=False)
 class Bad(Drafter, Drafting):
-    """Guesses well at first, then does something wrong with a tree or with what it is given."""
+    """Draft tokens well at first, then does something wrong with a tree or with what it is given."""
 
     wrong: Callable[[Bad, Context, DraftState], Any]
     title: str = "bad"
@@ -86,8 +86,8 @@ def of(change: Callable[[DraftTree], object]) -> Callable[..., DraftTree]:
     return partial(changed, change)
 
 
-def drawn(law: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
-    return of(lambda tree: tree.drawn.update({parent: SampledChildren(law, tokens)}))
+def drawn(distribution: Any, tokens: Any = (97,), parent: int = ROOT) -> Callable[..., DraftTree]:
+    return of(lambda tree: tree.drawn.update({parent: SampledChildren(distribution, tokens)}))
 
 
 def mask_written(_: Bad, __: Context, state: DraftState) -> DraftTree:
@@ -132,16 +132,16 @@ WRONGS: dict[str, Callable[..., Any]] = {
     "too few confidences": of(lambda tree: tree.confidences.pop()),
     "too few sources": of(lambda tree: tree.sources.pop()),
     "another token than was added": of(lambda tree: tree.tokens.__setitem__(1, 100)),
-    "a law that is too short": drawn(FLAT[:7]),
-    "a law of two dimensions": drawn(FLAT[None]),
-    "a law of NaN": drawn(np.full(WIDTH, math.nan)),
-    "a law without mass": drawn(np.zeros(WIDTH)),
-    "a law that is negative": drawn(np.where(np.arange(WIDTH) == 1, -0.5, 1.5 / (WIDTH - 1))),
-    "logits for a law": drawn(np.linspace(-3, 3, WIDTH)),
-    "no law": drawn(None),
-    "a list for a law": drawn(FLAT.tolist()),
+    "a distribution that is too short": drawn(FLAT[:7]),
+    "a distribution of two dimensions": drawn(FLAT[None]),
+    "a distribution of NaN": drawn(np.full(WIDTH, math.nan)),
+    "a distribution without mass": drawn(np.zeros(WIDTH)),
+    "a distribution that is negative": drawn(np.where(np.arange(WIDTH) == 1, -0.5, 1.5 / (WIDTH - 1))),
+    "logits for a distribution": drawn(np.linspace(-3, 3, WIDTH)),
+    "no distribution": drawn(None),
+    "a list for a distribution": drawn(FLAT.tolist()),
     "drawn tokens that are none": drawn(FLAT, ("a",)),
-    "drawn behind no node": drawn(FLAT, parent=99),
+    "drawn after no node": drawn(FLAT, parent=99),
     "writes into the mask": mask_written,
 }
 
@@ -155,7 +155,7 @@ def model_of(seed: int) -> HashModel:
     return HashModel(draft_vocabulary(), seed=seed, writes=WRITES)
 
 
-@pytest.mark.parametrize("cost", [None, CostModel(0.05)], ids=["all guesses", "guesses that pay"])
+@pytest.mark.parametrize("cost", [None, CostModel(0.05)], ids=["all draft tokens", "draft tokens that pay"])
 @pytest.mark.parametrize("title", WRONGS)
 def test_one_warning_and_the_same_output(constraint: Constraint, title: str, cost: CostModel | None) -> None:
     """Whatever it proposes; it is told to end once, and is not asked again."""
@@ -174,7 +174,7 @@ def test_one_warning_and_the_same_output(constraint: Constraint, title: str, cos
 
 @pytest.mark.parametrize("title", WRONGS)
 def test_others_are_asked_on(constraint: Constraint, title: str) -> None:
-    """Beside a drafter that fails, the others go on to guess, and right guesses go on to save passes."""
+    """Beside a drafter that fails, the others go on to draft, and right draft tokens go on to save passes."""
     model = model_of(3)
     plain = generate(model, "say", constraint, max_tokens=40, drafter=None)
     knowing = Knowing(tokens=plain.tokens, prompt_tokens=plain.stats.prompt_tokens)
@@ -310,4 +310,4 @@ def test_an_interruption_is_no_failure(constraint: Constraint, wrapped: bool) ->
         assert context.session.length + len(context.unseen) == len(context)
         fresh = model.start().extend(context.tokens)
         context.prepare()
-        np.testing.assert_array_equal(context.laws(1)[-1], fresh)
+        np.testing.assert_array_equal(context.distributions(1)[-1], fresh)

@@ -13,7 +13,7 @@ from structgen.decode.speculative import acceptance as module
 from structgen.decode.speculative.acceptance import Calibration
 
 
-def test_the_estimate_is_the_mean_of_a_beta_law() -> None:
+def test_the_estimate_is_the_mean_of_a_beta_distribution() -> None:
     generator = np.random.default_rng(5)
     calibration = Calibration(strength=3)
     outcomes: dict[int, list[bool]] = {key: [] for key in range(4)}
@@ -43,7 +43,7 @@ def test_old_outcomes_fade() -> None:
 
 
 def test_the_kinds_that_are_used_least_recently_are_forgotten() -> None:
-    calibration = Calibration(most_keys=3)
+    calibration = Calibration(max_keys=3)
     for key in "abc":
         calibration.record(key, taken=True)
     calibration.probability("a")
@@ -77,7 +77,7 @@ def test_threads_lose_no_record() -> None:
     assert calibration.count("a") == 8000
 
 
-@pytest.mark.parametrize("settings", [{"prior": 0}, {"prior": 1}, {"strength": 0}, {"memory": 0.5}, {"most_keys": 0}])
+@pytest.mark.parametrize("settings", [{"prior": 0}, {"prior": 1}, {"strength": 0}, {"memory": 0.5}, {"max_keys": 0}])
 def test_numbers_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"Calibration: {next(iter(settings))} must"):
         Calibration(**settings)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The law of whole sequences, of which a drafted chain is verified first, by exact enumeration."""
+"""The distribution of whole sequences, of which a drafted chain is verified first, by exact enumeration."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from verifier_outcomes import EveryChance, Law, exact_law, law_of, masked, random_law, random_mask
+from verifier_outcomes import (
+    Distribution,
+    EveryChance,
+    distribution_of,
+    exact_distribution,
+    masked,
+    random_distribution,
+    random_mask,
+)
 
 from structgen.decode.speculative.verifier import ChainVerifier, VerificationResult
 from structgen.methods.verifiers.tree_verification import BlockVerification, ChainSampling
 
 Tokens: TypeAlias = tuple[int, ...]
-Laws: TypeAlias = Callable[[Tokens], Law]
-Verify: TypeAlias = Callable[[list[Law], list[Law], Tokens, EveryChance], VerificationResult]
+Distributions: TypeAlias = Callable[[Tokens], Distribution]
+Verify: TypeAlias = Callable[[list[Distribution], list[Distribution], Tokens, EveryChance], VerificationResult]
 
 VERIFIERS: list[ChainVerifier] = [ChainSampling(), BlockVerification()]
 verifiers = pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda each: type(each).__name__)
 
 
 class Toy:
-    """A target and a drafter whose laws depend on all tokens before, and a grammar that does, too.
+    """A target and a drafter whose distributions depend on all tokens before, and a grammar that does, too.
 
     Those that are not sparse give everything a probability, and allow everything.
     """
@@ -35,21 +43,21 @@ class Toy:
         rng = random.Random(seed)
         prefixes = [each for n in range(length + 1) for each in itertools.product(range(size), repeat=n)]
         self._masks = {each: random_mask(rng, size) if sparse else [True] * size for each in prefixes}
-        self._targets = {each: random_law(rng, size, self._masks[each]) for each in prefixes}
-        self._drafts = {each: random_law(rng, size) for each in prefixes}
+        self._targets = {each: random_distribution(rng, size, self._masks[each]) for each in prefixes}
+        self._drafts = {each: random_distribution(rng, size) for each in prefixes}
         if not sparse:
-            for law in (*self._targets.values(), *self._drafts.values()):
-                law[:] = exact_law([rng.randint(1, 9) for _ in range(size)])
+            for distribution in (*self._targets.values(), *self._drafts.values()):
+                distribution[:] = exact_distribution([rng.randint(1, 9) for _ in range(size)])
 
-    def target(self, tokens: Tokens) -> Law:
+    def target(self, tokens: Tokens) -> Distribution:
         """Masked."""
         return self._targets[tokens]
 
-    def draft(self, tokens: Tokens) -> Law:
+    def draft(self, tokens: Tokens) -> Distribution:
         """Not masked."""
         return self._drafts[tokens]
 
-    def masked_draft(self, tokens: Tokens) -> Law:
+    def masked_draft(self, tokens: Tokens) -> Distribution:
         """The target's own where the mask leaves nothing of the drafter's."""
         kept = masked(self._drafts[tokens], self._masks[tokens])
         return kept if kept.sum() else self._targets[tokens]
@@ -58,7 +66,7 @@ class Toy:
         return self._masks[tokens][token]
 
     def sequences(self) -> dict[Tokens, Fraction]:
-        """The law of the target, of what has a probability."""
+        """The distribution of the target, of what has a probability."""
         found: dict[Tokens, Fraction] = {(): Fraction(1)}
         for _ in range(self.length):
             found = {
@@ -77,21 +85,24 @@ def complete(toy: Toy, tokens: Tokens, chance: EveryChance) -> Tokens:
     return tokens
 
 
-def whole_chain(toy: Toy, verify: Verify, draft: Laws, chance: EveryChance) -> tuple[Tokens, int]:
+def whole_chain(toy: Toy, verify: Verify, draft: Distributions, chance: EveryChance) -> tuple[Tokens, int]:
     """A chain of one token less than the output, verified, and the rest from the target."""
     drafts: Tokens = ()
-    q: list[Law] = []
+    q: list[Distribution] = []
     while len(drafts) < toy.length - 1:
         q.append(draft(drafts))
         drafts = (*drafts, chance.draw(q[-1]))
     p = [toy.target(drafts[:position]) for position in range(toy.length)]
-    verdict = verify(p, q, drafts, chance)
-    assert verdict.nodes == tuple(range(verdict.accepted))
-    return complete(toy, (*drafts[: verdict.accepted], verdict.token), chance), verdict.accepted
+    verification = verify(p, q, drafts, chance)
+    assert verification.nodes == tuple(range(verification.accepted))
+    return complete(toy, (*drafts[: verification.accepted], verification.token), chance), verification.accepted
 
 
 def cut_chain(toy: Toy, verify: Verify, chance: EveryChance) -> Tokens:
-    """Drafts from laws without masks, cut before the first that is refused, verified over the allowed tokens alone."""
+    """Drafts from distributions without masks, cut before the first that is refused.
+
+    Verified over the allowed tokens alone.
+    """
     drafts: Tokens = ()
     ids, p, q, ranks = [], [], [], []
     while True:
@@ -100,23 +111,23 @@ def cut_chain(toy: Toy, verify: Verify, chance: EveryChance) -> Tokens:
         p.append(toy.target(drafts)[allowed])
         if len(drafts) == toy.length - 1:
             break
-        law = toy.draft(drafts)
-        token = chance.draw(law)
+        distribution = toy.draft(drafts)
+        token = chance.draw(distribution)
         if token not in allowed:
             break
-        q.append(law[allowed] / law[allowed].sum())
+        q.append(distribution[allowed] / distribution[allowed].sum())
         ranks.append(allowed.index(token))
         drafts = (*drafts, token)
-    verdict = verify(p, q, tuple(ranks), chance)
-    return complete(toy, (*drafts[: verdict.accepted], ids[verdict.accepted][verdict.token]), chance)
+    verification = verify(p, q, tuple(ranks), chance)
+    return complete(toy, (*drafts[: verification.accepted], ids[verification.accepted][verification.token]), chance)
 
 
-def sequences(toy: Toy, verify: Verify, draft: Laws) -> dict[Tokens, Fraction]:
-    return law_of(lambda chance: whole_chain(toy, verify, draft, chance)[0])
+def sequences(toy: Toy, verify: Verify, draft: Distributions) -> dict[Tokens, Fraction]:
+    return distribution_of(lambda chance: whole_chain(toy, verify, draft, chance)[0])
 
 
-def mean_accepted(toy: Toy, verify: Verify, draft: Laws) -> Fraction:
-    found = law_of(lambda chance: whole_chain(toy, verify, draft, chance)[1])
+def mean_accepted(toy: Toy, verify: Verify, draft: Distributions) -> Fraction:
+    found = distribution_of(lambda chance: whole_chain(toy, verify, draft, chance)[1])
     return sum((accepted * probability for accepted, probability in found.items()), Fraction(0))
 
 
@@ -128,7 +139,7 @@ def toys() -> list[Toy]:
 
 
 @verifiers
-def test_sequences_have_the_law_of_the_target(verifier: ChainVerifier) -> None:
+def test_sequences_have_the_distribution_of_the_target(verifier: ChainVerifier) -> None:
     for toy in toys():
         assert sequences(toy, verifier.verify, toy.draft) == toy.sequences()
         assert sequences(toy, verifier.verify, toy.masked_draft) == toy.sequences()
@@ -137,7 +148,7 @@ def test_sequences_have_the_law_of_the_target(verifier: ChainVerifier) -> None:
 @verifiers
 def test_chains_that_the_grammar_cuts_have_it_too(verifier: ChainVerifier) -> None:
     for toy in toys():
-        assert law_of(lambda chance, t=toy: cut_chain(t, verifier.verify, chance)) == toy.sequences()
+        assert distribution_of(lambda chance, t=toy: cut_chain(t, verifier.verify, chance)) == toy.sequences()
 
 
 def test_a_longer_chain_of_two_tokens() -> None:
@@ -170,7 +181,7 @@ def test_the_example_of_the_paper() -> None:
 
     Of two drafts, token by token takes 10/9, and the block 11/9, which is the best that there is.
     """
-    p, q = exact_law([1, 2]), exact_law([2, 1])
+    p, q = exact_distribution([1, 2]), exact_distribution([2, 1])
     toy = Toy(0, 2, 3)
     toy.target = lambda tokens: p  # type: ignore[method-assign]
     draft = lambda tokens: q  # noqa: E731
@@ -179,44 +190,50 @@ def test_the_example_of_the_paper() -> None:
 
 
 def test_a_chain_without_drafts_is_a_draw() -> None:
-    p = exact_law([1, 2])
+    p = exact_distribution([1, 2])
     for verifier in VERIFIERS:
-        found = law_of(lambda chance, v=verifier: v.verify([p], [], (), chance))
+        found = distribution_of(lambda chance, v=verifier: v.verify([p], [], (), chance))
         assert found == {VerificationResult((), 0): Fraction(1, 3), VerificationResult((), 1): Fraction(2, 3)}
 
 
 @verifiers
 def test_drafts_of_no_probability_end_a_chain(verifier: ChainVerifier) -> None:
-    p, q = [exact_law([1, 2]), exact_law([1, 1])], [exact_law([1, 0])]
-    found = law_of(lambda chance: verifier.verify(p, q, (1,), chance))
+    p, q = [exact_distribution([1, 2]), exact_distribution([1, 1])], [exact_distribution([1, 0])]
+    found = distribution_of(lambda chance: verifier.verify(p, q, (1,), chance))
     tokens = {0: Fraction(0), 1: Fraction(0)}
-    for verdict, probability in found.items():
-        tokens[1 if verdict.accepted else verdict.token] += probability
+    for verification, probability in found.items():
+        tokens[1 if verification.accepted else verification.token] += probability
     assert sum(tokens.values()) == 1
-    assert not any(verdict.accepted for verdict in found) or type(verifier) is ChainSampling
+    assert not any(verification.accepted for verification in found) or type(verifier) is ChainSampling
 
 
 # the same question, asked of verifiers that are wrong
 
 
-def bonus_of_another_mask(p: list[Law], q: list[Law], drafts: Tokens, chance: EveryChance) -> VerificationResult:
-    """Behind a chain that is taken whole comes a token of the law before its last token."""
-    verdict = ChainSampling().verify(p, q, drafts, chance)
-    if verdict.accepted == len(drafts) > 0:
-        return VerificationResult(verdict.nodes, chance.draw(p[-2]))
-    return verdict
+def bonus_of_another_mask(
+    p: list[Distribution], q: list[Distribution], drafts: Tokens, chance: EveryChance
+) -> VerificationResult:
+    """After a chain that is taken whole comes a token of the distribution before its last token."""
+    verification = ChainSampling().verify(p, q, drafts, chance)
+    if verification.accepted == len(drafts) > 0:
+        return VerificationResult(verification.nodes, chance.draw(p[-2]))
+    return verification
 
 
-def residual_without_the_worth(p: list[Law], q: list[Law], drafts: Tokens, chance: EveryChance) -> VerificationResult:
+def residual_without_the_worth(
+    p: list[Distribution], q: list[Distribution], drafts: Tokens, chance: EveryChance
+) -> VerificationResult:
     """How much is taken is decided as a block, but what follows comes from the residual of a single token."""
-    verdict = BlockVerification().verify(p, q, drafts, chance)
-    if verdict.accepted < len(drafts):
-        rest = np.maximum(p[verdict.accepted] - q[verdict.accepted], 0)
-        return VerificationResult(verdict.nodes, chance.draw(rest if rest.sum() else p[verdict.accepted]))
-    return verdict
+    verification = BlockVerification().verify(p, q, drafts, chance)
+    if verification.accepted < len(drafts):
+        rest = np.maximum(p[verification.accepted] - q[verification.accepted], 0)
+        return VerificationResult(verification.nodes, chance.draw(rest if rest.sum() else p[verification.accepted]))
+    return verification
 
 
-def unclipped_worth(p: list[Law], q: list[Law], drafts: Tokens, chance: EveryChance) -> VerificationResult:
+def unclipped_worth(
+    p: list[Distribution], q: list[Distribution], drafts: Tokens, chance: EveryChance
+) -> VerificationResult:
     """A surplus of one token pays for the next without a bound."""
     worth = Fraction(1)
     for position, draft in enumerate(drafts):

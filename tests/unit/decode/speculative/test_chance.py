@@ -19,7 +19,7 @@ def test_what_is_certain_is_certain() -> None:
         assert chance.draw(np.array([0.0, 3.0, 0.0])) == 1
 
 
-def test_coins_and_draws_have_their_law() -> None:
+def test_coins_and_draws_have_their_distribution() -> None:
     """Of 5000, within five standard deviations."""
     chance = GeneratorChance(np.random.default_rng(1))
     assert abs(sum(chance.coin(0.3) for _ in range(5000)) / 5000 - 0.3) < 5 * math.sqrt(0.25 / 5000)
@@ -30,6 +30,6 @@ def test_coins_and_draws_have_their_law() -> None:
 
 def test_the_same_seed_gives_the_same_answers() -> None:
     first, second = (GeneratorChance(np.random.default_rng(2)) for _ in range(2))
-    law = np.full(1000, 0.001)
-    assert [first.draw(law) for _ in range(20)] == [second.draw(law) for _ in range(20)]
+    distribution = np.full(1000, 0.001)
+    assert [first.draw(distribution) for _ in range(20)] == [second.draw(distribution) for _ in range(20)]
     assert [first.coin(0.5) for _ in range(20)] == [second.coin(0.5) for _ in range(20)]

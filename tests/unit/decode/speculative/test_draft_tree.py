@@ -1,4 +1,4 @@
-"""Trees of guesses: numbers, paths, and what is left of them when some are cut."""
+"""Trees of draft tokens: numbers, paths, and what is left of them when some are cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChil
 
 
 def family() -> DraftTree:
-    """5 with 6 and 7 behind it, 8 behind 7; and 9."""
+    """5 with 6 and 7 after it, 8 after 7; and 9."""
     tree = DraftTree()
     five = tree.add(ROOT, 5, 0.5)
     tree.add(five, 6, 0.4)
@@ -35,7 +35,7 @@ def test_paths_and_reach() -> None:
 
 
 def test_a_token_that_is_there_is_found_again() -> None:
-    """The same guess from two sides is one node, as likely as the surer of them says."""
+    """The same draft from two sides is one node, as likely as the surer of them says."""
     tree = DraftTree.chain([1, 2], [0.3, 0.6])
     assert tree.extend(ROOT, [1, 2, 3], 0.5) == 2
     assert tree.tokens == [1, 2, 3]
@@ -53,10 +53,13 @@ def test_every_choice_of_nodes_keeps_the_paths_that_are_whole() -> None:
 
 
 def test_what_was_drawn_is_cut_with_its_node() -> None:
-    """A law stays with its parent, and lists the tokens that are left in the order in which they were drawn."""
+    """A distribution stays with its parent.
+
+    And lists the tokens that are left in the order in which they were drawn.
+    """
     tree = family()
-    law = np.full(10, 0.1)
-    tree.drawn[0] = SampledChildren(law, (7, 6))
+    distribution = np.full(10, 0.1)
+    tree.drawn[0] = SampledChildren(distribution, (7, 6))
     assert tree.kept([0, 1, 2]).drawn[0].tokens == (7, 6)
     assert tree.kept([0, 4, 2]).drawn[0].tokens == (7,)
     assert tree.kept([4]).drawn == {}

@@ -58,7 +58,7 @@ def no_drafter_fails() -> Iterator[None]:
 @final
 @dataclass(frozen=True)
 class Stopping(Drafter, Drafting):
-    """Guesses that the output ends, and what would follow if it did not."""
+    """Draft tokens that the output ends, and what would follow if it did not."""
 
     stops: tuple[int, ...]
 
@@ -83,7 +83,7 @@ class Stopping(Drafter, Drafting):
 
 
 def drafters(model: HashModel, plain: Result, turn: int = 0) -> Iterator[Any]:
-    """Right guesses, wrong ones, stops, random trees, and three of the project's own, in turn."""
+    """Right draft tokens, wrong ones, stops, random trees, and three of the project's own, in turn."""
     stops = model.vocabulary.eos or (0,)
     for tokens, length in (
         (plain.tokens, 3),
@@ -105,7 +105,7 @@ def taken(turn: int, *, foreign: bool = True) -> list[DrafterCase]:
 
 
 def check(model: HashModel, constraint: Constraint, target: Any = None, **options: Any) -> Result:
-    """With every kind of guesses, in turn with a score of the ending and without."""
+    """With every kind of draft tokens, in turn with a score of the ending and without."""
     turn = options["max_tokens"] + options.get("seed", 0)
     options["score_ending"] = turn % 2 == 0
     plain = generate(target or model, "say", constraint, drafter=None, **options)
@@ -118,7 +118,7 @@ def check(model: HashModel, constraint: Constraint, target: Any = None, **option
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_budgets_of_every_size(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
-    """From the smallest on; whatever is guessed, the output is complete."""
+    """From the smallest on; whatever is drafted, the output is complete."""
     constraint = compile(RECORD, json_vocabulary)
     model = HashModel(json_vocabulary, seed=3, writes=WRITES)
     least = constraint.min_tokens()
@@ -184,7 +184,7 @@ def check_plainly(model: HashModel, constraint: Constraint, target: Any, **optio
 
 
 FORCED = {
-    "at the beginning": regex("here it begins: [ab]{2}[.]?"),
+    "at the start": regex("here it begins: [ab]{2}[.]?"),
     "within": regex("([ab]{1,2} and then again ){2}(no|yes, of course)"),
     "all of it": regex("nothing is chosen here"),
     "all but the end": regex("nothing is chosen here[.]?"),
@@ -194,7 +194,7 @@ FORCED = {
 
 @pytest.mark.parametrize("place", FORCED)
 def test_text_that_is_forced(json_vocabulary: Vocabulary, place: str) -> None:
-    """Guesses before it, in it, and behind it."""
+    """Draft tokens before it, in it, and after it."""
     constraint = compile(FORCED[place], json_vocabulary)
     for seed, sampler in enumerate(SAMPLERS):
         model = HashModel(json_vocabulary, seed=seed, writes="ab and then again b" if seed else None)
@@ -229,7 +229,7 @@ def some_tag(text: str) -> bool:
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_potentials_that_forbid(json_vocabulary: Vocabulary, sampler: Sampler) -> None:
-    """What is drawn anew, withheld and taken back is the same."""
+    """What is drawn anew, blocked and taken back is the same."""
     record = compile(RECORD, json_vocabulary)
     no_capital = compile(regex("[^A-Z]*"), json_vocabulary)
     tags = compile(regex(r"[\[](red|green|blue)?(,(red|green))*\]"), json_vocabulary)
@@ -306,7 +306,7 @@ def test_thoughts(json_vocabulary: Vocabulary) -> None:
 
 
 class InterruptedSession(HashSession):
-    """Ctrl-C at some pass, before it or behind it."""
+    """Ctrl-C at some pass, before it or after it."""
 
     model: Any
 
@@ -321,7 +321,7 @@ class InterruptedSession(HashSession):
             raise KeyboardInterrupt
         found = run()
         if self.calls == at:
-            self._drop_tree()  # what a session does that is interrupted behind its pass
+            self._drop_tree()  # what a session does that is interrupted after its pass
             raise KeyboardInterrupt
         return found
 
@@ -348,7 +348,7 @@ class InterruptedPlainModel(PlainModel):
         return PlainSession(self.model.start())
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["before a pass", "behind a pass"])
+@pytest.mark.parametrize("behind", [False, True], ids=["before a pass", "after a pass"])
 @pytest.mark.parametrize("chains", [False, True], ids=["trees", "chains"])
 def test_an_interruption_leaves_a_context_that_can_be_used(
     json_vocabulary: Vocabulary, behind: bool, chains: bool
@@ -378,7 +378,7 @@ def test_an_interruption_leaves_a_context_that_can_be_used(
             assert context.tokens == tokens[: len(context)]
             assert len(context.unseen) + context.session.length == len(context)
             context.prepare()
-            np.testing.assert_array_equal(context.laws(1)[-1], fresh.start().extend(context.tokens))
+            np.testing.assert_array_equal(context.distributions(1)[-1], fresh.start().extend(context.tokens))
             context.truncate(len(model.encode_prompt("say")))
             again = start_generation(context, constraint, max_tokens=40, drafter=knowing)
             for _ in again:
@@ -391,7 +391,7 @@ def test_an_interruption_leaves_a_context_that_can_be_used(
 def test_an_interruption_between_a_pass_and_its_look_ahead(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, chains: bool
 ) -> None:
-    """The cache may hold guesses then, which are no part of the text."""
+    """The cache may hold draft tokens then, which are no part of the text."""
     import structgen.decode.step.context as module
 
     model = HashModel(json_vocabulary, seed=6, writes=WRITES)
@@ -411,11 +411,11 @@ def test_an_interruption_between_a_pass_and_its_look_ahead(
                     pass
         assert context.session.length <= len(context)
         context.prepare()
-        np.testing.assert_array_equal(context.laws(1)[-1], model.start().extend(context.tokens))
+        np.testing.assert_array_equal(context.distributions(1)[-1], model.start().extend(context.tokens))
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_an_interruption_where_the_cache_takes_over_guesses(json_vocabulary: Vocabulary, behind: bool) -> None:
+def test_an_interruption_where_the_cache_takes_over_drafts(json_vocabulary: Vocabulary, behind: bool) -> None:
     """A chain is cut off again from the cache of a session that knows no trees."""
 
     class Cut(PlainSession):
@@ -445,7 +445,7 @@ def test_an_interruption_where_the_cache_takes_over_guesses(json_vocabulary: Voc
                 pass
         assert context.session.length <= len(context)
         context.prepare()
-        np.testing.assert_array_equal(context.laws(1)[-1], model.start().extend(context.tokens))
+        np.testing.assert_array_equal(context.distributions(1)[-1], model.start().extend(context.tokens))
 
 
 def test_an_interruption_in_a_batch(json_vocabulary: Vocabulary) -> None:

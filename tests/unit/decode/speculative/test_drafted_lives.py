@@ -1,6 +1,6 @@
-"""Random lives of contexts on which drafted outputs are written, taken back, withheld, planned, forked and exchanged.
+"""Random lives of contexts on which drafted outputs are written, taken back, blocked, planned, forked and exchanged.
 
-After every step the matcher stands where a fresh one stands behind the same tokens, the cache holds a beginning of the
+After every step the matcher stands where a fresh one stands after the same tokens, the cache holds a prefix of the
 text, what the model says next is what a fresh session says, and every score in the output is that of its token.
 """
 
@@ -59,8 +59,8 @@ class Foreseeing(Drafter, Drafting):
 
     Attributes:
         rate: how often it says what it was told.
-        width: how many guesses stand side by side.
-        depth: how many one behind the other.
+        width: how many draft tokens stand side by side.
+        depth: how many one after the other.
     """
 
     rate: float
@@ -96,12 +96,12 @@ class _Foresight(Drafting):
             row = context.model.start().extend(tokens)
             best = int(ids[row[ids].argmax()])
             others = generator.choice(ids, size=self._drafter.width).tolist()
-            guesses = [best, *others] if generator.random() < self._drafter.rate else others
-            for guess in reversed(guesses):
-                last = tree.add(node, guess, 0.5)
-            tokens.append(guesses[0])
+            drafts = [best, *others] if generator.random() < self._drafter.rate else others
+            for draft in reversed(drafts):
+                last = tree.add(node, draft, 0.5)
+            tokens.append(drafts[0])
             node = last
-            if not matcher.accept(guesses[0]):
+            if not matcher.accept(drafts[0]):
                 break
         return tree
 
@@ -245,17 +245,17 @@ class Lives(RuleBasedStateMachine):
 
     @precondition(lambda self: self.generation is not None and not self.is_finished)
     @rule(seed=st.integers(0, 99))
-    def withhold(self, seed: int) -> None:
+    def block(self, seed: int) -> None:
         generation = self._now()
         size = self.constraint.vocabulary.size
         ids = allowed_ids(mask_of(generation.matcher, size), size)
         if len(ids) > 1:
-            generation.withhold(np.random.default_rng(seed).choice(ids, size=len(ids) // 2, replace=False).tolist())
+            generation.block(np.random.default_rng(seed).choice(ids, size=len(ids) // 2, replace=False).tolist())
 
     @precondition(lambda self: self.generation is not None and not self.is_finished)
     @rule(seed=st.integers(0, 99), count=st.integers(1, 3))
     def plan(self, seed: int, count: int) -> None:
-        """Tokens that are allowed here; those behind the first may go on from one that a rewind takes back."""
+        """Tokens that are allowed here; those after the first may go on from one that a rewind takes back."""
         generation = self._now()
         vocabulary = self.constraint.vocabulary
         matcher = generation.matcher.fork()
@@ -271,7 +271,7 @@ class Lives(RuleBasedStateMachine):
             steps.append(Step(token, False, self._log_p(tokens, [token]), 0.0))
             assert matcher.accept(token)
             tokens.append(token)
-        generation.rewind(len(generation.tokens))  # what was planned before is behind other tokens
+        generation.rewind(len(generation.tokens))  # what was planned before is after other tokens
         self.is_planned = True
         generation.plan(steps, forwards=0, time_model_s=0.0)
 
@@ -300,7 +300,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.generation is None)
     @rule(text=st.text("ab 1", min_size=1, max_size=12), share=st.floats(0, 1))
     def exchange(self, text: str, share: float) -> None:
-        """Other text behind some of it, or behind all."""
+        """Other text after some of it, or after all."""
         tokens = self.model.encode_prompt(text, chat=False)
         self.context.replace([*self.context.tokens[: int(share * len(self.context))], *tokens])
         self.prompt = len(self.context)
@@ -308,7 +308,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.generation is None and len(self.context) > 1)
     @rule(share=st.floats(0, 1), token=st.integers(1, 200))
     def alter(self, share: float, token: int) -> None:
-        """One token, near the end or far from it; what stands behind it stays."""
+        """One token, near the end or far from it; what stands after it stays."""
         tokens = list(self.context.tokens)
         tokens[int(share * (len(tokens) - 1))] = token
         self.context.replace(tokens)
@@ -360,7 +360,7 @@ class Lives(RuleBasedStateMachine):
         if len(context):
             with context.fork() as copy:
                 copy.prepare()
-                self._same(copy.laws(1)[-1], copy)
+                self._same(copy.distributions(1)[-1], copy)
 
     def _check_scores(self) -> None:
         """The probability of each token in the projection, times that of the projection, is what the model gives."""

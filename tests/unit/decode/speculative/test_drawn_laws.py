@@ -1,8 +1,8 @@
-"""Drafters that draw their tokens: whatever they draw, outputs have the law that they have without drafts.
+"""Drafters that draw their tokens: whatever they draw, outputs have the distribution that they have without drafts.
 
-Draws through the whole loop are compared with the exact law, which goes through all outputs of a toy language by
-sessions of their own and Python's ``re``.  Of all tests here together, one fails by chance with a probability of at
-most 1e-6 if the laws are right; the same test finds verifiers with the classic mistakes.
+Draws through the whole loop are compared with the exact distribution, which goes through all outputs of a toy language
+by sessions of their own and Python's ``re``.  Of all tests here together, one fails by chance with a probability of at
+most 1e-6 if the distributions are right; the same test finds verifiers with the classic mistakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pytest
-from drafter_tasks import PlainModel, expected_law
+from drafter_tasks import PlainModel, expected_distribution
 from numpy.typing import NDArray
 from toy_language import STOP, Prefix, ToyLanguage
 
@@ -100,10 +100,13 @@ def no_drafter_fails() -> Any:
         yield
 
 
-def exact_law(
+def exact_distribution(
     model: Any, language: Language, sampler: Multinomial, forbids: Callable[[Prefix], bool] = lambda _: False
 ) -> dict[Prefix, float]:
-    """Of outputs: the law of what may follow, shaped, token by token; what is forbidden is drawn anew from the rest."""
+    """Of outputs: the distribution of what may follow, shaped, token by token.
+
+    What is forbidden is drawn anew from the rest.
+    """
     toy = ToyLanguage(model, PROMPT, language.pattern, language.most)
 
     def following(prefix: Prefix) -> Mapping[Prefix, float]:
@@ -112,19 +115,19 @@ def exact_law(
         weights = sampler.shaped(log_p - np.logaddexp.reduce(log_p))
         return {(token,): weight / weights.sum() for token, weight in zip(options, weights, strict=True)}
 
-    return toy.law_of_outputs(following)
+    return toy.distribution_of_outputs(following)
 
 
-def excess(counts: Mapping[Prefix, int], law: Mapping[Prefix, float]) -> float:
+def excess(counts: Mapping[Prefix, int], distribution: Mapping[Prefix, float]) -> float:
     """Pearson's statistic, divided by what it exceeds with a probability of at most ``ALPHA / _TESTS``.
 
     By Chernoff's inequality chi-squared with ``d`` degrees exceeds ``x > d`` with a probability of at most
     ``(x / d)**(d / 2) exp((d - x) / 2)``.  Infinite where something came that cannot.
     """
     draws = sum(counts.values())
-    if any(law.get(output, 0.0) == 0 for output in counts):
+    if any(distribution.get(output, 0.0) == 0 for output in counts):
         return math.inf
-    cells = [(counts.get(output, 0), draws * p) for output, p in law.items() if draws * p >= _EXPECTED]
+    cells = [(counts.get(output, 0), draws * p) for output, p in distribution.items() if draws * p >= _EXPECTED]
     rest = draws - sum(count for count, _ in cells), draws - sum(wanted for _, wanted in cells)
     if rest[1] >= _EXPECTED:
         cells.append(rest)
@@ -213,33 +216,33 @@ BRIDGED: dict[str, Callable[[HashModel], AnyDrafter]] = {
 """For ``VOCABULARY`` alone."""
 
 
-def check_law(
+def check_distribution(
     make: Callable[[HashModel], AnyDrafter], language: Language, sampler: Multinomial, count: int, seed: int = 0
 ) -> None:
     model = HashModel(language.vocabulary, seed=seed)
     found, accepted = drawn_outputs(model, language.constraint(), make(model), sampler, count, most=language.most)
     assert accepted > 0
-    assert excess(found, exact_law(model, language, sampler)) < 1
+    assert excess(found, exact_distribution(model, language, sampler)) < 1
 
 
 @pytest.mark.parametrize("title", [*DRAWERS, *BRIDGED])
-def test_the_law_of_outputs_is_exact(title: str) -> None:
+def test_the_distribution_of_outputs_is_exact(title: str) -> None:
     """Languages and samplers in turn."""
     number = [*DRAWERS, *BRIDGED].index(title)
     language = list(LANGUAGES.values())[number % (2 if title in BRIDGED else 3)]
     sampler = list(SAMPLERS.values())[number // 3 % 2]
-    check_law({**DRAWERS, **BRIDGED}[title], language, sampler, 150)
+    check_distribution({**DRAWERS, **BRIDGED}[title], language, sampler, 150)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", [*DRAWERS, *BRIDGED])
-def test_the_law_of_many_outputs_is_exact(title: str) -> None:
+def test_the_distribution_of_many_outputs_is_exact(title: str) -> None:
     """All languages and samplers, and another target."""
     for name, language in LANGUAGES.items():
         if title in BRIDGED and name == "forced tokens":
             continue
         for seed, sampler in enumerate(SAMPLERS.values()):
-            check_law({**DRAWERS, **BRIDGED}[title], language, sampler, 3_000, 4 * seed)
+            check_distribution({**DRAWERS, **BRIDGED}[title], language, sampler, 3_000, 4 * seed)
 
 
 def _with_every(p: Any, q: Any, drafts: Any, chance: Any) -> int:
@@ -248,7 +251,7 @@ def _with_every(p: Any, q: Any, drafts: Any, chance: Any) -> int:
 
 
 def _without_residual(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Draws from the target's law where a draft is rejected, not from what is left of it."""
+    """Draws from the target's distribution where a draft is rejected, not from what is left of it."""
     for draft in drafts:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
@@ -265,7 +268,7 @@ def _the_wrong_way_round(p: Any, q: Any, drafts: Any, chance: Any) -> int:
 
 
 def _all_against_the_same(p: Any, q: Any, drafts: Any, chance: Any) -> int:
-    """Tries the second draft against the whole law again."""
+    """Tries the second draft against the whole distribution again."""
     for draft in drafts:
         if chance.coin(acceptance(p[draft], q[draft])):
             return int(draft)
@@ -297,7 +300,7 @@ def found_by(rule: Callable[..., int], shape: Any, count: int) -> float:
     model = HashModel(language.vocabulary)
     drafter = by_model(shape, Mistaken(rule))(model)
     found, _ = drawn_outputs(model, language.constraint(), drafter, sampler, count, most=language.most)
-    return excess(found, exact_law(model, language, sampler))
+    return excess(found, exact_distribution(model, language, sampler))
 
 
 @pytest.mark.parametrize("rule", [_with_every, _without_residual, _the_wrong_way_round], ids=lambda rule: rule.__doc__)
@@ -325,7 +328,7 @@ class Without(Potential):
 
 
 @pytest.mark.parametrize("verifier", [RecursiveRejection(), BlockVerification()], ids=repr)
-def test_the_law_is_exact_where_something_is_forbidden(verifier: Any) -> None:
+def test_the_distribution_is_exact_where_something_is_forbidden(verifier: Any) -> None:
     """By a potential that cannot be foreseen: what it forbids is drawn anew from the rest."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
@@ -345,11 +348,11 @@ def test_the_law_is_exact_where_something_is_forbidden(verifier: Any) -> None:
         potentials=[Without()],
     )
     assert accepted > 0
-    assert excess(found, exact_law(model, language, sampler, forbids)) < 1
+    assert excess(found, exact_distribution(model, language, sampler, forbids)) < 1
 
 
 @pytest.mark.parametrize("title", ["tree", "block", "k-sequential"])
-def test_the_law_is_exact_for_sessions_that_run_chains(title: str) -> None:
+def test_the_distribution_is_exact_for_sessions_that_run_chains(title: str) -> None:
     """Of a tree one chain is run; the rest of it has to be as if it had not been drawn."""
     language, sampler = LANGUAGES["letters"], SAMPLERS["plain"]
     model = HashModel(language.vocabulary)
@@ -357,7 +360,7 @@ def test_the_law_is_exact_for_sessions_that_run_chains(title: str) -> None:
         PlainModel(model), language.constraint(), DRAWERS[title](model), sampler, 200, most=language.most
     )
     assert accepted > 0
-    assert excess(found, exact_law(model, language, sampler)) < 1
+    assert excess(found, exact_distribution(model, language, sampler)) < 1
 
 
 LAYERED: dict[str, Callable[[], AnyDrafter]] = {
@@ -378,33 +381,33 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return LlamaModel(folder, name="four", device=torch.device("cpu"), dtype=torch.float32)
 
 
-def law_by_sessions(model: Any, constraint: Constraint, sampler: Multinomial) -> dict[Prefix, float]:
-    """As ``exact_law``, for a vocabulary that is too large to go through, and has several stops."""
+def distribution_by_sessions(model: Any, constraint: Constraint, sampler: Multinomial) -> dict[Prefix, float]:
+    """As ``exact_distribution``, for a vocabulary that is too large to go through, and has several stops."""
     start = model.encode_prompt(PROMPT)
     found: Counter[Prefix] = Counter()
     pending: list[tuple[Prefix, float]] = [((), 1.0)]
     while pending:
         output, mass = pending.pop()
-        law = expected_law(model, constraint, start, list(output), sampler)
-        for token in np.flatnonzero(law).tolist():
+        distribution = expected_distribution(model, constraint, start, list(output), sampler)
+        for token in np.flatnonzero(distribution).tolist():
             if token in constraint.vocabulary.eos:
-                found[output] += mass * float(law[token])  # type: ignore[assignment]
+                found[output] += mass * float(distribution[token])  # type: ignore[assignment]
             else:
-                pending.append(((*output, token), mass * float(law[token])))
+                pending.append(((*output, token), mass * float(distribution[token])))
     return dict(found)
 
 
 def check_layered(llama: Any, title: str, sampler: Multinomial, count: int) -> None:
     constraint = compile(regex("[abc]{1,2}"), llama.vocabulary)
-    law = law_by_sessions(llama, constraint, sampler)
-    assert math.isclose(sum(law.values()), 1)
+    distribution = distribution_by_sessions(llama, constraint, sampler)
+    assert math.isclose(sum(distribution.values()), 1)
     found, accepted = drawn_outputs(llama, constraint, LAYERED[title](), sampler, count, most=9)
     assert accepted > 0
-    assert excess(found, law) < 1
+    assert excess(found, distribution) < 1
 
 
 @pytest.mark.parametrize("title", LAYERED)
-def test_the_law_is_exact_where_layers_are_left_out(llama: Any, title: str) -> None:
+def test_the_distribution_is_exact_where_layers_are_left_out(llama: Any, title: str) -> None:
     """A network that drafts for itself."""
     check_layered(llama, title, Multinomial(4.0), 120)
 
@@ -412,6 +415,8 @@ def test_the_law_is_exact_where_layers_are_left_out(llama: Any, title: str) -> N
 @pytest.mark.nightly
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("title", LAYERED)
-def test_the_law_of_many_outputs_is_exact_where_layers_are_left_out(llama: Any, title: str, sampler: str) -> None:
+def test_the_distribution_of_many_outputs_is_exact_where_layers_are_left_out(
+    llama: Any, title: str, sampler: str
+) -> None:
     """As above, with more outputs."""
     check_layered(llama, title, SAMPLERS[sampler], 3_000)

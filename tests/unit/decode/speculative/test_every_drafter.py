@@ -87,7 +87,7 @@ def test_outputs_are_the_same(constraints: dict[str, Constraint], title: str) ->
         for at, name in enumerate(NAMES)
     ]
     draft_tokens = check(case, constraints, jobs)
-    assert draft_tokens or not case.guesses
+    assert draft_tokens or not case.drafts
 
 
 def test_no_prompt_is_left_out() -> None:
@@ -206,7 +206,7 @@ def check_network(case: DrafterCase, llama: Any, constraints: dict[str, Constrai
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle"])
 def test_outputs_with_trained_heads_are_the_same(llama: Any, of_llama: Any, kind: str, tmp_path: Path) -> None:
-    """Heads with random weights guess badly, which must not matter."""
+    """Heads with random weights draft badly, which must not matter."""
     import json
 
     from draft_head_training import config, new_weights

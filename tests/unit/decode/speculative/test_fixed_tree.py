@@ -16,13 +16,13 @@ from structgen.methods.tree_policies.draft_length import EntropyStop, RejectionS
 
 
 class Likely(RandomGrowth):
-    """The most probable token has a probability that is given for each step, behind a forced token at each other."""
+    """The most probable token has a probability that is given for each step, after a forced token at each other."""
 
     def __init__(self, *surest: float, forced: bool = False) -> None:
         super().__init__(0, 2)
         self.surest, self.each = surest, forced
 
-    def law(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
+    def distribution(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
         if len(prefix) == len(self.surest):
             return None
         sure = self.surest[len(prefix)]
@@ -35,13 +35,13 @@ def test_a_chain_takes_the_most_probable_token_each_time(seed: int) -> None:
     tree = Chain(5).grow(growth, 64)
     assert tree.parents == [-1, 0, 1, 2, 3]
     for end in range(5):
-        law = growth.law(tuple(tree.tokens[:end]))
-        assert law is not None
-        assert (tree.tokens[end], tree.confidences[end]) == (law.tokens[0], law.probabilities[0])
+        distribution = growth.distribution(tuple(tree.tokens[:end]))
+        assert distribution is not None
+        assert (tree.tokens[end], tree.confidences[end]) == (distribution.tokens[0], distribution.probabilities[0])
     assert growth.calls == [1] * 5
 
 
-def test_forced_tokens_are_no_guesses() -> None:
+def test_forced_tokens_are_no_drafts() -> None:
     tree = Chain(3).grow(Likely(*[0.9] * 6, forced=True), 64)
     assert tree.tokens == [0, 2, 0, 0]
     assert tree.sources == ["", FORCED, "", ""]
@@ -61,9 +61,9 @@ def test_entropy_ends_a_chain() -> None:
     # the bounds are 1, 0.76, 0.63 and 0.43
     assert len(tree) == 3
     for sure in (0.999, 0.97, 0.9, 0.5):
-        law = DraftDistribution.of(np.array([sure, 1 - sure]), 1)
+        distribution = DraftDistribution.of(np.array([sure, 1 - sure]), 1)
         entropy = -sure * math.log(sure) - (1 - sure) * math.log(1 - sure)
-        assert stop.stops(law, (), 0) == (1 - math.sqrt(entropy) < 0.5)
+        assert stop.stops(distribution, (), 0) == (1 - math.sqrt(entropy) < 0.5)
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.9, 0.8), (0.5, 0.3), (0.99, 0.9), (0.2, 0.6)])
@@ -73,17 +73,17 @@ def test_the_bound_on_acceptance_holds(p: float, q: float) -> None:
     entropy = -q * math.log(q) - (1 - q) * math.log(1 - q)
     acceptance = min(p, q) + min(1 - p, 1 - q)
     scale = divergence / 2 / entropy
-    law = DraftDistribution.of(np.array([q, 1 - q]), 1)
-    bound = 1 - math.sqrt(scale * law.entropy())
+    distribution = DraftDistribution.of(np.array([q, 1 - q]), 1)
+    bound = 1 - math.sqrt(scale * distribution.entropy())
     assert acceptance >= bound
-    assert not EntropyStop(bound - 1e-9, scale).stops(law, (), 0)
-    assert EntropyStop(bound + 1e-9, scale).stops(law, (), 0)
+    assert not EntropyStop(bound - 1e-9, scale).stops(distribution, (), 0)
+    assert EntropyStop(bound + 1e-9, scale).stops(distribution, (), 0)
 
 
 @pytest.mark.parametrize("stop", [EntropyStop(0.9, 3.0), RejectionStop(0.0)], ids=["entropy", "rejection"])
 def test_forced_tokens_never_end_a_chain(stop: Stop) -> None:
     class Forced(RandomGrowth):
-        def law(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
+        def distribution(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
             return DraftDistribution.of(np.array([0.5, 0.5]), 2, forced=(7, 8, 9))
 
     tree = Chain(9, stop).grow(Forced(0), 64)
@@ -93,10 +93,10 @@ def test_forced_tokens_never_end_a_chain(stop: Stop) -> None:
 
 def test_a_likely_refusal_ends_a_chain() -> None:
     untouched = RejectionStop(0.5)
-    law = DraftDistribution.of(np.array([0.9, 0.1]), 1)
-    assert not untouched.stops(law, (0.8, 0.8), 0)  # 0.36 for one refusal at least
-    assert untouched.stops(law, (0.8, 0.8, 0.75), 0)
-    assert not untouched.stops(law, (), 0)
+    distribution = DraftDistribution.of(np.array([0.9, 0.1]), 1)
+    assert not untouched.stops(distribution, (0.8, 0.8), 0)  # 0.36 for one refusal at least
+    assert untouched.stops(distribution, (0.8, 0.8, 0.75), 0)
+    assert not untouched.stops(distribution, (), 0)
     tree = Chain(9, untouched).grow(Likely(*[0.8] * 9), 64)
     assert len(tree) == 4  # the fourth makes a refusal likelier than 0.5
 
@@ -134,11 +134,11 @@ def test_a_form_is_filled_by_rank(seed: int) -> None:
     for ranks in wanted:
         prefix: tuple[int, ...] = ()
         for rank in ranks:
-            law = growth.law(prefix)
-            assert law is not None
-            if rank >= len(law.tokens):
+            distribution = growth.distribution(prefix)
+            assert distribution is not None
+            if rank >= len(distribution.tokens):
                 break
-            prefix = (*prefix, int(law.tokens[rank]))
+            prefix = (*prefix, int(distribution.tokens[rank]))
         else:
             expected.add(prefix)
     assert paths(tree) == expected

@@ -1,4 +1,4 @@
-"""What a grammar makes of guesses: the tree that is run goes exactly the ways that the loop goes."""
+"""What a grammar makes of draft tokens: the tree that is run goes exactly the ways that the loop goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from machine_load import slowness
 from random_token_trees import random_tree
-from verifier_outcomes import EveryChance, exact_law, law_of
+from verifier_outcomes import EveryChance, distribution_of, exact_distribution
 
 import structgen as sg
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
@@ -77,13 +77,13 @@ def mask_of(matcher: Matcher) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
 
 
-def chain_expected(matcher: Matcher, guesses: list[int]) -> list[int]:
-    """What is to be run of one chain of guesses, by the bytes that they spell."""
+def chain_expected(matcher: Matcher, drafts: list[int]) -> list[int]:
+    """What is to be run of one chain of draft tokens, by the bytes that they spell."""
     texts = matcher.constraint.vocabulary.tokens
     matcher = matcher.fork()
     taken: list[int] = []
     until = 0
-    data, at = list(guesses), 0  # `at` bytes of these are behind us
+    data, at = list(drafts), 0  # `at` bytes of these are after us
     while (run := turn(matcher)) != []:
         if run is None:
             until = len(taken)
@@ -109,10 +109,10 @@ def chain_expected(matcher: Matcher, guesses: list[int]) -> list[int]:
             taken.append(token)
             piece = texts[token]
             left = b""
-            for guess in data:
-                if not texts[guess]:
+            for draft in data:
+                if not texts[draft]:
                     break
-                left += texts[guess]
+                left += texts[draft]
             if not piece:
                 data = data[1:] if at == 0 and data[:1] == [token] else []
             elif left[at : at + len(piece)] == piece or (
@@ -130,7 +130,7 @@ def spelled_all(texts: tuple[bytes, ...], tokens: Iterable[int]) -> bytes:
 
 
 def paths(tree: DraftTree) -> set[tuple[int, ...]]:
-    """The ways from the beginning to each leaf."""
+    """The ways from the start to each leaf."""
     return {tuple(tree.prefix(leaf)) for leaf in tree.leaves()}
 
 
@@ -177,7 +177,10 @@ def written(vocabulary: Vocabulary, grammar: Grammar, text: str, seed: int) -> t
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_tokens_of_the_loop_are_found_in_any_spelling(case: int) -> None:
-    """From every choice on: of guesses that spell forced text in any tokens, what the loop takes to its last choice."""
+    """From every choice on.
+
+    Of draft tokens that spell forced text in any tokens, what the loop takes to its last choice.
+    """
     vocabulary = CASES[case][0]
     rng = random.Random(case)
     compared = respelled = 0
@@ -269,9 +272,9 @@ def test_all_spellings_of_all_members_of_a_small_language() -> None:
     grammar = sequence(choice("abca", "abcb"), "cab", choice("abc", "c", "bca"))
     matcher = compile(grammar, LETTERS).matcher()
     count = found_choices = 0
-    for beginning in ("abca", "abcb"):
+    for prefix in ("abca", "abcb"):
         for end in ("abc", "c", "bca"):
-            text = f"{beginning}cab{end}"
+            text = f"{prefix}cab{end}"
             tree = DraftTree()
             for way in segmentations(text.encode(), LETTERS):
                 count += 1
@@ -293,7 +296,7 @@ def test_all_spellings_of_all_members_of_a_small_language() -> None:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_random_trees(case: int) -> None:
-    """Whatever is guessed, only ways of the loop are left, and the matcher stands where it stood."""
+    """Whatever is drafted, only ways of the loop are left, and the matcher stands where it stood."""
     vocabulary, grammar, _ = CASES[case]
     constraint = compile(grammar, vocabulary)
     rng = random.Random(case)
@@ -327,7 +330,7 @@ def test_random_trees(case: int) -> None:
 
 
 def greedy(full: DraftTree, matcher: Matcher, budget: int) -> set[tuple[int, ...]]:
-    """The beginnings that a budget leaves: guesses by reach, each with all that is forced behind it or not at all."""
+    """The prefixes that a budget leaves: draft tokens by reach, each with all that is forced after it or not at all."""
     reach = full.reach()
     blocks: dict[int, list[int]] = {}  # by the first node
     first: dict[int, int] = {ROOT: ROOT}
@@ -353,8 +356,8 @@ def greedy(full: DraftTree, matcher: Matcher, budget: int) -> set[tuple[int, ...
     return {tuple(full.prefix(node)) for node in kept - {ROOT}}
 
 
-def test_forced_text_stands_behind_guesses() -> None:
-    """By hand: what is forced replaces a wrong guess, is added behind a leaf, and is not cut in the middle."""
+def test_forced_text_stands_behind_drafts() -> None:
+    """By hand: what is forced replaces a wrong draft token, is added after a leaf, and is not cut in the middle."""
     constraint = compile(sequence(choice("Ad", "na"), '": "age', choice("s", "d"), '"}'), TEXT)
     matcher = constraint.matcher()
     ad, n = TEXT.tokens.index(b"Ad"), ord("n")
@@ -372,8 +375,8 @@ def test_forced_text_stands_behind_guesses() -> None:
         assert len(short) in (0, first, len(found) - first, len(found))
 
 
-def test_a_guess_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
-    """By hand: a token has the confidences of all guesses that begin in it, also of that which began before."""
+def test_a_draft_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
+    """By hand: a token has the confidences of all draft tokens that begin in it, also of that which began before."""
     vocabulary = Vocabulary([b"", b"a", b"b", b"c", b"d", b"ab", b"bcd"], eos=[0])
     grammar = sequence("ab", choice("c", "d"), choice("a", "d"), repeat(choice("a", "b"), 1))
     matcher = compile(grammar, vocabulary).matcher()
@@ -395,14 +398,14 @@ def test_a_guess_that_goes_beyond_forced_text_is_tokenized_anew() -> None:
 
 
 def test_special_tokens_and_stops() -> None:
-    """A special token may be forced or guessed; a stop is cut, and nothing is added behind the last choice."""
+    """A special token may be forced or drafted; a stop is cut, and nothing is added after the last choice."""
     grammar = sequence(choice("a", "b"), SpecialToken("<tool>"), repeat(choice("a", SpecialToken("<tool>")), 0, 2))
     matcher = compile(grammar, TEXT).matcher()
     a = ord("a")
     tree = DraftTree.chain([a, TOOL, TOOL, EOS], 0.5)
     found = grammar_filtered(tree, matcher, remaining=FAR, budget=FAR)
     assert (found.tokens, found.confidences) == ([a, TOOL, TOOL], [0.5, 1.0, 0.5])
-    tree = DraftTree.chain([a, a], 0.5)  # what is guessed instead of the special token does not go on behind it
+    tree = DraftTree.chain([a, a], 0.5)  # what is drafted instead of the special token does not go on after it
     assert grammar_filtered(tree, matcher, remaining=FAR, budget=FAR).tokens == [a, TOOL]
     done = grammar_filtered(DraftTree.chain([a, TOOL, a, a], 0.5), matcher, remaining=FAR, budget=FAR)
     assert done.tokens == [a, TOOL, a]
@@ -444,13 +447,13 @@ def test_a_spent_limit_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found) == 14
 
 
-def drawn_tree(children: dict[int, tuple[int, ...]], law: np.ndarray, *, replaced: bool = False) -> DraftTree:
+def drawn_tree(children: dict[int, tuple[int, ...]], distribution: np.ndarray, *, replaced: bool = False) -> DraftTree:
     """A tree whose children were drawn, by parent; nodes in the order of the parents."""
     tree = DraftTree()
     for parent, tokens in children.items():
         for token in tokens:
             tree.add(parent, token, 0.5)
-        tree.drawn[parent] = SampledChildren(law, tokens, replaced)
+        tree.drawn[parent] = SampledChildren(distribution, tokens, replaced)
     return tree
 
 
@@ -458,8 +461,8 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
     """A stop stays that may come; what is refused goes, and its draw with it; a budget cuts from some child on."""
     a, b, x = ord("a"), ord("b"), ord("x")
     matcher = compile(repeat(choice("a", "b"), 0, 9), TEXT).matcher()
-    law = np.full(TEXT.size, 1 / TEXT.size)
-    tree = drawn_tree({ROOT: (b, x, EOS, a), 0: (x, a, b)}, law)
+    distribution = np.full(TEXT.size, 1 / TEXT.size)
+    tree = drawn_tree({ROOT: (b, x, EOS, a), 0: (x, a, b)}, distribution)
     for budget, at_root, behind_b in (
         (FAR, (b, EOS, a), (a, b)),
         (5, (b, EOS, a), (a, b)),
@@ -471,13 +474,13 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
         found = grammar_filtered(tree, matcher, remaining=FAR, budget=budget)
         assert len(found) == len(at_root) + len(behind_b)
         assert found.drawn[ROOT].tokens == at_root
-        assert found.drawn[ROOT].law is law
+        assert found.drawn[ROOT].distribution is distribution
         node = found.child(ROOT, b)
         assert node is not None
         assert (found.drawn[node].tokens if behind_b else ()) == behind_b
         assert set(found.drawn) == ({ROOT, node} if behind_b else {ROOT})
-    again = drawn_tree({ROOT: (b, x, b, a, b)}, law, replaced=True)
-    # Behind the last node that fits, a token that is there already must not count: another would not.
+    again = drawn_tree({ROOT: (b, x, b, a, b)}, distribution, replaced=True)
+    # After the last node that fits, a token that is there already must not count: another would not.
     assert grammar_filtered(again, matcher, remaining=FAR, budget=1).drawn[ROOT].tokens == (b,)
     assert grammar_filtered(again, matcher, remaining=FAR, budget=2).drawn[ROOT].tokens == (b, b, a)
     assert grammar_filtered(again, matcher, remaining=FAR, budget=FAR).drawn[ROOT].tokens == (b, b, a, b)
@@ -486,20 +489,20 @@ def test_drawn_children_stay_but_for_what_the_grammar_refuses() -> None:
 
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 9])
-def test_what_is_left_of_drawn_children_keeps_the_law(budget: int, replaced: bool) -> None:
-    """With every draw and every decision of a verifier in turn, the next token has exactly the target's law.
+def test_what_is_left_of_drawn_children_keeps_the_distribution(budget: int, replaced: bool) -> None:
+    """With every draw and every decision of a verifier in turn, the next token has exactly the target's distribution.
 
-    The grammar refuses one token, forces text behind another, and cuts what was guessed behind it; the stop may come.
+    The grammar refuses one token, forces text after another, and cuts what was drafted after it; the stop may come.
     """
     constraint = compile(
         choice("", sequence("a", repeat(choice("a", "b"), 0, 3)), sequence("bab", choice("a", "b"))), TEXT
     )
     tokens = [ord("a"), ord("b"), ord("x"), EOS]
-    q = exact_law([2, 5, 2, 1])
-    p = exact_law([3, 1, 0, 2])  # of what the grammar allows
+    q = exact_distribution([2, 5, 2, 1])
+    p = exact_distribution([3, 1, 0, 2])  # of what the grammar allows
     inside = [0, 1, 3]
-    law = np.zeros(TEXT.size)
-    law[tokens] = q.astype(float)
+    distribution = np.zeros(TEXT.size)
+    distribution[tokens] = q.astype(float)
     verifier = IndependentRejection() if replaced else RecursiveRejection()
 
     def write(chance: EveryChance) -> int:
@@ -509,17 +512,17 @@ def test_what_is_left_of_drawn_children_keeps_the_law(budget: int, replaced: boo
             index = chance.draw(weights)
             drawn.append(index)
             node = tree.add(ROOT, tokens[index], 0.5)
-            if index == 0:  # what is guessed behind it depends on what was drawn
+            if index == 0:  # what is drafted after it depends on what was drawn
                 tree.add(node, ord("b"), 0.5)
             if not replaced:
                 weights[index] = Fraction(0)
-        tree.drawn[ROOT] = SampledChildren(law, tuple(tokens[index] for index in drawn), replaced)
+        tree.drawn[ROOT] = SampledChildren(distribution, tuple(tokens[index] for index in drawn), replaced)
         found = grammar_filtered(tree, constraint.matcher(), remaining=FAR, budget=budget)
         left = found.drawn[ROOT].tokens if ROOT in found.drawn else ()
         drafts = [inside.index(tokens.index(token)) for token in left]
         return verifier.choose(p[inside], q[inside] / sum(q[inside]), drafts, chance)
 
-    found = law_of(write)
+    found = distribution_of(write)
     assert [found[index] for index in range(3)] == list(p[inside])
 
 

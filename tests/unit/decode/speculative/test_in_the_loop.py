@@ -44,7 +44,7 @@ def test_outputs_are_the_same_in_fewer_passes(json_vocabulary: Vocabulary, seed:
 
 
 def test_what_does_not_pay_is_given_up(json_vocabulary: Vocabulary) -> None:
-    """Wrong guesses cost rows: with goodput, most passes have none."""
+    """Wrong draft tokens cost rows: with goodput, most passes have none."""
     model = HashModel(json_vocabulary, seed=5)
     constraint = compile(regex("[a-z]{60}"), json_vocabulary)
     plain = generate(model, "say", constraint, max_tokens=70, drafter=None)

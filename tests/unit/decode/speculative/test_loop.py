@@ -1,4 +1,7 @@
-"""Drafts in the loop: the output is what it is without them, seed for seed, in fewer passes where guesses are right."""
+"""Drafts in the loop: the output is what it is without them, seed for seed.
+
+In fewer passes where draft tokens are right.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_drafters import ScriptedDrafter, Knowing, Noisy
+from scripted_drafters import Knowing, Noisy, ScriptedDrafter
 
 from structgen.decode import Context, Greedy, Multinomial, Result, Sampler, generate, start_generation
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
@@ -62,8 +65,8 @@ def same(first: Result, second: Result) -> None:
 
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_output_does_not_depend_on_guesses(json_vocabulary: Vocabulary, name: str, sampler: str) -> None:
-    """Right guesses, wrong ones and random trees: tokens, scores and ends are those of the plain loop."""
+def test_the_output_does_not_depend_on_drafts(json_vocabulary: Vocabulary, name: str, sampler: str) -> None:
+    """Right draft tokens, wrong ones and random trees: tokens, scores and ends are those of the plain loop."""
     constraint = compile(GRAMMARS[name], json_vocabulary)
     for seed in range(6):
         model = HashModel(json_vocabulary, seed=seed, writes='{"name": "Ada", "age": 36, "tags": ["red"]}')
@@ -87,7 +90,7 @@ def test_the_output_does_not_depend_on_guesses(json_vocabulary: Vocabulary, name
             assert drafted.stats.drafts is not None
 
 
-def test_right_guesses_save_passes(json_vocabulary: Vocabulary) -> None:
+def test_right_drafts_save_passes(json_vocabulary: Vocabulary) -> None:
     """With four right tokens at a time, one pass in five is left, and the counts say so."""
     model = HashModel(json_vocabulary, seed=1)
     constraint = compile(regex("[a-z]{30}"), json_vocabulary)
@@ -108,7 +111,7 @@ def test_right_guesses_save_passes(json_vocabulary: Vocabulary) -> None:
 
 
 def test_drafters_learn_from_every_pass(json_vocabulary: Vocabulary) -> None:
-    """Rows are those of a fresh session behind the same tokens, node by node."""
+    """Rows are those of a fresh session after the same tokens, node by node."""
     model = HashModel(json_vocabulary, seed=5)
     noisy = Noisy()
     with Context(model, model.encode_prompt("say")) as context:

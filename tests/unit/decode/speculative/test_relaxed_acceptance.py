@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from verifier_outcomes import Law, as_law, drawn_from, exact_law, law_of, masked, random_law, random_mask
+from verifier_outcomes import (
+    Distribution,
+    as_distribution,
+    distribution_of,
+    drawn_from,
+    exact_distribution,
+    masked,
+    random_distribution,
+    random_mask,
+)
 
 from structgen.decode.speculative.verifier import RecursiveRejection, Verifier
 from structgen.methods.verifiers.acceptance_rules import Judge, TypicalAcceptance
@@ -17,9 +26,9 @@ from structgen.methods.verifiers.acceptance_rules import Judge, TypicalAcceptanc
 NEVER, ALWAYS = Judge(lambda p, q, draft: 0.0), Judge(lambda p, q, draft: 1.0)
 
 
-def chosen(verifier: Verifier, p: Law, q: Law, count: int) -> list[Fraction]:
-    found = law_of(lambda chance: verifier.choose(p, q, drawn_from(q, count, chance, replaced=False), chance))
-    return as_law(found, len(p))
+def chosen(verifier: Verifier, p: Distribution, q: Distribution, count: int) -> list[Fraction]:
+    found = distribution_of(lambda chance: verifier.choose(p, q, drawn_from(q, count, chance, replaced=False), chance))
+    return as_distribution(found, len(p))
 
 
 def test_they_say_that_they_are_not_lossless() -> None:
@@ -28,18 +37,18 @@ def test_they_say_that_they_are_not_lossless() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_without_a_draft_that_passes_the_law_is_the_target(seed: int) -> None:
+def test_without_a_draft_that_passes_the_distribution_is_the_target(seed: int) -> None:
     rng = random.Random(seed)
-    p, q = random_law(rng, 3), random_law(rng, 3)
+    p, q = random_distribution(rng, 3), random_distribution(rng, 3)
     assert chosen(NEVER, p, q, 2) == list(p)
     assert chosen(TypicalAcceptance(epsilon=1.0, delta=1e9), p, q, 2) == list(p)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_judge_that_passes_all_leaves_the_law_of_the_drafts_but_for_what_is_not_legal(seed: int) -> None:
+def test_a_judge_that_passes_all_leaves_the_distribution_of_the_drafts_but_for_what_is_not_legal(seed: int) -> None:
     rng = random.Random(seed)
     mask = random_mask(rng, 4)
-    p, q = random_law(rng, 4, mask), random_law(rng, 4)
+    p, q = random_distribution(rng, 4, mask), random_distribution(rng, 4)
     found = chosen(ALWAYS, p, q, 1)
     refused = sum((q[i] for i in range(4) if not p[i]), Fraction(0))
     rest = np.maximum(p - q, 0)
@@ -56,7 +65,7 @@ def test_legality_is_a_veto(verifier: Verifier) -> None:
     for seed in range(40):
         rng = random.Random(seed)
         mask = random_mask(rng, 4)
-        p, q = random_law(rng, 4, mask), random_law(rng, 4)
+        p, q = random_distribution(rng, 4, mask), random_distribution(rng, 4)
         for found, target in zip(chosen(verifier, p, q, 3), p, strict=True):
             assert target or not found
 
@@ -66,7 +75,7 @@ def test_a_typical_draft_passes_and_another_does_not() -> None:
     rng = random.Random(0)
     seen: set[tuple[bool, bool]] = set()
     for _ in range(300):
-        p = random_law(rng, 6)
+        p = random_distribution(rng, 6)
         epsilon, delta = rng.choice(((0.09, 0.3), (0.4, 2.0), (0.2, 0.8)))
         entropy = -math.fsum(float(each) * math.log(each) for each in p if each)
         draft = rng.randrange(6)
@@ -78,29 +87,32 @@ def test_a_typical_draft_passes_and_another_does_not() -> None:
         certain = np.zeros(6, dtype=object) + Fraction(0)
         certain[draft] = Fraction(1)
         verifier = TypicalAcceptance(epsilon, delta)
-        found = law_of(lambda chance, v=verifier, p=p, q=certain, d=draft: v.choose(p, q, [d], chance))
+        found = distribution_of(lambda chance, v=verifier, p=p, q=certain, d=draft: v.choose(p, q, [d], chance))
         passes = float(p[draft]) > threshold
         assert found.get(draft, 0) == (1 if passes else p[draft])
         seen.add((passes, float(p[draft]) > epsilon))
     assert seen == {(True, True), (True, False), (False, False)}
 
 
-def test_a_judge_is_told_the_laws_and_the_draft_and_keeps_to_its_threshold() -> None:
-    p, q = exact_law([1, 3]), exact_law([3, 1])
+def test_a_judge_is_told_the_distributions_and_the_draft_and_keeps_to_its_threshold() -> None:
+    p, q = exact_distribution([1, 3]), exact_distribution([3, 1])
     told: list[Any] = []
 
-    def score(target: Law, law: Law, draft: int) -> float:
-        told.append((list(target), list(law), draft))
+    def score(target: Distribution, distribution: Distribution, draft: int) -> float:
+        told.append((list(target), list(distribution), draft))
         return float(target[draft])
 
-    assert law_of(lambda chance: Judge(score, 0.25).choose(p, q, [0], chance)) == {0: 1}
+    assert distribution_of(lambda chance: Judge(score, 0.25).choose(p, q, [0], chance)) == {0: 1}
     assert told[0] == (list(p), list(q), 0)
-    assert law_of(lambda chance: Judge(score, 0.26).choose(p, q, [0], chance)) == {0: Fraction(1, 3), 1: Fraction(2, 3)}
+    assert distribution_of(lambda chance: Judge(score, 0.26).choose(p, q, [0], chance)) == {
+        0: Fraction(1, 3),
+        1: Fraction(2, 3),
+    }
 
 
 def test_relaxing_takes_more() -> None:
     """Where the target is unsure, as it says."""
-    p, q = exact_law([1] * 8), exact_law([9, 1, 1, 1, 1, 1, 1, 1])
+    p, q = exact_distribution([1] * 8), exact_distribution([9, 1, 1, 1, 1, 1, 1, 1])
 
     def accepted(verifier: Verifier) -> Fraction:
         def run(chance: Any) -> bool:
@@ -109,7 +121,7 @@ def test_relaxing_takes_more() -> None:
             verifier.choose(p, q, drafts, chance)
             return chance.draws == 0
 
-        return law_of(run).get(True, Fraction(0))
+        return distribution_of(run).get(True, Fraction(0))
 
     assert accepted(TypicalAcceptance()) == 1
     assert accepted(RecursiveRejection()) == np.minimum(p, q).sum() < 1

@@ -100,7 +100,7 @@ def test_outputs_are_those_of_the_host(
 def test_no_row_is_copied_and_a_pass_is_waited_for_once(
     drafter: str, sampler: Sampler, constraints: dict[str, Constraint], json_vocabulary: Vocabulary
 ) -> None:
-    """Guesses are answered with the pass that they were run in, and forced tokens with the choice behind them."""
+    """Draft tokens are answered with the pass that they were run in, and forced tokens with the choice after them."""
     for name in ("record", "nested", "choices"):
         _, model = pair(json_vocabulary, name)
         forget()
@@ -112,7 +112,7 @@ def test_no_row_is_copied_and_a_pass_is_waited_for_once(
         assert model.residence.launches <= result.stats.forwards
 
 
-def test_guesses_that_come_are_not_asked_for_again(json_vocabulary: Vocabulary) -> None:
+def test_drafts_that_come_are_not_asked_for_again(json_vocabulary: Vocabulary) -> None:
     """A few passes tell many choices, each pass in one launch."""
     model = ResidentHashModel(json_vocabulary, seed=2, writes=WRITES["record"])
     draft = HashModel(json_vocabulary, seed=2, writes=WRITES["record"], name="draft")
@@ -134,8 +134,8 @@ def test_chains_on_sessions_that_know_no_trees(
         assert models[1].residence.copied_rows == 0
 
 
-def test_drawn_guesses_are_verified_on_the_host(json_vocabulary: Vocabulary) -> None:
-    """They need laws, not tokens; the output is that of the host, draw for draw."""
+def test_drawn_drafts_are_verified_on_the_host(json_vocabulary: Vocabulary) -> None:
+    """They need distributions, not tokens; the output is that of the host, draw for draw."""
     from structgen.methods.tree_policies.dynamic_tree import IndependentDraws
 
     models = pair(json_vocabulary, "free")
@@ -176,7 +176,7 @@ class NoVowels(Potential):
 
 @pytest.mark.parametrize("sampler", SAMPLERS[:3], ids=["greedy", "multinomial", "shaped"])
 def test_potentials(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
-    """What they forbid is withheld, and drawn again with the next random number."""
+    """What they forbid is blocked, and drawn again with the next random number."""
     grammar = regex("[a-z]{2,12}")
     for seed in range(6):
         models = pair(json_vocabulary, "", seed=seed)
@@ -232,14 +232,14 @@ class Last:
 
 
 @pytest.mark.parametrize("sampler", [GumbelMax(), Last()], ids=["gumbel", "foreign"])
-def test_samplers_that_have_to_see_the_law(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
+def test_samplers_that_have_to_see_the_distribution(sampler: Sampler, json_vocabulary: Vocabulary) -> None:
     models = pair(json_vocabulary, "record")
     here, there = both(models, GRAMMARS["record"], sampler=sampler)
     assert_alike(here, there, tolerance=TOLERANCE)
     assert models[1].residence.copied_rows > 0
 
 
-def test_alternatives_are_read_from_the_law(json_vocabulary: Vocabulary) -> None:
+def test_alternatives_are_read_from_the_distribution(json_vocabulary: Vocabulary) -> None:
     found = []
     for model in pair(json_vocabulary, "record"):
         with Context(model, model.encode_prompt("say")) as context:
@@ -327,7 +327,7 @@ def nan_at(place: int) -> Any:
     ids=["nan", "infinity", "forced", "nothing", "wide"],
 )
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial()], ids=["greedy", "multinomial"])
-def test_logits_that_are_no_law(
+def test_logits_that_are_no_distribution(
     spoil: Any, grammar: Grammar, words: str, sampler: Sampler, json_vocabulary: Vocabulary
 ) -> None:
     def spoiled(rows: Any) -> Any:
@@ -339,8 +339,8 @@ def test_logits_that_are_no_law(
         generate(model, "say", constraint, max_tokens=9, sampler=sampler, drafter=None, score_ending=True)
 
 
-def test_a_row_that_is_no_law_harms_only_who_comes_there(json_vocabulary: Vocabulary) -> None:
-    """Behind a guess that does not come nothing is asked."""
+def test_a_row_that_is_no_distribution_harms_only_who_comes_there(json_vocabulary: Vocabulary) -> None:
+    """After a draft token that does not come nothing is asked."""
 
     def spoil(rows: Any) -> Any:
         rows = rows.copy()
@@ -348,7 +348,7 @@ def test_a_row_that_is_no_law_harms_only_who_comes_there(json_vocabulary: Vocabu
         return rows
 
     class Wrong(Noisy):
-        """Guesses what is not written."""
+        """Draft tokens what is not written."""
 
         def propose(self, context: Context, state: Any, budget: int) -> Any:
             from structgen.decode.speculative.draft_tree import DraftTree

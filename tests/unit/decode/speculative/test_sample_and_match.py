@@ -1,4 +1,4 @@
-"""Guesses that are taken where they are what would have been chosen."""
+"""Draft tokens that are taken where they are what would have been chosen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_randomness import Chances, ExactUrn, outcomes
-from verifier_outcomes import EveryChance, exact_law, law_of, random_law, random_mask
+from exact_randomness import Chances, ExactWithoutReplacement, outcomes
+from verifier_outcomes import EveryChance, distribution_of, exact_distribution, random_distribution, random_mask
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.verifier import VerificationResult
@@ -45,25 +45,29 @@ def tokens_of(tree: DraftTree, nodes: tuple[int, ...], token: int) -> Tokens:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_drawn_has_its_law_whatever_was_guessed(seed: int) -> None:
+def test_what_is_drawn_has_its_distribution_whatever_was_drafted(seed: int) -> None:
     rng = random.Random(seed)
-    laws = {each: random_law(rng, 2) for n in range(4) for each in itertools.product(range(2), repeat=n)}
+    distributions = {
+        each: random_distribution(rng, 2) for n in range(4) for each in itertools.product(range(2), repeat=n)
+    }
     tree = some_tree(rng, 2, 2)
 
     def run(chance: EveryChance) -> Tokens:
         def draw(node: int) -> int:
-            return chance.draw(laws[tuple(tree.prefix(node))])
+            return chance.draw(distributions[tuple(tree.prefix(node))])
 
-        verdict = sample_and_match(tree, draw)
-        assert verdict.accepted == len(verdict.nodes)
-        tokens = tokens_of(tree, verdict.nodes, verdict.token)
+        verification = sample_and_match(tree, draw)
+        assert verification.accepted == len(verification.nodes)
+        tokens = tokens_of(tree, verification.nodes, verification.token)
         while len(tokens) < 3:
-            tokens = (*tokens, chance.draw(laws[tokens]))
+            tokens = (*tokens, chance.draw(distributions[tokens]))
         return tokens
 
-    found = law_of(run)
+    found = distribution_of(run)
     for tokens in itertools.product(range(2), repeat=3):
-        wanted = laws[()][tokens[0]] * laws[tokens[:1]][tokens[1]] * laws[tokens[:2]][tokens[2]]
+        wanted = (
+            distributions[()][tokens[0]] * distributions[tokens[:1]][tokens[1]] * distributions[tokens[:2]][tokens[2]]
+        )
         assert found.get(tokens, 0) == wanted
 
 
@@ -79,8 +83,8 @@ def test_a_greedy_walk_ends_where_writing_one_by_one_leaves_the_tree(seed: int) 
     while len(one_by_one) < 5:
         row = rows[one_by_one].tolist()
         one_by_one = (*one_by_one, row.index(max(row)))
-    verdict = match_greedily([rows[()], *(rows[tuple(tree.prefix(node))] for node in range(len(tree)))], tree)
-    tokens = tokens_of(tree, verdict.nodes, verdict.token)
+    verification = match_greedily([rows[()], *(rows[tuple(tree.prefix(node))] for node in range(len(tree)))], tree)
+    tokens = tokens_of(tree, verification.nodes, verification.token)
     assert tokens == one_by_one[: len(tokens)]
     paths = {tuple(tree.prefix(node)) for node in range(len(tree))}
     assert tokens not in paths
@@ -112,21 +116,21 @@ def sequence_weights(
     """The expected weight of each sequence, and the model's probability of those that are admitted."""
     rng = random.Random(seed)
     prefixes = [each for n in range(length + 1) for each in itertools.product(range(size), repeat=n)]
-    laws = {each: random_law(rng, size) for each in prefixes}
+    distributions = {each: random_distribution(rng, size) for each in prefixes}
     masks = {each: random_mask(rng, size) for each in prefixes}
     tree = some_tree(rng, size, length - 1)
 
     def draw(chances: Chances, tokens: Tokens) -> WeightedSample[Fraction]:
-        return estimator(ExactUrn(list(laws[tokens]), chances), masks[tokens].__getitem__)
+        return estimator(ExactWithoutReplacement(list(distributions[tokens]), chances), masks[tokens].__getitem__)
 
     def run(chances: Chances) -> tuple[Tokens | None, Fraction]:
-        verdict = sample_and_match_weighted(tree, lambda node: draw(chances, tuple(tree.prefix(node))))
-        assert len(verdict.weights) == len(verdict.nodes) + 1
-        if verdict.token is None:
-            assert verdict.weight == 0
-            return None, verdict.weight
-        tokens = tokens_of(tree, verdict.nodes, verdict.token)
-        weight = verdict.weight if product else verdict.weights[-1]
+        verification = sample_and_match_weighted(tree, lambda node: draw(chances, tuple(tree.prefix(node))))
+        assert len(verification.weights) == len(verification.nodes) + 1
+        if verification.token is None:
+            assert verification.weight == 0
+            return None, verification.weight
+        tokens = tokens_of(tree, verification.nodes, verification.token)
+        weight = verification.weight if product else verification.weights[-1]
         while len(tokens) < length:
             drawn = draw(chances, tokens)
             weight *= drawn.weight
@@ -145,7 +149,7 @@ def sequence_weights(
     for tokens in itertools.product(range(size), repeat=length):
         p = Fraction(1)
         for position, token in enumerate(tokens):
-            p *= laws[tokens[:position]][token] * masks[tokens[:position]][token]
+            p *= distributions[tokens[:position]][token] * masks[tokens[:position]][token]
         if p:
             wanted[tokens] = p
     return dict(found), wanted
@@ -160,25 +164,30 @@ def test_weights_of_sequences_are_right_on_average(estimator: Callable[..., Weig
 
 
 def test_the_rule_that_chooses_an_estimator_keeps_them_right() -> None:
-    def chosen(urn: ExactUrn, admits: Callable[[int], bool]) -> WeightedSample[Fraction]:
-        return sample_weighted(urn, max(urn.probability(token) for token in range(2)), admits, most_rejects=2)
+    def chosen(sampler: ExactWithoutReplacement, admits: Callable[[int], bool]) -> WeightedSample[Fraction]:
+        return sample_weighted(sampler, max(sampler.probability(token) for token in range(2)), admits, most_rejects=2)
 
     for seed in range(8):
         found, wanted = sequence_weights(chosen, seed, length=2, size=2)
         assert found == wanted
 
 
-def test_enumeration_notices_weights_of_accepted_guesses_that_are_forgotten() -> None:
+def test_enumeration_notices_weights_of_accepted_drafts_that_are_forgotten() -> None:
     results = [sequence_weights(sample_recursive, seed, length=2, size=3, product=False) for seed in range(20)]
     assert sum(found != wanted for found, wanted in results) >= 4
 
 
 def test_a_draw_that_finds_nothing_ends_the_walk() -> None:
     tree = DraftTree.chain([0, 1])
-    law = exact_law([1, 1])
+    distribution = exact_distribution([1, 1])
 
     def draw(node: int) -> WeightedSample[Fraction]:
-        return WeightedSample(0, law[0], 1) if node == ROOT else WeightedSample(None, Fraction(0), 2)
+        return WeightedSample(0, distribution[0], 1) if node == ROOT else WeightedSample(None, Fraction(0), 2)
 
-    verdict = sample_and_match_weighted(tree, draw)
-    assert (verdict.nodes, verdict.token, verdict.weights, verdict.weight) == ((0,), None, (law[0], 0), 0)
+    verification = sample_and_match_weighted(tree, draw)
+    assert (verification.nodes, verification.token, verification.weights, verification.weight) == (
+        (0,),
+        None,
+        (distribution[0], 0),
+        0,
+    )

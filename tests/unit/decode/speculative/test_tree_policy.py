@@ -1,4 +1,4 @@
-"""Laws, and the children that are made of them."""
+"""Distributions, and the children that are made of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ DENSE = np.array([0.1, 0.3, 0.0, 0.3, 0.05, 0.25])
 
 
 @pytest.mark.parametrize("most", range(8))
-def test_a_law_names_the_most_probable_tokens(most: int) -> None:
-    law = DraftDistribution.of(DENSE, most)
-    assert law.tokens.tolist() == [1, 3, 5, 0, 4][:most]
-    assert law.probabilities.tolist() == [0.3, 0.3, 0.25, 0.1, 0.05][:most]
-    assert law.dense is DENSE
-    assert law.surest() == (0.3 if most else 0.0)
+def test_a_distribution_names_the_most_probable_tokens(most: int) -> None:
+    distribution = DraftDistribution.of(DENSE, most)
+    assert distribution.tokens.tolist() == [1, 3, 5, 0, 4][:most]
+    assert distribution.probabilities.tolist() == [0.3, 0.3, 0.25, 0.1, 0.05][:most]
+    assert distribution.dense is DENSE
+    assert distribution.surest() == (0.3 if most else 0.0)
 
 
-def test_a_law_among_some_tokens() -> None:
-    law = DraftDistribution.among(np.array([4, 9, 11]), np.array([0.2, 0.5, 0.3]), 2, forced=(7,))
-    assert (law.tokens.tolist(), law.probabilities.tolist(), law.forced) == ([9, 11], [0.5, 0.3], (7,))
-    assert law.dense is None
+def test_a_distribution_among_some_tokens() -> None:
+    distribution = DraftDistribution.among(np.array([4, 9, 11]), np.array([0.2, 0.5, 0.3]), 2, forced=(7,))
+    assert (distribution.tokens.tolist(), distribution.probabilities.tolist(), distribution.forced) == (
+        [9, 11],
+        [0.5, 0.3],
+        (7,),
+    )
+    assert distribution.dense is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 27, 28, 40, 5001])
@@ -37,9 +41,9 @@ def test_a_law_among_some_tokens() -> None:
 def test_naming_is_sorting(seed: int, size: int) -> None:
     weights = np.random.default_rng(seed).integers(0, 6, size).astype(np.float64)
     weights[:: 1 + seed] *= 100
-    law = DraftDistribution.of(weights / weights.sum(), 7)
+    distribution = DraftDistribution.of(weights / weights.sum(), 7)
     order = sorted(range(size), key=lambda token: (-weights[token], token))[:7]
-    assert law.tokens.tolist() == [token for token in order if weights[token]]
+    assert distribution.tokens.tolist() == [token for token in order if weights[token]]
 
 
 def test_entropies() -> None:
@@ -54,15 +58,15 @@ def test_entropies() -> None:
 
 def test_forced_tokens_are_added_whole_or_not_at_all() -> None:
     tree = DraftTree.chain((5,))
-    law = DraftDistribution.of(DENSE, 2, forced=(8, 9))
-    assert with_forced(tree, 0, law, 2) is None
+    distribution = DraftDistribution.of(DENSE, 2, forced=(8, 9))
+    assert with_forced(tree, 0, distribution, 2) is None
     assert tree.tokens == [5]
-    assert with_forced(tree, 0, law, 3) == 2
+    assert with_forced(tree, 0, distribution, 3) == 2
     assert (tree.tokens, tree.sources, tree.confidences[1:]) == ([5, 8, 9], ["", FORCED, FORCED], [1, 1])
     assert with_forced(tree, 2, DraftDistribution.of(DENSE, 2), 3) == 2
 
 
-def test_chosen_children_come_in_the_order_of_the_law() -> None:
+def test_chosen_children_come_in_the_order_of_the_distribution() -> None:
     tree = DraftTree()
     children = Children(tree, ROOT, DraftDistribution.of(DENSE, 3), None)
     assert [children.add() for _ in range(4)] == [0, 1, 2, None]
@@ -73,7 +77,7 @@ def test_chosen_children_come_in_the_order_of_the_law() -> None:
     assert not tree.drawn
 
 
-def test_drawn_children_follow_the_law_without_replacement() -> None:
+def test_drawn_children_follow_the_distribution_without_replacement() -> None:
     generator = np.random.default_rng(0)
     counts: Counter[tuple[int, ...]] = Counter()
     draws = 6000
@@ -85,7 +89,7 @@ def test_drawn_children_follow_the_law_without_replacement() -> None:
         assert children.left == pytest.approx(1 - sum(tree.confidences))
         assert tree.confidences == pytest.approx([DENSE[token] for token in tree.tokens])
         assert tree.drawn[ROOT].tokens == tuple(tree.tokens)
-        assert tree.drawn[ROOT].law is DENSE
+        assert tree.drawn[ROOT].distribution is DENSE
         counts[tuple(tree.tokens)] += 1
     for first in range(6):
         for second in range(6):
@@ -102,9 +106,9 @@ def test_no_more_children_are_drawn_than_have_a_probability() -> None:
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Fixed.branching(2), DySpec()], ids=str)
-def test_what_is_drawn_needs_a_dense_law(shape: Chain | Fixed | DySpec) -> None:
+def test_what_is_drawn_needs_a_dense_distribution(shape: Chain | Fixed | DySpec) -> None:
     class Sparse(RandomGrowth):
-        def law(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
+        def distribution(self, prefix: tuple[int, ...]) -> DraftDistribution | None:
             return DraftDistribution.among(np.arange(2), np.array([0.6, 0.2]), 2)
 
     assert len(shape.grow(Sparse(0), 4)) >= 2

@@ -1,4 +1,4 @@
-"""The law of whole sequences, of which a drafted tree is verified first, by exact enumeration."""
+"""The distribution of whole sequences, of which a drafted tree is verified first, by exact enumeration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from verifier_outcomes import EveryChance, Law, drawn_from, law_of, random_law, random_mask
+from verifier_outcomes import Distribution, EveryChance, distribution_of, drawn_from, random_distribution, random_mask
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree, SampledChildren
 from structgen.decode.speculative.verifier import IndependentRejection, RecursiveRejection, Verifier
@@ -25,17 +25,17 @@ verifiers = pytest.mark.parametrize(
 
 
 class Toy:
-    """A target, a drafter and a grammar whose laws and masks depend on all tokens before."""
+    """A target, a drafter and a grammar whose distributions and masks depend on all tokens before."""
 
     def __init__(self, seed: int, size: int, length: int) -> None:
         self.size, self.length = size, length
         rng = random.Random(seed)
         prefixes = [each for n in range(length + 1) for each in itertools.product(range(size), repeat=n)]
         self.masks = {each: np.array(random_mask(rng, size)) for each in prefixes}
-        self.target = {each: random_law(rng, size, self.masks[each].tolist()) for each in prefixes}
-        self.draft = {each: random_law(rng, size) for each in prefixes}
+        self.target = {each: random_distribution(rng, size, self.masks[each].tolist()) for each in prefixes}
+        self.draft = {each: random_distribution(rng, size) for each in prefixes}
 
-    def law(self) -> dict[Tokens, Fraction]:
+    def distribution(self) -> dict[Tokens, Fraction]:
         found: dict[Tokens, Fraction] = {(): Fraction(1)}
         for _ in range(self.length):
             found = {
@@ -48,17 +48,17 @@ class Toy:
 
 
 def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, cut: bool) -> DraftTree:
-    """A tree with ``shape(tokens)`` drawn children behind a node; refused ones are left out where it is ``cut``."""
+    """A tree with ``shape(tokens)`` drawn children after a node; refused ones are left out where it is ``cut``."""
     tree = DraftTree()
     pending: list[tuple[int, Tokens]] = [(ROOT, ())]
     while pending:
         node, tokens = pending.pop()
         if not shape(tokens):
             continue
-        law = toy.draft[tokens]
-        drafts = drawn_from(law, shape(tokens), chance, replaced=replaced)
+        distribution = toy.draft[tokens]
+        drafts = drawn_from(distribution, shape(tokens), chance, replaced=replaced)
         kept = [draft for draft in drafts if toy.masks[tokens][draft]] if cut else drafts
-        tree.drawn[node] = SampledChildren(law, tuple(kept), replaced)
+        tree.drawn[node] = SampledChildren(distribution, tuple(kept), replaced)
         pending += [(tree.add(node, draft), (*tokens, draft)) for draft in dict.fromkeys(kept)]
     return tree
 
@@ -66,10 +66,10 @@ def drawn_tree(toy: Toy, shape: Shape, chance: EveryChance, *, replaced: bool, c
 def verified(toy: Toy, tree: DraftTree, verifier: Verifier, chance: EveryChance, *, cut: bool) -> Tokens:
     """A sequence that a tree was used for, completed by the target."""
     prefixes: list[Tokens] = [(), *(tuple(tree.prefix(node)) for node in range(len(tree)))]
-    p: list[Law] = [toy.target[each] for each in prefixes]
+    p: list[Distribution] = [toy.target[each] for each in prefixes]
     allowed = [toy.masks[each] for each in prefixes] if cut else None
-    verdict = verify_tree(p, tree, verifier, chance, allowed=allowed)
-    tokens: Tokens = (*(tree.tokens[node] for node in verdict.nodes), verdict.token)
+    verification = verify_tree(p, tree, verifier, chance, allowed=allowed)
+    tokens: Tokens = (*(tree.tokens[node] for node in verification.nodes), verification.token)
     while len(tokens) < toy.length:
         tokens = (*tokens, chance.draw(toy.target[tokens]))
     return tokens
@@ -77,7 +77,7 @@ def verified(toy: Toy, tree: DraftTree, verifier: Verifier, chance: EveryChance,
 
 SHAPES: dict[str, Shape] = {
     "two, then one": lambda tokens: (2, 1)[len(tokens)] if len(tokens) < 2 else 0,
-    "two, then two behind the first token": lambda tokens: 2 if tokens in ((), (0,)) else 0,
+    "two, then two after the first token": lambda tokens: 2 if tokens in ((), (0,)) else 0,
     "three, then as many as the token says": lambda tokens: 3 if not tokens else tokens[0] if len(tokens) < 2 else 0,
 }
 
@@ -85,20 +85,22 @@ SHAPES: dict[str, Shape] = {
 @verifiers
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_sequences_have_the_law_of_the_target(shape: Shape, cut: bool, verifier: Verifier, replaced: bool) -> None:
+def test_sequences_have_the_distribution_of_the_target(
+    shape: Shape, cut: bool, verifier: Verifier, replaced: bool
+) -> None:
     for seed in range(4):
         toy = Toy(seed, 3 if seed % 2 else 2, 3)
-        found = law_of(
+        found = distribution_of(
             lambda chance, t=toy: verified(
                 t, drawn_tree(t, shape, chance, replaced=replaced, cut=cut), verifier, chance, cut=cut
             )
         )
-        assert found == toy.law()
+        assert found == toy.distribution()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
-    """Behind a node with children that a rule chose the target draws; any tree will do."""
+    """After a node with children that a rule chose the target draws; any tree will do."""
     toy, rng = Toy(seed, 3, 3), random.Random(seed)
     second = [rng.sample(range(3), 2) for _ in range(3)]
 
@@ -119,11 +121,11 @@ def test_chosen_children_and_drawn_ones_in_one_tree(seed: int) -> None:
                 tree.add(node, draft)
         return verified(toy, tree, RecursiveRejection(), chance, cut=False)
 
-    assert law_of(run) == law_of(the_other_way_round) == toy.law()
+    assert distribution_of(run) == distribution_of(the_other_way_round) == toy.distribution()
 
 
 def test_enumeration_notices_refused_children_that_the_verifier_does_not_know_of() -> None:
-    """A tree that was cut, verified with the laws as they were before."""
+    """A tree that was cut, verified with the distributions as they were before."""
     found = 0
     for seed in range(10):
         toy = Toy(seed, 3, 2)
@@ -132,7 +134,7 @@ def test_enumeration_notices_refused_children_that_the_verifier_does_not_know_of
             tree = drawn_tree(toy, lambda tokens: 0 if tokens else 2, chance, replaced=False, cut=True)
             return verified(toy, tree, RecursiveRejection(), chance, cut=False)
 
-        found += law_of(run) != toy.law()
+        found += distribution_of(run) != toy.distribution()
     assert found >= 2
 
 
@@ -144,9 +146,9 @@ def test_enumeration_notices_children_that_are_taken_as_drawn_but_were_chosen() 
         best = int(toy.draft[()].argmax())
         tree.add(ROOT, best)
         tree.drawn[ROOT] = SampledChildren(toy.draft[()], (best,))
-        found += law_of(lambda chance, t=toy, d=tree: verified(t, d, RecursiveRejection(), chance, cut=False)) != (
-            toy.law()
-        )
+        found += distribution_of(
+            lambda chance, t=toy, d=tree: verified(t, d, RecursiveRejection(), chance, cut=False)
+        ) != (toy.distribution())
     assert found >= 5
 
 
@@ -156,4 +158,4 @@ def test_a_verifier_that_needs_replacement_refuses_drafts_without() -> None:
     tree.drawn[ROOT] = SampledChildren(np.array([0.5, 0.5]), (1,))
     p = [np.array([0.5, 0.5])] * 2
     with pytest.raises(ValueError, match=r"IndependentRejection: tokens have to be drawn with replacement"):
-        law_of(lambda chance: verify_tree(p, tree, IndependentRejection(), chance))
+        distribution_of(lambda chance: verify_tree(p, tree, IndependentRejection(), chance))

@@ -1,4 +1,4 @@
-"""Which guesses pay: the best part of a tree, by trying every part."""
+"""Which draft tokens pay: the best part of a tree, by trying every part."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_randomness import ExactUrn, outcomes
+from exact_randomness import ExactWithoutReplacement, outcomes
 
 from structgen.decode.step.without_replacement import (
     PEAKED,
@@ -28,12 +28,12 @@ Estimator = Callable[..., WeightedSample[Any]]
 
 
 def moments(
-    estimator: Estimator, law: Sequence[Fraction], admitted: Sequence[bool]
+    estimator: Estimator, distribution: Sequence[Fraction], admitted: Sequence[bool]
 ) -> tuple[list[Fraction], Fraction, Fraction]:
     """The expectations of the weight by token, of its square, and of the number of questions."""
-    by_token, square, asked, total = [Fraction(0)] * len(law), Fraction(0), Fraction(0), Fraction(0)
+    by_token, square, asked, total = [Fraction(0)] * len(distribution), Fraction(0), Fraction(0), Fraction(0)
     ok = admitted.__getitem__
-    for probability, found in outcomes(lambda chances: estimator(ExactUrn(law, chances), ok)):
+    for probability, found in outcomes(lambda chances: estimator(ExactWithoutReplacement(distribution, chances), ok)):
         total += probability
         square += probability * found.weight**2
         asked += probability * found.asked
@@ -51,19 +51,19 @@ def a_case(rng: random.Random, most: int) -> tuple[list[Fraction], list[bool]]:
     return [Fraction(weight, sum(weights)) for weight in weights], [rng.random() < 0.5 for _ in weights]
 
 
-def admitted_part(law: Sequence[Fraction], admitted: Sequence[bool]) -> list[Fraction]:
-    return [p if ok else Fraction(0) for p, ok in zip(law, admitted, strict=True)]
+def admitted_part(distribution: Sequence[Fraction], admitted: Sequence[bool]) -> list[Fraction]:
+    return [p if ok else Fraction(0) for p, ok in zip(distribution, admitted, strict=True)]
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     rng = random.Random(seed)
-    law, admitted = a_case(rng, 5)
+    distribution, admitted = a_case(rng, 5)
     small, fewer = a_case(rng, 3)
     rejects = rng.choice((None, 1, 2, 3, 4))
-    found, _, asked = moments(partial(sample_recursive, most_rejects=rejects), law, admitted)
-    assert found == admitted_part(law, admitted)
-    assert asked <= len(law)
+    found, _, asked = moments(partial(sample_recursive, most_rejects=rejects), distribution, admitted)
+    assert found == admitted_part(distribution, admitted)
+    assert asked <= len(distribution)
     accepts, rejects = rng.choice(((2, 1), (2, 2), (2, 4), (3, 2), (3, 3), (4, 1)))
     found, _, asked = moments(partial(sample_geometric, accepts=accepts, most_rejects=rejects), small, fewer)
     assert found == admitted_part(small, fewer)
@@ -72,41 +72,45 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_rule_that_chooses_keeps_them_right(seed: int) -> None:
-    law, admitted = a_case(random.Random(seed), 3)
-    found, _, _ = moments(lambda urn, ok: sample_weighted(urn, max(law), ok, most_rejects=3), law, admitted)
-    assert found == admitted_part(law, admitted)
+    distribution, admitted = a_case(random.Random(seed), 3)
+    found, _, _ = moments(
+        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, most_rejects=3), distribution, admitted
+    )
+    assert found == admitted_part(distribution, admitted)
 
 
 def test_the_rule_asks_less_where_one_token_is_likely() -> None:
-    law, admitted = [Fraction(9, 10), Fraction(1, 20), Fraction(1, 20)], [True, False, True]
-    chosen = moments(lambda urn, ok: sample_weighted(urn, max(law), ok, most_rejects=8), law, admitted)
-    assert max(law) >= PEAKED
-    assert chosen == moments(partial(sample_geometric, most_rejects=8), law, admitted)
-    assert chosen[2] < moments(partial(sample_recursive, most_rejects=8), law, admitted)[2]
+    distribution, admitted = [Fraction(9, 10), Fraction(1, 20), Fraction(1, 20)], [True, False, True]
+    chosen = moments(
+        lambda sampler, ok: sample_weighted(sampler, max(distribution), ok, most_rejects=8), distribution, admitted
+    )
+    assert max(distribution) >= PEAKED
+    assert chosen == moments(partial(sample_geometric, most_rejects=8), distribution, admitted)
+    assert chosen[2] < moments(partial(sample_recursive, most_rejects=8), distribution, admitted)[2]
 
 
 def test_enumeration_notices_a_wrong_weight() -> None:
     """A control: plain rejection with weight 1, and a token that is not the first one admitted, both show."""
 
-    def unweighted(urn: ExactUrn, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
-        found = sample_recursive(urn, ok)
+    def unweighted(sampler: ExactWithoutReplacement, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
+        found = sample_recursive(sampler, ok)
         return WeightedSample(found.token, Fraction(found.token is not None), found.asked)
 
-    def last(urn: ExactUrn, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
+    def last(sampler: ExactWithoutReplacement, ok: Callable[[int], bool]) -> WeightedSample[Fraction]:
         accepted: list[int] = []
-        found = sample_recursive(urn, lambda token: ok(token) and not accepted.append(token))
+        found = sample_recursive(sampler, lambda token: ok(token) and not accepted.append(token))
         return WeightedSample(accepted[-1] if accepted else None, found.weight, found.asked)
 
-    law, admitted = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)], [True, True, False]
-    assert moments(unweighted, law, admitted)[0] != admitted_part(law, admitted)
-    assert moments(last, law, admitted)[0] != admitted_part(law, admitted)
-    assert sum(moments(last, law, admitted)[0]) == sum(admitted_part(law, admitted))
+    distribution, admitted = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 6)], [True, True, False]
+    assert moments(unweighted, distribution, admitted)[0] != admitted_part(distribution, admitted)
+    assert moments(last, distribution, admitted)[0] != admitted_part(distribution, admitted)
+    assert sum(moments(last, distribution, admitted)[0]) == sum(admitted_part(distribution, admitted))
 
 
 def test_one_admitted_token_has_its_mass_for_its_weight() -> None:
     """Without any variance, by the recursive estimator."""
-    law = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8)]
-    found, square, _ = moments(sample_recursive, law, [False, False, True, False])
+    distribution = [Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8)]
+    found, square, _ = moments(sample_recursive, distribution, [False, False, True, False])
     assert square == sum(found) ** 2 == Fraction(1, 64)
 
 
@@ -115,10 +119,12 @@ def test_published_vectors(shared_data: Path) -> None:
     cases = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["awrs"]
     assert len(cases) >= 20
     for case in cases:
-        law = [Fraction(p) for p in case["p"]]
+        distribution = [Fraction(p) for p in case["p"]]
         for name, rejects in (("rawrs", None), ("rawrs_R2", 2), ("rawrs_R3", 3)):
             wanted = case["estimators"][name]
-            found, square, asked = moments(partial(sample_recursive, most_rejects=rejects), law, case["accept"])
+            found, square, asked = moments(
+                partial(sample_recursive, most_rejects=rejects), distribution, case["accept"]
+            )
             assert found == [Fraction(each) for each in wanted["E_w_by_token"]]
             assert square == Fraction(wanted["E_w2"])
             assert asked == Fraction(wanted["E_constraint_calls"])
@@ -126,26 +132,28 @@ def test_published_vectors(shared_data: Path) -> None:
 
 @pytest.mark.parametrize(("accepts", "rejects"), [(1, 3), (2, 0), (2, -1)])
 def test_bounds_that_bound_nothing_are_refused(accepts: int, rejects: int) -> None:
-    urn = TokensWithoutReplacement(np.ones(2), np.random.default_rng(0))
+    sampler = TokensWithoutReplacement(np.ones(2), np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"must be at least [12]; found"):
-        sample_geometric(urn, lambda token: True, accepts=accepts, most_rejects=rejects)
+        sample_geometric(sampler, lambda token: True, accepts=accepts, most_rejects=rejects)
     if rejects < 1:
         with pytest.raises(ValueError, match=r"most_rejects must be at least 1"):
-            sample_recursive(urn, lambda token: True, most_rejects=rejects)
+            sample_recursive(sampler, lambda token: True, most_rejects=rejects)
 
 
 # in floating point
 
 
 def mean_weight(
-    estimator: Estimator, law: Sequence[float], admitted: set[int], draws: int, seed: int
+    estimator: Estimator, distribution: Sequence[float], admitted: set[int], draws: int, seed: int
 ) -> tuple[float, float]:
     """The mean weight over many draws, and its standard error, both as multiples of the mass that is admitted."""
     generator = np.random.default_rng(seed)
-    weights = np.array(law)
+    weights = np.array(distribution)
     found = [estimator(TokensWithoutReplacement(weights, generator), admitted.__contains__) for _ in range(draws)]
     assert all(each.token in admitted for each in found if each.token is not None)
-    values = np.array([each.weight for each in found]) / (sum(law[token] for token in admitted) / sum(law) or 1)
+    values = np.array([each.weight for each in found]) / (
+        sum(distribution[token] for token in admitted) / sum(distribution) or 1
+    )
     return float(values.mean()), float(values.std() / math.sqrt(draws))
 
 
@@ -153,8 +161,8 @@ def mean_weight(
 @pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric])
 def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float) -> None:
     """The mass that is left is never found by subtraction, so no particle is killed for having little of it."""
-    law = [0.5, 0.5 - mass, mass / 4, mass * 3 / 4]
-    mean, error = mean_weight(estimator, law, {2, 3}, 4_000, seed=1)
+    distribution = [0.5, 0.5 - mass, mass / 4, mass * 3 / 4]
+    mean, error = mean_weight(estimator, distribution, {2, 3}, 4_000, seed=1)
     assert abs(mean - 1) <= 5 * error + 1e-12  # two-sided alpha of 6e-7
     # The geometric estimator's relative variance is about the logarithm of 1 / Z.
     spread = 1 if estimator is sample_recursive else 1.5 * math.sqrt(1 - math.log(mass))
@@ -162,7 +170,7 @@ def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float)
 
 
 @pytest.mark.parametrize(
-    ("law", "admitted"),
+    ("distribution", "admitted"),
     [
         ([0.2393] * 4 + [2.39e-4] * 178, {56}),
         ([0.999999999999999] + [9.99e-17] * 10, {3}),
@@ -174,10 +182,12 @@ def test_a_small_admitted_mass_has_its_weight(estimator: Estimator, mass: float)
     ],
 )
 @pytest.mark.parametrize("estimator", [sample_recursive, sample_geometric])
-def test_laws_on_which_others_failed(estimator: Estimator, law: list[float], admitted: set[int]) -> None:
+def test_distributions_on_which_others_failed(
+    estimator: Estimator, distribution: list[float], admitted: set[int]
+) -> None:
     """Underflow, rounding to one, zeros, a single token; with one token admitted the recursive weight is exact."""
-    mean, error = mean_weight(estimator, law, admitted, 500, seed=2)
-    assert abs(mean - bool(admitted and sum(law[token] for token in admitted))) <= 5 * error + 1e-12
+    mean, error = mean_weight(estimator, distribution, admitted, 500, seed=2)
+    assert abs(mean - bool(admitted and sum(distribution[token] for token in admitted))) <= 5 * error + 1e-12
     if estimator is sample_recursive:
         assert error <= 1e-12
 
@@ -186,19 +196,19 @@ def test_the_urn_knows_what_is_left_precisely() -> None:
     """As exact fractions do, to 1e-13, after each of many tokens that were taken and put back."""
     rng = random.Random(7)
     weights = np.array([10.0 ** rng.uniform(-30, 0) for _ in range(1_500)])
-    urn = TokensWithoutReplacement(weights, np.random.default_rng(7))
+    sampler = TokensWithoutReplacement(weights, np.random.default_rng(7))
     exact = [Fraction(float(weight)) for weight in weights]
     total, out = sum(exact), list[int]()
     for step in range(1_400):
-        token = urn.take()
+        token = sampler.take()
         assert token not in out
         out.append(token)
         if step % 9 == 0:
-            urn.put_back(out.pop(rng.randrange(len(out))))
+            sampler.put_back(out.pop(rng.randrange(len(out))))
         if step % 50 == 0:
             left = (total - sum(exact[token] for token in out)) / total
-            assert abs(Fraction(urn.left) - left) <= left * Fraction(1, 10**13)
-    assert urn.probability(3) == pytest.approx(float(exact[3] / total), rel=1e-14)
+            assert abs(Fraction(sampler.left) - left) <= left * Fraction(1, 10**13)
+    assert sampler.probability(3) == pytest.approx(float(exact[3] / total), rel=1e-14)
 
 
 def test_the_urn_draws_in_proportion() -> None:
@@ -215,30 +225,30 @@ def test_the_urn_draws_in_proportion() -> None:
     weights = np.array([rng.choice((0.0, rng.random())) for _ in range(1_100)])
     for _ in range(80):
         uniforms = [rng.random() for _ in range(4)]
-        urn = TokensWithoutReplacement(weights, Uniforms(list(uniforms)))  # type: ignore[arg-type]
+        sampler = TokensWithoutReplacement(weights, Uniforms(list(uniforms)))  # type: ignore[arg-type]
         left = [Fraction(float(weight)) for weight in weights]
         for uniform in uniforms:
             target, wanted = Fraction(uniform) * sum(left), 0
             while target >= left[wanted]:
                 target -= left[wanted]
                 wanted += 1
-            assert urn.take() == wanted
+            assert sampler.take() == wanted
             left[wanted] = Fraction(0)
 
 
 def test_how_often_the_urn_is_missed() -> None:
-    """The number has the geometric law; chi-square with alpha 1e-6 over 20,000 draws."""
-    urn = TokensWithoutReplacement(np.array([0.6, 0.3, 0.1]), np.random.default_rng(5))
-    assert urn.misses(9) == 0
-    while urn.probability(urn.take()) < 0.5:
-        urn = TokensWithoutReplacement(np.array([0.6, 0.3, 0.1]), np.random.default_rng(6))
-    counts = np.bincount([int(urn.misses(5)) for _ in range(20_000)], minlength=6)
+    """The number has the geometric distribution; chi-square with alpha 1e-6 over 20,000 draws."""
+    sampler = TokensWithoutReplacement(np.array([0.6, 0.3, 0.1]), np.random.default_rng(5))
+    assert sampler.misses(9) == 0
+    while sampler.probability(sampler.take()) < 0.5:
+        sampler = TokensWithoutReplacement(np.array([0.6, 0.3, 0.1]), np.random.default_rng(6))
+    counts = np.bincount([int(sampler.misses(5)) for _ in range(20_000)], minlength=6)
     expected = 20_000 * np.array([*(0.6**k * 0.4 for k in range(5)), 0.6**5])
     assert float(((counts - expected) ** 2 / expected).sum()) < 36.5  # 5 degrees of freedom
-    urn.take()
-    urn.take()
-    assert urn.is_empty
-    assert urn.misses(7) == 7
+    sampler.take()
+    sampler.take()
+    assert sampler.is_empty
+    assert sampler.misses(7) == 7
 
 
 def test_an_urn_without_probability_is_refused() -> None:

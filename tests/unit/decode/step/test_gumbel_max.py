@@ -1,4 +1,4 @@
-"""Sampling with fixed noise: its law, and that it depends on nothing but the key."""
+"""Sampling with fixed noise: its distribution, and that it depends on nothing but the key."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_noise_of_some_ids_is_part_of_the_noise_of_all() -> None:
     assert len(exponential_noise(7, ids[:0])) == 0
 
 
-def test_noise_has_its_law() -> None:
+def test_noise_has_its_distribution() -> None:
     """Of 2e5 numbers, with bounds that five standard deviations keep."""
     noise = np.concatenate([exponential_noise(key, np.arange(2000)) for key in range(100)])
     assert abs(noise.mean() - 1) < 5 / math.sqrt(len(noise))
@@ -76,19 +76,19 @@ def test_noise_has_its_law() -> None:
     assert max(abs(neighbours), abs(keys)) < 5 / math.sqrt(len(noise))
 
 
-def test_tokens_have_their_law() -> None:
-    law = np.array([0.5, 0.0, 0.3, 0.15, 0.05])
+def test_tokens_have_their_distribution() -> None:
+    distribution = np.array([0.5, 0.0, 0.3, 0.15, 0.05])
     generator = np.random.default_rng(0)
     counts = np.zeros(5)
     draws = 20_000
     for _ in range(draws):
-        counts[GumbelMax().draw(np.log(law, where=law > 0, out=np.full(5, -np.inf)), generator)] += 1
+        counts[GumbelMax().draw(np.log(distribution, where=distribution > 0, out=np.full(5, -np.inf)), generator)] += 1
     assert counts[1] == 0
-    bound = 5 * np.sqrt(law * (1 - law) / draws)
-    assert (np.abs(counts / draws - law) <= bound).all()
+    bound = 5 * np.sqrt(distribution * (1 - distribution) / draws)
+    assert (np.abs(counts / draws - distribution) <= bound).all()
 
 
-def test_shaped_laws_are_those_of_multinomial() -> None:
+def test_shaped_distributions_are_those_of_multinomial() -> None:
     shape = Multinomial(temperature=0.5, top_k=2)
     log_p = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
     generator = np.random.default_rng(1)
@@ -101,9 +101,11 @@ def test_shaped_laws_are_those_of_multinomial() -> None:
 def test_one_number_is_taken_for_each_choice_and_they_can_be_known_before() -> None:
     generator, other = np.random.default_rng(3), np.random.default_rng(3)
     keys = peek_noise_keys(generator, 4)
-    laws = [np.log(np.random.default_rng(each).dirichlet(np.ones(6))) for each in range(4)]
-    chosen = [GumbelMax().draw(law, generator) for law in laws]
-    assert chosen == [GumbelMax().choose(law, key) for law, key in zip(laws, keys, strict=True)]
+    distributions = [np.log(np.random.default_rng(each).dirichlet(np.ones(6))) for each in range(4)]
+    chosen = [GumbelMax().draw(distribution, generator) for distribution in distributions]
+    assert chosen == [
+        GumbelMax().choose(distribution, key) for distribution, key in zip(distributions, keys, strict=True)
+    ]
     for _ in range(4):
         noise_key(other)
     assert generator.random() == other.random()
@@ -129,7 +131,7 @@ def test_what_is_chosen_is_the_largest_perturbed_logarithm() -> None:
             assert choose_by_noise(weights, key) == (np.log(weights) + gumbel_noise(key, np.arange(30))).argmax()
 
 
-def test_it_leaves_the_law_as_it_is_and_takes_one_that_is_certain() -> None:
+def test_it_leaves_the_distribution_as_it_is_and_takes_one_that_is_certain() -> None:
     log_p = np.array([-np.inf, 0.0, -np.inf])
     before = log_p.copy()
     assert GumbelMax().choose(log_p, 5) == 1

@@ -1,4 +1,4 @@
-"""An urn over an order: by enumeration of all orders, and of what estimators make of them."""
+"""An sampler without replacement over an order: by enumeration of all orders, and of what estimators make of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from structgen.decode.step.without_replacement import sample_recursive
 Entry = tuple[int, float, float]
 
 
-def orders(law: Sequence[float]) -> Iterator[tuple[float, list[Entry]]]:
+def orders(distribution: Sequence[float]) -> Iterator[tuple[float, list[Entry]]]:
     """Every order of the tokens of positive probability, with its own probability."""
-    possible = [token for token, p in enumerate(law) if p]
+    possible = [token for token, p in enumerate(distribution) if p]
     for order in permutations(possible):
         chance, entries = 1.0, []
         for place, token in enumerate(order):
-            left = math.fsum(law[each] for each in order[place:])
-            entries.append((token, math.log(law[token]), math.log(left)))
-            chance *= law[token] / left
+            left = math.fsum(distribution[each] for each in order[place:])
+            entries.append((token, math.log(distribution[token]), math.log(left)))
+            chance *= distribution[token] / left
         yield chance, entries
 
 
@@ -33,17 +33,17 @@ def test_weights_are_right_on_average_for_every_token(seed: int) -> None:
     rng = random.Random(seed)
     weights = [rng.choice((0, 1, 1e-9, 2, 5, 9)) for _ in range(rng.randint(1, 5))]
     weights[rng.randrange(len(weights))] = 3
-    law = [weight / sum(weights) for weight in weights]
-    admitted = [rng.random() < 0.5 for _ in law]
+    distribution = [weight / sum(weights) for weight in weights]
+    admitted = [rng.random() < 0.5 for _ in distribution]
     rejects = rng.choice((None, 1, 2, 3))
-    found = [0.0] * len(law)
-    for chance, order in orders(law):
+    found = [0.0] * len(distribution)
+    for chance, order in orders(distribution):
         drawn = sample_recursive(
             OrderedWithoutReplacement(order, np.random.default_rng(0)), admitted.__getitem__, most_rejects=rejects
         )
         if drawn.token is not None:
             found[drawn.token] += chance * drawn.weight
-    expected = [p if ok else 0.0 for p, ok in zip(law, admitted, strict=True)]
+    expected = [p if ok else 0.0 for p, ok in zip(distribution, admitted, strict=True)]
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
@@ -55,30 +55,30 @@ def test_no_more_is_read_than_is_taken() -> None:
             read.append(token)
             yield token, math.log(1 / 3), math.log(1 - token / 3)
 
-    urn = OrderedWithoutReplacement(entries(), np.random.default_rng(0))
-    assert urn.take() == 0
+    sampler = OrderedWithoutReplacement(entries(), np.random.default_rng(0))
+    assert sampler.take() == 0
     assert read == [0]
-    assert urn.left == pytest.approx(2 / 3)
+    assert sampler.left == pytest.approx(2 / 3)
     assert read == [0, 1]
-    assert [urn.take(), urn.take()] == [1, 2]
-    assert urn.is_empty
-    assert urn.left == 0
+    assert [sampler.take(), sampler.take()] == [1, 2]
+    assert sampler.is_empty
+    assert sampler.left == 0
     with pytest.raises(ValueError, match="empty"):
-        urn.take()
+        sampler.take()
 
 
 def test_what_is_put_back_comes_with_its_share() -> None:
-    law = [0.5, 0.3, 0.15, 0.05]
+    distribution = [0.5, 0.3, 0.15, 0.05]
     generator = np.random.default_rng(3)
     times, counts = 40_000, np.zeros(4)
-    entries = [(token, math.log(law[token]), math.log(sum(law[token:]))) for token in range(4)]
+    entries = [(token, math.log(distribution[token]), math.log(sum(distribution[token:]))) for token in range(4)]
     for _ in range(times):
-        urn = OrderedWithoutReplacement(entries, generator)
-        assert [urn.take(), urn.take(), urn.take()] == [0, 1, 2]
-        urn.put_back(0)
-        urn.put_back(2)
-        assert urn.left == pytest.approx(0.7)
-        counts[urn.take()] += 1
+        sampler = OrderedWithoutReplacement(entries, generator)
+        assert [sampler.take(), sampler.take(), sampler.take()] == [0, 1, 2]
+        sampler.put_back(0)
+        sampler.put_back(2)
+        assert sampler.left == pytest.approx(0.7)
+        counts[sampler.take()] += 1
     expected = times * np.array([0.5, 0.0, 0.15, 0.05]) / 0.7
     kept = expected > 0
     assert counts[1] == 0
@@ -91,12 +91,12 @@ def test_the_last_ones_that_were_put_back_keep_their_shares() -> None:
     entries = [(0, math.log(0.75), 0.0), (1, math.log(0.25), math.log(0.25))]
     first = 0
     for _ in range(20_000):
-        urn = OrderedWithoutReplacement(entries, generator)
-        for token in (urn.take(), urn.take()):
-            urn.put_back(token)
-        first += urn.take() == 0
-        urn.take()
-        assert urn.is_empty
+        sampler = OrderedWithoutReplacement(entries, generator)
+        for token in (sampler.take(), sampler.take()):
+            sampler.put_back(token)
+        first += sampler.take() == 0
+        sampler.take()
+        assert sampler.is_empty
     assert abs(first - 15_000) < 4.9 * math.sqrt(20_000 * 0.75 * 0.25)
 
 
@@ -104,12 +104,12 @@ def test_misses_are_those_of_what_is_out() -> None:
     entries = [(0, math.log(0.75), 0.0), (1, math.log(0.25), math.log(0.25))]
     generator = np.random.default_rng(5)
     assert OrderedWithoutReplacement(entries, generator).misses(9) == 0
-    urn = OrderedWithoutReplacement(entries, generator)
-    urn.take()
-    mean = sum(urn.misses(1e9) for _ in range(20_000)) / 20_000
+    sampler = OrderedWithoutReplacement(entries, generator)
+    sampler.take()
+    mean = sum(sampler.misses(1e9) for _ in range(20_000)) / 20_000
     assert abs(mean - 3) < 4.9 * math.sqrt(12 / 20_000)
-    urn.take()
-    assert urn.misses(7) == 7
+    sampler.take()
+    assert sampler.misses(7) == 7
 
 
 def test_an_order_of_nothing_is_refused() -> None:

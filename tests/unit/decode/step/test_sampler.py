@@ -80,7 +80,7 @@ def test_top_k_breaks_ties_by_the_lowest_id() -> None:
     assert np.flatnonzero(Multinomial(top_k=3).shaped(log_p)).tolist() == [0, 1, 2]
 
 
-def test_top_p_of_a_flat_law_keeps_the_fewest() -> None:
+def test_top_p_of_a_flat_distribution_keeps_the_fewest() -> None:
     """Half of the mass of ten equal tokens is the first five."""
     log_p = log_probabilities([1] * 10)
     assert np.flatnonzero(Multinomial(top_p=0.5).shaped(log_p)).tolist() == [0, 1, 2, 3, 4]
@@ -108,7 +108,7 @@ def test_inverse_cdf_at_the_last_number_below_one() -> None:
     assert inverse_cdf(weights, 1.0) == 9
 
 
-def test_an_even_grid_of_numbers_gives_the_law() -> None:
+def test_an_even_grid_of_numbers_gives_the_distribution() -> None:
     """Inverting a grid of uniform numbers counts each token in proportion to its probability."""
     weights = np.array([1.0, 0.0, 2.0, 5.0])
     counts = Counter(inverse_cdf(weights, (i + 0.5) / 8) for i in range(8))

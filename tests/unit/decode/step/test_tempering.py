@@ -1,4 +1,4 @@
-"""Parts of a grammar with a temperature of their own: the law of the tokens inside and outside."""
+"""Parts of a grammar with a temperature of their own: the distribution of the tokens inside and outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = HashModel(VOCABULARY, seed=3)
 PROMPT = "!"
 
 
-def law(temperatures: list[float]) -> dict[bytes, float]:
+def distribution(temperatures: list[float]) -> dict[bytes, float]:
     """Of texts of letters, one token each, each drawn at its own temperature from the masked logits."""
     found: dict[bytes, float] = {}
     for letters in product((0, 1), repeat=len(temperatures)):
@@ -38,13 +38,13 @@ def law(temperatures: list[float]) -> dict[bytes, float]:
 @pytest.mark.parametrize(
     "sampler", [Multinomial(temperature=4.0), GumbelMax(Multinomial(temperature=4.0))], ids=["multinomial", "gumbel"]
 )
-def test_the_law_inside_and_outside(sampler: Sampler) -> None:
+def test_the_distribution_inside_and_outside(sampler: Sampler) -> None:
     """Outside the sampler's own temperature, inside that of the innermost part; by the frequencies of many outputs."""
     inner = Tempered(LETTERS, 0.5)
     grammar = sequence(LETTERS, Tempered(sequence(LETTERS, inner), 2.0), LETTERS)
     constraint = compile(grammar, VOCABULARY)
-    expected = law([4.0, 2.0, 0.5, 4.0])
-    plain = law([4.0] * 4)
+    expected = distribution([4.0, 2.0, 0.5, 4.0])
+    plain = distribution([4.0] * 4)
     draws = 1_200
     seen = Counter(
         generate(MODEL, PROMPT, constraint, max_tokens=8, sampler=sampler, seed=seed).data for seed in range(draws)
@@ -95,7 +95,7 @@ def test_equal_parts_at_other_temperatures_are_told_apart() -> None:
 
 @pytest.mark.parametrize("grammar", [Tempered(literal("ab"), 1.0), sequence("a", Tempered(LETTERS, 0.5))])
 def test_who_cannot_heed_temperatures_refuses_them(grammar: Grammar) -> None:
-    """Samplers of whole outputs have one law for all tokens."""
+    """Samplers of whole outputs have one distribution for all tokens."""
     with pytest.raises(ValueError, match="temperature"):
         generate(MODEL, PROMPT, grammar, max_tokens=8, sampler=SMC(2))
 

@@ -97,10 +97,10 @@ def test_terminals_at_one_place() -> None:
 
 
 def test_words_that_run_together_with_what_follows() -> None:
-    """A name that no word is may still be a word and the name behind it."""
+    """A name that no word is may still be a word and the name after it."""
     rules = 'start: "if" NAME | NAME "=" NAME\nNAME: /[a-z]+/ & ~"if"\n%ignore " "'
     (finding,) = _found(lark(rules), "terminals at one place")
-    assert "'ifa' is one of it as well as the word 'if' with terminal 'NAME' behind it" in finding.problem
+    assert "'ifa' is one of it as well as the word 'if' with terminal 'NAME' after it" in finding.problem
     assert finding.is_warning
     assert not _found(lark(rules.replace('"if"', "/if\\b/", 1)), "terminals at one place")
     two = "start: INT | FLOAT\nINT: /[0-9]+/\nFLOAT: /[0-9]+(\\.[0-9]+)?/"
@@ -180,7 +180,7 @@ def test_what_has_no_bound() -> None:
 
 
 def test_left_recursion_is_told() -> None:
-    """Direct, indirect, and behind what may be empty."""
+    """Direct, indirect, and after what may be empty."""
     (finding,) = _found(lark('start: a\na: b "x" | "y"\nb: c? a\nc: "z"'), "left recursion")
     assert "'a', 'b';" in finding.problem
     assert not _found(lark('start: "x" start | "y"'), "left recursion")

@@ -51,7 +51,7 @@ def make_folder(tmp_path: Path) -> Folder:
 
 
 def test_a_folder_without_other_files_has_no_eos(folder: Folder) -> None:
-    """Nothing is guessed from names."""
+    """Nothing is drafted from names."""
     vocabulary = Vocabulary.load(folder())
     assert vocabulary.eos == ()
     assert vocabulary.tokens == (b"", b"</s>", b"a", b"b", b" ", b"<call>", b"c", b"")

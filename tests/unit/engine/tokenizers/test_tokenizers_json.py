@@ -334,7 +334,7 @@ def test_the_decoder_says_what_pieces_stand_for(
     ],
 )
 def test_what_has_no_exact_bytes_is_refused_by_name(tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
-    """Never a guess: the error names the step, the model or the entry."""
+    """Never a draft token: the error names the step, the model or the entry."""
     if isinstance(changes.get("model"), dict):
         changes = changes | {"model": {"merges": []} | changes["model"]}  # type: ignore[operator]
     with pytest.raises(VocabularyError) as caught:

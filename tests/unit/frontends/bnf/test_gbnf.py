@@ -63,7 +63,7 @@ def test_another_root() -> None:
     ],
 )
 def test_expressions(text: str, expected: set[str]) -> None:
-    """Newlines end rules, but in parentheses and behind ``|`` and ``::=``; a repetition may be repeated."""
+    """Newlines end rules, but in parentheses and after ``|`` and ``::=``; a repetition may be repeated."""
     assert members(text) == expected
 
 

@@ -25,14 +25,14 @@ def test_families_that_think(name: str) -> None:
     family = load_family(name)
     assert family.thought is not None
     thought = family.thought.layout
-    text = f"{thought.beginning}It is\n\nclear.{thought.end}"
-    said = f"{family.text.layout.beginning}Yes."
+    text = f"{thought.prefix}It is\n\nclear.{thought.end}"
+    said = f"{family.text.layout.prefix}Yes."
     grammar = think(family=name) + tool_calls([], family=name)
     assert recognizes(grammar, text + said)
-    assert not recognizes(grammar, thought.beginning + said)
+    assert not recognizes(grammar, thought.prefix + said)
     reply = read_reply(text + said, family=name)
     assert (reply.thought, reply.text) == ("It is\n\nclear.", "Yes.")
-    is_open = text[len(thought.beginning) :]
+    is_open = text[len(thought.prefix) :]
     assert recognizes(think(family=name, is_open=True), is_open)
     assert read_reply(is_open + said, family=name, is_open=True) == reply
 
@@ -42,7 +42,7 @@ def test_tags_are_tokens_where_there_are_such() -> None:
     vocabulary = Vocabulary(tokens, eos=[128], special={129: "<think>", 130: "</think>"})
     matcher = compile(think() + answer(literal("y")), vocabulary).matcher()
     assert not matcher.accept(ord("<"))
-    # Text that spells the tag is no tag, and is withheld: whoever reads the reply would take it for one.
+    # Text that spells the tag is no tag, and is blocked: whoever reads the reply would take it for one.
     text = [*b"</think"]
     ids = [129, *text, 130, ord("y")]
     assert matcher.validate([129, *text, ord(">")]) == 1 + len(text)

@@ -87,7 +87,7 @@ def texts(alphabet: str, longest: int) -> Iterator[str]:
 
 
 def is_comparable(text: str) -> bool:
-    """Lark's indenter does not look at the first line, and takes blanks behind the last newline for a line."""
+    """Lark's indenter does not look at the first line, and takes blanks after the last newline for a line."""
     return not text.startswith(" ") and not text.rpartition("\n")[2].startswith(" ")
 
 
@@ -96,9 +96,9 @@ def disagreements(grammar: str, cases: Iterable[str]) -> tuple[list[str], int]:
     wrong, members = [], 0
     for text in cases:
         if is_comparable(text):
-            verdict = judge.accepts(text)
-            members += verdict
-            if verdict != accepts(constraint, text):
+            verification = judge.accepts(text)
+            members += verification
+            if verification != accepts(constraint, text):
                 wrong.append(text)
     return wrong, members
 
@@ -158,16 +158,16 @@ def test_words_do_not_run_together() -> None:
     for text in texts("fin( )", 6):
         try:
             parser.parse(text)
-            verdict = True
+            verification = True
         except peer.exceptions.LarkError:
-            verdict = False
-        members += verdict
-        assert accepts(constraint, text) is verdict, text
+            verification = False
+        members += verification
+        assert accepts(constraint, text) is verification, text
     assert members > 500
 
 
 def test_guard_of_a_character() -> None:
-    """A look-ahead at the end of a regexp holds for the text behind the terminal, whichever that is."""
+    """A look-ahead at the end of a regexp holds for the text after the terminal, whichever that is."""
     constraint = compile(lark('start: (A | B | "." | ",")*\nA: /0+(?![.x])/\nB: "x"\n%ignore " "'), BYTES)
     for text in texts("0x. ,", 6):
         bad = any(text[i : i + 2] in ("0.", "0x") for i in range(len(text)))
@@ -213,9 +213,9 @@ def test_programs_of_grammars(step: int | tuple[int, int], widths: list[int]) ->
         lines = text.split("\n")
         if not lines[0].strip(" "):
             continue  # blank lines follow others
-        verdict = lines_of(text, widths)
-        members += verdict
-        assert accepts(constraint, text) is verdict, text
+        verification = lines_of(text, widths)
+        members += verification
+        assert accepts(constraint, text) is verification, text
     assert members > 20
 
 
@@ -224,13 +224,13 @@ def test_tabs_and_deep_blocks() -> None:
     line = choice(sequence("p", NEWLINE), sequence("i", block(Reference("line").many(1))))
     rules = Rules({"line": line}, Reference("line").many(1))
     constraint = compile(indented(rules, Indentation(step=1, character="\t", max_width=30)), BYTES)
-    for depth, verdict in [(1, True), (30, True), (31, False)]:
+    for depth, verification in [(1, True), (30, True), (31, False)]:
         text = "".join("\t" * i + "i\n" for i in range(depth)) + "\t" * depth + "p\n"
-        assert accepts(constraint, text) is verdict
+        assert accepts(constraint, text) is verification
 
 
 def test_names_and_report() -> None:
-    """Variants are numbered behind the plain name, and the report says how lines are indented."""
+    """Variants are numbered after the plain name, and the report says how lines are indented."""
     grammar = lark(TREE, indentation=Indentation(step=2, max_width=4))
     assert "tree.2 = " in str(grammar)
     report = compile(grammar, BYTES).report

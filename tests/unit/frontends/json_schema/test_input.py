@@ -86,16 +86,16 @@ def test_parts_that_are_one_object_are_not_written_without_end() -> None:
     loop: dict[str, Any] = {}
     loop["a"] = [loop]
     assert _native.json_text(loop, 200, 1 << 20) is None
-    twins: Any = {}
+    references: Any = {}
     for _ in range(30):
-        twins = {"a": twins, "b": twins}
-    assert _native.json_text(twins, 200, 1 << 20) is None
+        references = {"a": references, "b": references}
+    assert _native.json_text(references, 200, 1 << 20) is None
 
 
 @pytest.mark.parametrize("kind", [str, str.encode, lambda text: bytearray(text.encode())])
 def test_text_beside_a_registry(kind: Any) -> None:
     """Text is text, whatever else is given."""
-    grammar = json_schema(kind('{"$ref": "urn:a"}'), registry={"urn:a": {"enum": ["x"]}})
+    grammar = json_schema(kind('{"$ref": "sampler without replacement:a"}'), registry={"urn:a": {"enum": ["x"]}})
     assert accepts(grammar, '"x"')
     assert not accepts(grammar, '"y"')
 

@@ -96,7 +96,7 @@ def test_it_constrains(text: str, is_member: bool) -> None:
 
 
 def test_it_is_part_of_other_terms() -> None:
-    """Behind text and beside itself the program is spliced in; where the language must be regular, the term is."""
+    """After text and beside itself the program is spliced in; where the language must be regular, the term is."""
     schema = {"type": "string", "not": {"enum": ["a", "b"]}}
     again(schema)
     read = again(schema)

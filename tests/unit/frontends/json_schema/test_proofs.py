@@ -117,7 +117,7 @@ def test_a_proof_looks_only_where_it_must() -> None:
     assert term.digest == json_schema({"anyOf": branches}).digest
 
 
-def test_twins_are_reported_like_each_other() -> None:
+def test_references_are_reported_like_each_other() -> None:
     """Schemas that are written alike are planned once in a conjunction, and all of them are enforced."""
     inner = '{"type": "object", "properties": {"b": {"type": "string", "minLength": 2}}, "required": ["b"]}'
     text = f'{{"allOf": [{{"properties": {{"a": {inner}}}}}, {{"properties": {{"a": {inner}}}}}]}}'

@@ -27,7 +27,7 @@ def matching(pattern: str) -> Callable[[bytes], bool]:
 
 
 def first_end(word: bytes, belongs: Callable[[bytes], bool]) -> int | None:
-    """Where the first beginning of ``word`` that belongs ends: what a lexer takes that stops as soon as it can."""
+    """Where the first prefix of ``word`` that belongs ends: what a lexer takes that stops as soon as it can."""
     return next((end for end in range(len(word) + 1) if belongs(word[:end])), None)
 
 
@@ -184,7 +184,7 @@ def test_other_grammars_are_given_by_name() -> None:
 
 
 def test_options_of_llguidance() -> None:
-    """Ignored text at the beginning, and how often; strings as JSON and regexps as Rust write them."""
+    """Ignored text at the start, and how often; strings as JSON and regexps as Rust write them."""
     plain = 'start: "a" "b"\n%ignore "_"'
     assert language(lark(plain), 4, b"ab_") >= {b"_ab", b"a__b"}
     once = language(lark('%llguidance {"ignore_once": true}\n' + plain), 4, b"ab_")

@@ -30,8 +30,8 @@ DRAWS = 20_000
 LARGEST_Z = 5.3  # two-sided 1e-6 over 8 tokens
 
 
-def two_laws() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-probabilities of eight tokens, two of which the first law forbids."""
+def two_distributions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log-probabilities of eight tokens, two of which the first distribution forbids."""
     rng = np.random.default_rng(3)
     log_q, log_a = np.log(rng.dirichlet(np.ones(8))), np.log(rng.dirichlet(np.ones(8)))
     log_q[[2, 5]] = -np.inf
@@ -39,8 +39,8 @@ def two_laws() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def coupled(*, is_coupled: bool = True) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Tokens of the draft and of the mixture, and the mixture's law."""
-    log_q, log_a = two_laws()
+    """Tokens of the draft and of the mixture, and the mixture's distribution."""
+    log_q, log_a = two_distributions()
     mixed = mixture(log_q, log_a, 0.4)
     generator = np.random.default_rng(11)
     drafted = generator.choice(8, size=DRAWS, p=np.exp(log_q))
@@ -60,27 +60,30 @@ def agreement(q: NDArray[np.float64], m: NDArray[np.float64]) -> float:
 
 def test_the_mixture_is_drawn_from_as_ever() -> None:
     """Frequencies of its tokens over 20,000 draws, z below 5.3; those of the draft are others."""
-    drafted, judged, law = coupled()
-    spread = np.sqrt(law * (1 - law) / DRAWS)[law > 0]
+    drafted, judged, distribution = coupled()
+    spread = np.sqrt(distribution * (1 - distribution) / DRAWS)[distribution > 0]
     found = np.bincount(judged, minlength=8) / DRAWS
-    assert (found[law == 0] == 0).all()
-    assert (np.abs(found - law)[law > 0] / spread < LARGEST_Z).all()
+    assert (found[distribution == 0] == 0).all()
+    assert (np.abs(found - distribution)[distribution > 0] / spread < LARGEST_Z).all()
     other = np.bincount(drafted, minlength=8) / DRAWS
-    assert (np.abs(other - law)[law > 0] / spread > 2 * LARGEST_Z).any()
+    assert (np.abs(other - distribution)[distribution > 0] / spread > 2 * LARGEST_Z).any()
 
 
 @pytest.mark.parametrize("is_coupled", [True, False])
 def test_how_often_both_take_the_same_token(is_coupled: bool) -> None:
-    """As often as Gumbel noise couples the two laws, by its formula; noise of its own would agree less often."""
-    log_q, _ = two_laws()
-    drafted, judged, law = coupled(is_coupled=is_coupled)
-    wanted = agreement(np.exp(log_q), law)
+    """As often as Gumbel noise couples the two distributions, by its formula.
+
+    Noise of its own would agree less often.
+    """
+    log_q, _ = two_distributions()
+    drafted, judged, distribution = coupled(is_coupled=is_coupled)
+    wanted = agreement(np.exp(log_q), distribution)
     z = (float((drafted == judged).mean()) - wanted) / math.sqrt(wanted * (1 - wanted) / DRAWS)
     assert abs(z) < 5 if is_coupled else z < -10
 
 
-def test_what_one_law_forbids_is_never_taken() -> None:
-    log_q, log_a = two_laws()
+def test_what_one_distribution_forbids_is_never_taken() -> None:
+    log_q, log_a = two_distributions()
     log_a = log_a.copy()
     log_a[1] = -np.inf
     assert np.isneginf(mixture(log_q, log_a, 0.4)[[1, 2, 5]]).all()
@@ -100,11 +103,11 @@ def expected(
 ) -> tuple[int, ...]:
     """One step without any automaton: the best completion of a canvas, as far as the mixture's argmax agrees."""
     masked = np.where(np.array(canvas) == FREE, MASK, canvas).astype(np.int32)
-    laws = log_softmax(model.logits(masked))
+    distributions = log_softmax(model.logits(masked))
 
     def mass(member: tuple[int, ...], free: list[int]) -> float:
         scored = min(len(member), toy.length(member) + 1)
-        return float(sum(laws[slot, member[slot]] for slot in free if slot < scored))
+        return float(sum(distributions[slot, member[slot]] for slot in free if slot < scored))
 
     free = [slot for slot, token in enumerate(canvas) if token == FREE]
     members = [tuple(member) for member in toy.agreeing(canvas).tolist()]
@@ -148,7 +151,7 @@ def test_a_step_commits_what_the_mixture_would_have_taken(weight: float) -> None
 
 
 def test_without_a_grammar_to_speak_of_it_is_the_published_rule() -> None:
-    """Slots that nothing ties together: each law's argmax, as far as the mixture's argmax is the same."""
+    """Slots that nothing ties together: each distribution's argmax, as far as the mixture's argmax is the same."""
     language = canvas_language(compile(sg.regex("[abc]{8}"), LETTERS))
     accepted = []
     for seed in range(20):
@@ -156,12 +159,12 @@ def test_without_a_grammar_to_speak_of_it_is_the_published_rule() -> None:
         run, _ = a_run(model, language, 8)
         committer = AdaptiveParallel(judge, weight=0.7).start()
         committer.advance(run)
-        laws = log_softmax(np.asarray(model.start([]).denoise(np.full((1, 8), 4, dtype=np.int32)))[0][:, 1:4])
-        draft = laws.argmax(axis=1)
+        distributions = log_softmax(np.asarray(model.start([]).denoise(np.full((1, 8), 4, dtype=np.int32)))[0][:, 1:4])
+        draft = distributions.argmax(axis=1)
         count = 1
         while count < 8:
             after = log_softmax(judge.start().extend([0, *(draft[:count] + 1).tolist()])[1:4])
-            if (0.7 * laws[count] + 0.3 * after).argmax() != draft[count]:
+            if (0.7 * distributions[count] + 0.3 * after).argmax() != draft[count]:
                 break
             count += 1
         assert run.canvas.tolist() == [*(draft[:count] + 1), *[FREE] * (8 - count)]
@@ -193,7 +196,7 @@ def test_members_always_and_fewer_passes_with_more_weight(sampler: CanvasSampler
 
 
 def test_everything_stands_where_the_diffusion_model_judges_alone() -> None:
-    """With weight 1 a draw is a draw of the same law, and no autoregressive pass is spent."""
+    """With weight 1 a draw is a draw of the same distribution, and no autoregressive pass is spent."""
     language = canvas_language(compile(sg.regex("(ab|c){3,9}"), LETTERS))
     model = HashDiffusion(LETTERS, seed=1)
     for sampler in (Dingo(), Posterior("scored")):
@@ -203,7 +206,7 @@ def test_everything_stands_where_the_diffusion_model_judges_alone() -> None:
         assert run.drafted == run.accepted
 
 
-def test_coupled_judging_of_the_same_law_takes_everything() -> None:
+def test_coupled_judging_of_the_same_distribution_takes_everything() -> None:
     """A small model that says what the diffusion model says agrees with each of its draws, at any weight.
 
     Judging a draw by the argmax, or by a draw of its own, would not.
@@ -324,6 +327,6 @@ def test_bad_numbers(options: dict[str, Any], message: str) -> None:
         AdaptiveParallel(HashModel(LETTERS), **options)
 
 
-def test_it_is_a_policy_and_says_that_it_changes_the_law() -> None:
+def test_it_is_a_policy_and_says_that_it_changes_the_distribution() -> None:
     assert isinstance(AdaptiveParallel(HashModel(LETTERS)), CommitPolicy)
     assert not AdaptiveParallel(HashModel(LETTERS)).lossless

@@ -110,7 +110,7 @@ def thresholded(model: HashDiffusion, language: CanvasLanguage, slots: int, rule
     run, _ = a_run(model, language, slots)
 
     def ranked(canvas: Canvas) -> tuple[list[int], int, Canvas]:
-        denoised = run.restrict(run.laws([canvas])[0])
+        denoised = run.restrict(run.distributions([canvas])[0])
         order = sorted(np.flatnonzero(canvas == FREE).tolist(), key=lambda slot: -denoised.confidence[slot])
         sure = sum(denoised.confidence[slot] >= 0.6 for slot in order)
         return order, max(1, sure), denoised.completion.tokens

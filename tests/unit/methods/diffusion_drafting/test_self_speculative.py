@@ -50,7 +50,10 @@ def test_all_slots_of_an_indifferent_model_take_two_passes() -> None:
 
 
 def test_drafts_that_know_the_grammar_stand_more_often() -> None:
-    """FreeDave restricts the law anew after each drafted step; a completion of one pass does not know better."""
+    """FreeDave restricts the distribution anew after each drafted step.
+
+    A completion of one pass does not know better.
+    """
     language = canvas_language(compile(sg.regex("((a|b)c|b){8}"), LETTERS))
     passes = {FreeDave(depth=4): 0, SelfSpeculative(drafts=3): 0}
     for seed in range(12):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bpe_vocabularies import bpe_vocabulary
-from drafter_tasks import exact_law, position, row_after, task_of
+from drafter_tasks import exact_distribution, position, row_after, task_of
 from exact_target import total_variation
 
 from structgen.decode import Context, Greedy, Multinomial, generate
@@ -36,8 +36,8 @@ WRITES = '{"name": "the brown fox", "age": 36}'
 BRIDGES: dict[str, Bridge] = {
     "text": ExactStringMatch(),
     "shared": TokenIntersection(),
-    "law": StringRejection(),
-    "whole law": StringRejection(contexts=None, tokens=None, depth=None, least=0.001),
+    "distribution": StringRejection(),
+    "whole distribution": StringRejection(contexts=None, tokens=None, depth=None, least=0.001),
 }
 
 
@@ -94,7 +94,7 @@ def test_drafts_do_not_depend_on_what_came_before(constraint: Constraint, bridge
 
 
 def test_text_drafts_are_the_text_of_the_draft_model(constraint: Constraint) -> None:
-    """What it writes greedily under the same grammar, behind the same text, in the target's own tokens."""
+    """What it writes greedily under the same grammar, after the same text, in the target's own tokens."""
     target, draft = HashModel(constraint.vocabulary), HashModel(bpe_vocabulary("prose"), seed=4, writes=WRITES)
     prompt = target.encode_prompt("so: ")
     begun = constraint.vocabulary.tokenize('{"name": "th')
@@ -106,14 +106,14 @@ def test_text_drafts_are_the_text_of_the_draft_model(constraint: Constraint) -> 
     matcher = compile(RECORD, draft.vocabulary).matcher()
     matcher.accept_bytes(b'{"name": "th')
     tokens = [*draft.vocabulary.tokenize(b"so: "), *draft.vocabulary.tokenize(b'{"name": "th')]
-    text, guesses, confidence = b"", 0, 1.0
-    while guesses < 5:
+    text, drafts, confidence = b"", 0, 1.0
+    while drafts < 5:
         allowed = [token for token in range(draft.vocabulary.size) if matcher.validate([token]) == 1]
         logits = row_after(draft, tokens).astype(np.float64)
         logits -= np.logaddexp.reduce(logits[allowed])
         forced = matcher.forced_tokens()[:1] or (allowed if len(allowed) == 1 else [])
         token = forced[0] if forced else max(allowed, key=lambda each: logits[each])
-        guesses += not forced
+        drafts += not forced
         confidence *= 1.0 if forced else float(np.exp(logits[token]))
         tokens.append(token)
         text += draft.vocabulary.tokens[token]
@@ -122,7 +122,7 @@ def test_text_drafts_are_the_text_of_the_draft_model(constraint: Constraint) -> 
     assert np.prod(tree.confidences) == pytest.approx(confidence, rel=1e-5)
 
 
-def test_texts_of_a_tree_share_their_beginnings() -> None:
+def test_texts_of_a_tree_share_their_prefixes() -> None:
     """Each path is spelled as the target spells it; a token is as likely as all that begins in it."""
     draft = Vocabulary([b"", b"a", b"b", b"ab", b"c"], eos=[0])
     target = Vocabulary([b"", b"a", b"b", b"c", b"bc", b"aa"], eos=[0])
@@ -140,7 +140,7 @@ def test_texts_of_a_tree_share_their_beginnings() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_laws_of_shared_tokens(constraint: Constraint, seed: int) -> None:
+def test_distributions_of_shared_tokens(constraint: Constraint, seed: int) -> None:
     """The draft model's probabilities of tokens that both have and the grammar allows, renormalised."""
     target, draft = HashModel(constraint.vocabulary), HashModel(bpe_vocabulary("prose"), seed=seed)
     prompt, begun = target.encode_prompt("so: "), constraint.vocabulary.tokenize('{"name": "')
@@ -160,7 +160,7 @@ def test_laws_of_shared_tokens(constraint: Constraint, seed: int) -> None:
         for token, piece in enumerate(constraint.vocabulary.tokens):
             if piece and piece in draft.vocabulary.tokens and matcher.validate([token]) == 1:
                 weights[token] = np.exp(float(logits[draft.vocabulary.tokens.index(piece)]) / 0.9)
-        assert drawn.law == pytest.approx(weights / weights.sum(), abs=1e-6)
+        assert drawn.distribution == pytest.approx(weights / weights.sum(), abs=1e-6)
 
 
 def test_equal_bytes_are_paired_in_order() -> None:
@@ -186,16 +186,18 @@ def test_without_shared_tokens_there_is_no_way() -> None:
 CROSSING = Vocabulary([b"", b"a", b"b", b"c", b"d", b"aa", b"abb", b"bc", b"bbc", b"ca"], eos=[0])
 
 
-def text_law(draft: HashModel, target: Vocabulary, constraint: Constraint, prompt: bytes, output: bytes) -> Any:
-    """The law of the longest target token that the draft model's text begins with: by writing all texts."""
-    twin = compile(constraint.grammar, draft.vocabulary)
+def text_distribution(
+    draft: HashModel, target: Vocabulary, constraint: Constraint, prompt: bytes, output: bytes
+) -> Any:
+    """The distribution of the longest target token that the draft model's text begins with: by writing all texts."""
+    reference = compile(constraint.grammar, draft.vocabulary)
     found: Counter[int] = Counter()
     start = [*draft.vocabulary.tokenize(prompt), *draft.vocabulary.tokenize(output)]
     pending: list[tuple[list[int], bytes, float]] = [([], b"", 1.0)]
     longest = max(map(len, target.tokens))
     while pending:
         tokens, text, mass = pending.pop()
-        matcher = twin.matcher()
+        matcher = reference.matcher()
         matcher.accept_bytes(output)
         assert all(matcher.accept(token) for token in tokens)
         allowed = [token for token in range(draft.vocabulary.size) if matcher.validate([token]) == 1]
@@ -212,32 +214,36 @@ def text_law(draft: HashModel, target: Vocabulary, constraint: Constraint, promp
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_laws_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
-    """Unbounded, the recorded laws are those of an enumeration of all that the draft model writes."""
+def test_distributions_of_texts(ab_vocabulary: Vocabulary, seed: int) -> None:
+    """Unbounded, the recorded distributions are those of an enumeration of all that the draft model writes."""
     constraint = compile(regex("([ab]{1,4}(c|d)){1,3}"), ab_vocabulary)
     draft = HashModel(CROSSING, seed=seed)
     target = HashModel(ab_vocabulary)
     prompt = [ab_vocabulary.tokens.index(b"ab")]
     context = Context(target, [*prompt, ab_vocabulary.tokens.index(b"ba")])
-    drafter = DraftModel(draft, Fixed.branching(2, 1), bridge=BRIDGES["whole law"].__class__(None, None, None, 0.0))
+    drafter = DraftModel(
+        draft, Fixed.branching(2, 1), bridge=BRIDGES["whole distribution"].__class__(None, None, None, 0.0)
+    )
     drafting = drafter.start(context, task_of(constraint, prompt, Multinomial(), seed))
     tree = drafting.propose(context, position(context, constraint, 1), 16)
     assert len(tree.drawn) >= 2
     for parent, drawn in tree.drawn.items():
         output = b"ba" + ab_vocabulary.decode(tree.prefix(parent) if parent != ROOT else [])
-        assert drawn.law == pytest.approx(text_law(draft, ab_vocabulary, constraint, b"ab", output), abs=1e-6)
+        assert drawn.distribution == pytest.approx(
+            text_distribution(draft, ab_vocabulary, constraint, b"ab", output), abs=1e-6
+        )
 
 
-@pytest.mark.parametrize("bridge", ["shared", "law"])
-def test_drawn_drafts_leave_the_law_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
-    """1,000 outputs with drafts against the exact law of locally constrained decoding.
+@pytest.mark.parametrize("bridge", ["shared", "distribution"])
+def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, bridge: str) -> None:
+    """1,000 outputs with drafts against the exact distribution of locally constrained decoding.
 
-    The distance of so many draws from a law of 16 outcomes is 0.064 or less on average, and 0.084 more with a
+    The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a
     probability below 1e-6 (McDiarmid)."""
     constraint = compile(regex("[ab]{2}(c|d)"), ab_vocabulary)
     target, sampler = HashModel(ab_vocabulary, seed=7), Multinomial(0.7)
     drafter = DraftModel(HashModel(CROSSING, seed=8), Fixed.branching(2, 1), bridge=BRIDGES[bridge])
-    law = exact_law(target, constraint, sampler, [1])
+    distribution = exact_distribution(target, constraint, sampler, [1])
     count = 1_000
     accepted = 0
     found: Counter[tuple[int, ...]] = Counter()
@@ -246,8 +252,8 @@ def test_drawn_drafts_leave_the_law_as_it_is(ab_vocabulary: Vocabulary, bridge: 
         found[result.tokens] += 1
         accepted += result.stats.accepted
     assert target.encode_prompt("a") == [1]
-    assert len(law) <= 16
-    assert total_variation({key: value / count for key, value in found.items()}, law) < 0.148
+    assert len(distribution) <= 16
+    assert total_variation({key: value / count for key, value in found.items()}, distribution) < 0.148
     assert accepted > count / 8
 
 

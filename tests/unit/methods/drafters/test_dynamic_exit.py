@@ -1,4 +1,4 @@
-"""Early exits: what they would have guessed is read off verified states, and decides where drafts end."""
+"""Early exits: what they would have drafted is read off verified states, and decides where drafts end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_pays_is_chosen() -> None:
 def test_exits_are_compared_with_the_target(
     llama: LlamaModel, monkeypatch: pytest.MonkeyPatch, sampler: Sampler
 ) -> None:
-    """Every number that enters the rates is what drafts from scratch give, behind the tokens that came."""
+    """Every number that enters the rates is what drafts from scratch give, after the tokens that came."""
     exits = (1, 3, 6)
     noted: list[NDArray[np.float64]] = []
     original = ExitRates.add
@@ -90,9 +90,9 @@ def test_exits_are_compared_with_the_target(
                 row = llama.start().skipping(range(exit_), room=100).extend([*prompt, *tokens[:count]])
                 rows.append(row)
             if isinstance(sampler, Multinomial):
-                laws = [sampler.shaped(project(row, ids, 0.0).log_p) for row in rows]
-                laws = [law / law.sum() for law in laws]
-                expected.append([np.minimum(law, laws[-1]).sum() for law in laws])
+                distributions = [sampler.shaped(project(row, ids, 0.0).log_p) for row in rows]
+                distributions = [distribution / distribution.sum() for distribution in distributions]
+                expected.append([np.minimum(distribution, distributions[-1]).sum() for distribution in distributions])
             else:
                 expected.append([float(ids[row[ids].argmax()] == token) for row in rows])
         matcher.accept(token)

@@ -1,4 +1,4 @@
-"""Phrases from passes, and guesses that they make longer."""
+"""Phrases from passes, and draft tokens that they make longer."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def one_hot(*tokens: int) -> np.ndarray:
 
 
 def test_phrases_follow_what_the_model_would_have_said() -> None:
-    """Behind guesses that were refused as well; the last token of a phrase need not have been guessed."""
+    """After draft tokens that were refused as well; the last token of a phrase need not have been drafted."""
     tree = tree_of_texts(LETTERS, ["abc", "ed"])  # nodes a 0, b 1, c 2, e 3, d 4
-    rows = one_hot(6, B, D, A, D, C)  # behind the sequence, a, b, c, e, d
+    rows = one_hot(6, B, D, A, D, C)  # after the sequence, a, b, c, e, d
     phrases = list(phrases_of_pass(Verified(1, tree, rows), 7, 8))
     assert phrases == [(D, C), (5, D, C), (C, A), (B, D), (A, B, D), (7, 6)]
     assert list(phrases_of_pass(Verified(1, tree, rows), 7, 2))[1] == (5, D)
@@ -64,7 +64,7 @@ def test_what_is_forced_belongs_to_a_phrase() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_phrases_are_the_ways_of_the_model_under_the_grammar(seed: int) -> None:
-    """Against the model itself, asked behind each beginning of each phrase."""
+    """Against the model itself, asked after each prefix of each phrase."""
     constraint = compiled("([abc]{2},)*")
     context = Context(HashModel(LETTERS, seed=seed), [1])
     tree = tree_of_texts(LETTERS, ["ab", "ac", "bb", "ca"])
@@ -113,7 +113,7 @@ def test_paths_are_made_longer_in_the_order_of_their_reach() -> None:
     assert len(tree) == 2  # that of the base is left alone
 
 
-def test_where_nothing_is_guessed_the_sequence_itself_goes_on() -> None:
+def test_where_nothing_is_drafted_the_sequence_itself_goes_on() -> None:
     drafter = Extended(Fixed(DraftTree(), []))
     drafter.pool.add(LETTERS, [(A, B, C), (A, D, 8)])
     constraint = compiled("(bc|d[ab])*")

@@ -26,9 +26,9 @@ WINDOW = 9
 def one_by_one(
     model: HashModel, pattern: str, count: int, draw: Callable[[np.ndarray, int], int]
 ) -> tuple[list[int], int]:
-    """The first tokens, up to and with the ``count``-th choice and what is forced behind it, and how many were chosen.
+    """The first tokens, up to and with the ``count``-th choice and what is forced after it, and how many were chosen.
 
-    A token behind which nothing is chosen is left out, as the stop is: to guess it is of no use.
+    A token after which nothing is chosen is left out, as the stop is: to draft it is of no use.
     """
     matcher = compiled(pattern).matcher()
     tokens: list[int] = []
@@ -67,7 +67,7 @@ def chooser(sampler: Sampler, seed: int) -> tuple[TokenChooser, Callable[[np.nda
     ids=["greedy", "drawn", "shaped", "noise"],
 )
 def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None:
-    """From any first guess, with at least one more token right after each pass."""
+    """From any first draft token, with at least one more token right after each pass."""
     for seed in range(8):
         model = HashModel(LETTERS, seed=seed)
         choose, draw = chooser(sampler, seed)
@@ -75,12 +75,12 @@ def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None
         choice = GrammarPosition.of(state_of(compiled(pattern).matcher()))
         rng = random.Random(seed)
         noise = [np.array([rng.random() for _ in range(LETTERS.size)], dtype=np.float32) for _ in range(3 * WINDOW)]
-        guess = jacobi_sweep(choice, noise, 0, WINDOW, choose).tokens
+        draft = jacobi_sweep(choice, noise, 0, WINDOW, choose).tokens
         rounds = 0
         while True:
             rows = [
                 model.start().extend([1]),
-                *(model.start().extend([1, *guess[:end]]) for end in range(1, len(guess) + 1)),
+                *(model.start().extend([1, *draft[:end]]) for end in range(1, len(draft) + 1)),
             ]
             tree = jacobi_sweep(choice, rows, 0, WINDOW, choose)
             rounds += 1
@@ -89,10 +89,10 @@ def test_the_fixed_point_is_the_sequence(pattern: str, sampler: Sampler) -> None
                 min(len(tree), len(expected)),
             )
             assert right >= min(rounds, len(expected))
-            if tree.tokens == guess:
+            if tree.tokens == draft:
                 break
-            guess = tree.tokens
-        assert guess == expected
+            draft = tree.tokens
+        assert draft == expected
         assert rounds <= chosen + 1  # the last one finds that nothing changes
 
 
@@ -113,7 +113,10 @@ def test_outputs_are_the_same_in_no_more_passes(sampler: Sampler, window: int) -
 
 
 def test_with_the_noise_of_the_output_a_settled_model_is_followed() -> None:
-    """Where laws do not depend on what was guessed, guesses with the same random numbers are right; others are not."""
+    """Where distributions do not depend on what was drafted, draft tokens with the same random numbers are right.
+
+    Others are not.
+    """
 
     class Constant(HashModel):
         def logits(self, state: int, matched: int) -> np.ndarray:
@@ -158,7 +161,7 @@ def test_rows_are_followed_as_far_as_they_were_run() -> None:
     assert [row[0] for row in rows_along(Verified(1, tree, rows), [1, 2, 3])] == [0, 1]
 
 
-def test_guesses_that_stood_are_trusted_more() -> None:
+def test_drafts_that_stood_are_trusted_more() -> None:
     constraint = compiled("[a-f]*")
     context = Context(HashModel(LETTERS), [1])
     drafting = Jacobi(3).start(context, task_of(constraint))

@@ -76,13 +76,13 @@ def state_of(constraint: Constraint, tokens: Sequence[int] = ()) -> DraftState:
 
 
 @pytest.mark.parametrize("trim", [None, VocabularyTrim(), VocabularyTrim(most=12)], ids=["whole", "exact", "trimmed"])
-def test_drawn_tokens_carry_their_law(llama: LlamaModel, trim: VocabularyTrim | None) -> None:
-    """Behind each node: the logits of the layers that are left, masked, shaped, and zero beyond the head."""
+def test_drawn_tokens_carry_their_distribution(llama: LlamaModel, trim: VocabularyTrim | None) -> None:
+    """After each node: the logits of the layers that are left, masked, shaped, and zero beyond the head."""
     sampler = Multinomial(0.7, top_k=25, top_p=0.95)
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me")
     with Context(llama, prompt) as context:
-        context.laws(1)
+        context.distributions(1)
         context.append([9 + 70])
         drafting = LayerSkip((1, 3), Chain(5), trim).start(context, task(constraint, sampler, len(prompt)))
         state = state_of(constraint, context.tokens[len(prompt) :])
@@ -101,9 +101,9 @@ def test_drawn_tokens_carry_their_law(llama: LlamaModel, trim: VocabularyTrim | 
             expected = np.zeros(llama.vocabulary.size)
             expected[ids] = weights / weights.sum()
             drawn = tree.drawn[node]
-            np.testing.assert_allclose(drawn.law, expected, atol=1e-5)
+            np.testing.assert_allclose(drawn.distribution, expected, atol=1e-5)
             assert drawn.tokens == (tree.tokens[node + 1],)
-            assert drawn.law[tree.tokens[node + 1]] > 0
+            assert drawn.distribution[tree.tokens[node + 1]] > 0
         assert (
             LayerSkip((1, 3), trim=trim).start(context, task(constraint, Greedy(), 0)).propose(context, state, 5).drawn
             == {}
@@ -115,7 +115,7 @@ def test_chosen_tokens_are_the_most_probable(llama: LlamaModel) -> None:
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     prompt = llama.vocabulary.tokenize(b"tell me")
     with Context(llama, prompt) as context:
-        context.laws(1)
+        context.distributions(1)
         context.append([79])
         state = state_of(constraint, [79])
         tree = LayerSkip((5,)).start(context, task(constraint, Greedy(), len(prompt))).propose(context, state, 9)
@@ -181,12 +181,12 @@ def test_clasp_chooses_layers_every_so_often(llama: LlamaModel, monkeypatch: pyt
     monkeypatch.setattr(layer_skip, "closest_layers", noted)
     constraint = compile(regex("[a-z0-9]{2,60}"), llama.vocabulary)
     with Context(llama, llama.vocabulary.tokenize(b"tell me")) as context:
-        context.laws(1)
+        context.distributions(1)
         drafting = Clasp(2, every=3).start(context, task(constraint, Greedy(), 7))
         for count in range(7):
             context.append([79])
             drafting.propose(context, state_of(constraint, [79] * (count + 1)), 2)
-            context.laws(1)
+            context.distributions(1)
     assert len(found) == 3
     assert {len(kept) for kept in found} == {4}
 

@@ -14,9 +14,9 @@ from structgen.methods.drafters.ngram_tables import Trials
 
 def test_stores_do_not_keep_a_vocabulary_alive() -> None:
     vocabulary = Vocabulary([b"", b"p", b"q"], eos=[0])
-    successors, laws, pool, trials = Successors(), NGramTable(), PhrasePool(), Trials()
+    successors, distributions, pool, trials = Successors(), NGramTable(), PhrasePool(), Trials()
     successors.learn(vocabulary, [(1, [2])])
-    laws.learn(vocabulary, [((1,), [2], [0.0])])
+    distributions.learn(vocabulary, [((1,), [2], [0.0])])
     pool.add(vocabulary, [(1, 2)])
     trials.record(vocabulary, (1,), [2], 2)
     gone = weakref.ref(vocabulary)
@@ -25,6 +25,6 @@ def test_stores_do_not_keep_a_vocabulary_alive() -> None:
     assert gone() is None
     again = Vocabulary([b"", b"p", b"q"], eos=[0])  # of the same content: what was learned is there
     assert successors.after(again, 1) == [2]
-    assert laws.find(again, (1,))[0].tokens == [2]
+    assert distributions.find(again, (1,))[0].tokens == [2]
     assert pool.after(again, 1) == [(2,)]
     assert trials.of(again, (1,)) == {2: (1.0, 1.0)}

@@ -1,4 +1,4 @@
-"""All drafters that learn from rows, in the loop: outputs stay what they are, and guesses can be repeated."""
+"""All drafters that learn from rows, in the loop: outputs stay what they are, and draft tokens can be repeated."""
 
 from __future__ import annotations
 

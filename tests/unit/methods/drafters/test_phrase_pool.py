@@ -20,7 +20,7 @@ def test_the_latest_come_first() -> None:
     assert pool.after(LETTERS, 3) == []
 
 
-def test_a_phrase_swallows_its_beginnings() -> None:
+def test_a_phrase_swallows_its_prefixes() -> None:
     pool = PhrasePool()
     pool.add(LETTERS, [(1, 2), (1, 3), (1, 2, 4)])
     assert pool.after(LETTERS, 1) == [(2, 4), (3,)]

@@ -1,4 +1,4 @@
-"""Guesses drawn from the table: their law, and that of the output."""
+"""Draft tokens drawn from the table: their distribution, and that of the output."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from structgen.methods.drafters.ngram_tables import Stand
 from structgen.models.toy.hash import HashModel
 
 A, B, C, D, E = range(1, 6)
-LAW = {B: 0.5, C: 0.3, D: 0.15, E: 0.05}
+DISTRIBUTION = {B: 0.5, C: 0.3, D: 0.15, E: 0.05}
 
 
 def taught(**settings: object) -> Stand:
     drafter = Stand(store=NGramTable(2), **settings)  # type: ignore[arg-type]
-    drafter.store.learn(LETTERS, [((A,), list(LAW), [math.log(each) for each in LAW.values()])])
+    drafter.store.learn(LETTERS, [((A,), list(DISTRIBUTION), [math.log(each) for each in DISTRIBUTION.values()])])
     return drafter
 
 
-def plackett_luce(law: dict[int, float], count: int) -> dict[tuple[int, ...], float]:
+def plackett_luce(distribution: dict[int, float], count: int) -> dict[tuple[int, ...], float]:
     """The probabilities of all ordered draws without replacement."""
     found = {}
-    for tokens in itertools.permutations(law, count):
+    for tokens in itertools.permutations(distribution, count):
         probability, left = 1.0, 1.0
         for token in tokens:
-            probability *= law[token] / left
-            left -= law[token]
+            probability *= distribution[token] / left
+            left -= distribution[token]
         found[tokens] = probability
     return found
 
@@ -53,17 +53,22 @@ def chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], f
 
 
 @pytest.mark.parametrize(
-    ("sampler", "pattern", "law"),
+    ("sampler", "pattern", "distribution"),
     [
-        (Multinomial(), "[a-f]*", LAW),
+        (Multinomial(), "[a-f]*", DISTRIBUTION),
         (Multinomial(), "[bde]*", {B: 0.5 / 0.7, D: 0.15 / 0.7, E: 0.05 / 0.7}),
-        (Multinomial(0.5), "[a-f]*", {token: p**2 / 0.365 for token, p in LAW.items()}),
+        (Multinomial(0.5), "[a-f]*", {token: p**2 / 0.365 for token, p in DISTRIBUTION.items()}),
         (Multinomial(top_k=3), "[a-f]*", {B: 0.5 / 0.95, C: 0.3 / 0.95, D: 0.15 / 0.95}),
     ],
     ids=["plain", "masked", "colder", "top-3"],
 )
-def test_children_are_drawn_without_replacement(sampler: Multinomial, pattern: str, law: dict[int, float]) -> None:
-    """By the law of Plackett and Luce, from the table's law after the mask and the sampler's shaping."""
+def test_children_are_drawn_without_replacement(
+    sampler: Multinomial, pattern: str, distribution: dict[int, float]
+) -> None:
+    """By the distribution of Plackett and Luce.
+
+    From the table's distribution after the mask and the sampler's shaping.
+    """
     constraint = compiled(pattern)
     drafter = taught(shape=RankTree(((0,), (1,))))
     context = Context(HashModel(LETTERS), [A])
@@ -77,9 +82,9 @@ def test_children_are_drawn_without_replacement(sampler: Multinomial, pattern: s
         assert not drawn.replaced
         seen[drawn.tokens] += 1
     dense = np.zeros(LETTERS.size)
-    dense[list(law)] = list(law.values())
-    assert drawn.law.tolist() == pytest.approx(dense.tolist(), abs=1e-12)
-    assert chi_square(seen, plackett_luce(law, 2)) > 1e-6
+    dense[list(distribution)] = list(distribution.values())
+    assert drawn.distribution.tolist() == pytest.approx(dense.tolist(), abs=1e-12)
+    assert chi_square(seen, plackett_luce(distribution, 2)) > 1e-6
 
 
 def test_for_a_sampler_that_draws_nothing_the_most_probable_are_chosen() -> None:
@@ -106,7 +111,7 @@ VOCABULARY = Vocabulary([b"", b"a", b"b", b"ab", b"c"], eos=[0])
 PATTERN = "[ab]{2}c?"
 
 
-def exact_law(model: HashModel, sampler: Multinomial, prompt: list[int]) -> dict[tuple[int, ...], float]:
+def exact_distribution(model: HashModel, sampler: Multinomial, prompt: list[int]) -> dict[tuple[int, ...], float]:
     """The probabilities of all outputs, by going through them."""
     outputs: dict[tuple[int, ...], float] = {}
     open_ = [((), 1.0, compiled(PATTERN, VOCABULARY).matcher())]
@@ -125,10 +130,10 @@ def exact_law(model: HashModel, sampler: Multinomial, prompt: list[int]) -> dict
     return outputs
 
 
-def test_outputs_keep_their_law() -> None:
-    """Many outputs that guess for each other, against the law of all outputs."""
+def test_outputs_keep_their_distribution() -> None:
+    """Many outputs that draft token for each other, against the distribution of all outputs."""
     model, sampler = HashModel(VOCABULARY, seed=5), Multinomial(1.5)
-    expected = exact_law(model, sampler, model.encode_prompt("c"))
+    expected = exact_distribution(model, sampler, model.encode_prompt("c"))
     assert sum(expected.values()) == pytest.approx(1)
     assert len(expected) > 8
     drafter = Stand()

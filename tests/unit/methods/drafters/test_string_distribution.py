@@ -1,4 +1,7 @@
-"""The law of the first target token of a text, against an enumeration of texts and against sums over tokenizations."""
+"""The distribution of the first target token of a text.
+
+Against an enumeration of texts and against sums over tokenizations.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,24 @@ def vocabularies(name: str) -> tuple[Vocabulary, Vocabulary]:
 
 
 def model(size: int, seed: int) -> Any:
-    """A law over draft tokens that depends on all tokens before; some have no probability."""
+    """A distribution over draft tokens that depends on all tokens before; some have no probability."""
 
     @cache
-    def law(context: tuple[int, ...]) -> NextTokenDistribution:
+    def distribution(context: tuple[int, ...]) -> NextTokenDistribution:
         random = np.random.default_rng([seed, *context])
         ids = np.sort(random.choice(size, size=int(random.integers(2, size + 1)), replace=False))
         return NextTokenDistribution(ids, random.dirichlet(np.ones(len(ids))))
 
-    return law
+    return distribution
 
 
-def by_texts(law: Any, target: Vocabulary, draft: Vocabulary, most: int) -> Counter[int]:
+def by_texts(distribution: Any, target: Vocabulary, draft: Vocabulary, most: int) -> Counter[int]:
     """Write texts token by token until they are longer than every token, and cut the longest token off each."""
     found: Counter[int] = Counter()
     pending: list[tuple[tuple[int, ...], bytes, float]] = [((), b"", 1.0)]
     while pending:
         context, text, mass = pending.pop()
-        following = law(context)
+        following = distribution(context)
         for token, p in zip(following.ids.tolist(), following.p.tolist(), strict=True):
             longer = text + draft.tokens[token]
             if token not in draft.eos and len(longer) < most:
@@ -60,34 +63,34 @@ def by_texts(law: Any, target: Vocabulary, draft: Vocabulary, most: int) -> Coun
     return found
 
 
-def beginning(law: Any, draft: Vocabulary, text: bytes, context: tuple[int, ...] = ()) -> float:
+def prefix(distribution: Any, draft: Vocabulary, text: bytes, context: tuple[int, ...] = ()) -> float:
     """The probability that what is written begins with ``text``: the sum over all its tokenizations."""
     if not text:
         return 1.0
-    following = law(context)
+    following = distribution(context)
     total = 0.0
     for token, p in zip(following.ids.tolist(), following.p.tolist(), strict=True):
         piece = draft.tokens[token]
         if piece.startswith(text) and piece:
             total += p
         elif piece and text.startswith(piece):
-            total += p * beginning(law, draft, text[len(piece) :], (*context, token))
+            total += p * prefix(distribution, draft, text[len(piece) :], (*context, token))
     return total
 
 
-def asked(law: Any) -> Any:
-    return lambda contexts: [law(tuple(context)) for context in contexts]
+def asked(distribution: Any) -> Any:
+    return lambda contexts: [distribution(tuple(context)) for context in contexts]
 
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("seed", range(6))
-def test_without_bounds_it_is_the_law_of_texts(name: str, seed: int) -> None:
+def test_without_bounds_it_is_the_distribution_of_texts(name: str, seed: int) -> None:
     """As an enumeration of all texts has it; it sums to 1, for every letter is a token of the target."""
     target, draft = vocabularies(name)
-    law = model(draft.size, seed)
-    found = string_distribution(asked(law), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
+    distribution = model(draft.size, seed)
+    found = string_distribution(asked(distribution), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
     assert found is not None
-    expected = by_texts(law, target, draft, most=4)
+    expected = by_texts(distribution, target, draft, most=4)
     assert found.tolist() == pytest.approx([expected[token] for token in range(target.size)], abs=1e-12)
     assert found.sum() == pytest.approx(1, abs=1e-12)
 
@@ -97,14 +100,14 @@ def test_without_bounds_it_is_the_law_of_texts(name: str, seed: int) -> None:
 def test_it_is_a_difference_of_sums_over_tokenizations(name: str, seed: int) -> None:
     """What begins with a token, less what begins with a longer one: each a sum over all tokenizations."""
     target, draft = vocabularies(name)
-    law = model(draft.size, seed)
-    found = string_distribution(asked(law), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
+    distribution = model(draft.size, seed)
+    found = string_distribution(asked(distribution), TokenPrefixes(target, draft), target, draft, **UNBOUNDED)
     assert found is not None
     pieces = sorted({piece for piece in target.tokens if piece})
     for piece in pieces:
         longer = [other for other in pieces if other.startswith(piece) and other != piece]
         nearest = [other for other in longer if not any(other.startswith(x) and other != x for x in longer)]
-        expected = beginning(law, draft, piece) - sum(beginning(law, draft, other) for other in nearest)
+        expected = prefix(distribution, draft, piece) - sum(prefix(distribution, draft, other) for other in nearest)
         assert found[target.tokens.index(piece)] == pytest.approx(expected, abs=1e-12)
 
 
@@ -113,18 +116,23 @@ def test_it_is_a_difference_of_sums_over_tokenizations(name: str, seed: int) -> 
     ("contexts", "tokens", "depth", "least"), itertools.product((1, 2), (1, 2), (1, 2), (0.0, 0.3))
 )
 def test_bounds_move_mass_to_shorter_tokens(name: str, contexts: int, tokens: int, depth: int, least: float) -> None:
-    """It still is a law, the model is asked no more than it may be, and what is bounded away goes to shorter tokens."""
+    """It still is a distribution, the model is asked no more than it may be.
+
+    And what is bounded away goes to shorter tokens.
+    """
     target, draft = vocabularies(name)
-    law = model(draft.size, 9)
+    distribution = model(draft.size, 9)
     calls: list[int] = []
 
-    def laws(wanted: Sequence[tuple[int, ...]]) -> list[NextTokenDistribution]:
+    def distributions(wanted: Sequence[tuple[int, ...]]) -> list[NextTokenDistribution]:
         calls.append(len(wanted))
-        return [law(tuple(context)) for context in wanted]
+        return [distribution(tuple(context)) for context in wanted]
 
     table = TokenPrefixes(target, draft)
-    found = string_distribution(laws, table, target, draft, contexts=contexts, tokens=tokens, depth=depth, least=least)
-    exact = string_distribution(asked(law), table, target, draft, **UNBOUNDED)
+    found = string_distribution(
+        distributions, table, target, draft, contexts=contexts, tokens=tokens, depth=depth, least=least
+    )
+    exact = string_distribution(asked(distribution), table, target, draft, **UNBOUNDED)
     assert found is not None
     assert exact is not None
     assert found.min() >= 0
@@ -136,7 +144,7 @@ def test_bounds_move_mass_to_shorter_tokens(name: str, contexts: int, tokens: in
     assert found @ lengths <= exact @ lengths + 1e-12
 
 
-def test_where_nothing_can_be_said_there_is_no_law() -> None:
+def test_where_nothing_can_be_said_there_is_no_distribution() -> None:
     """At the start none at all; further on, what stands there stays with the token so far."""
     target, draft = vocabularies("finer")
     table = TokenPrefixes(target, draft)
@@ -152,9 +160,9 @@ def test_where_nothing_can_be_said_there_is_no_law() -> None:
 def test_texts_that_no_token_begins_are_missing() -> None:
     """They have no probability, and nothing else has theirs."""
     target, draft = Vocabulary([b"", b"a", b"ab"], eos=[0]), Vocabulary([b"", b"a", b"b", b"c"], eos=[0])
-    law = NextTokenDistribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
+    distribution = NextTokenDistribution(np.arange(4), np.array([0.1, 0.2, 0.3, 0.4]))
     found = string_distribution(
-        lambda contexts: [law] * len(contexts), TokenPrefixes(target, draft), target, draft, **UNBOUNDED
+        lambda contexts: [distribution] * len(contexts), TokenPrefixes(target, draft), target, draft, **UNBOUNDED
     )
     assert found is not None
     assert found.tolist() == pytest.approx([0.1, 0.2 * 0.7, 0.2 * 0.3])

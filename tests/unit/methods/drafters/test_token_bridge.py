@@ -11,7 +11,7 @@ from bpe_vocabularies import PROSE, RECORDS, bpe_vocabulary
 from structgen.engine import Vocabulary, compile
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
-from structgen.methods.drafters.token_bridge import GrammarTwin, TokenBridge
+from structgen.methods.drafters.token_bridge import GrammarReference, TokenBridge
 from structgen.models import HashModel
 
 TEXT = "😀 ".join(PROSE + RECORDS)
@@ -80,10 +80,10 @@ def test_special_tokens_are_those_of_the_same_text_or_nothing(target: Vocabulary
 
 
 def test_there_is_always_something_to_read(target: Vocabulary, draft: HashModel) -> None:
-    """Where nothing is left, the draft model's own empty prompt; its own beginning stands before all."""
+    """Where nothing is left, the draft model's own empty prompt; its own prefix stands before all."""
     begin = target.token_id("<s>")
     assert TokenBridge(target, draft, 1).read([begin]) == draft.encode_prompt("")
-    model: Any = Beginning(draft.vocabulary)
+    model: Any = Prefix(draft.vocabulary)
     tokens = target.tokenize("hi")
     mark = draft.vocabulary.token_id("<|bot|>")
     assert TokenBridge(target, model, 1).read(tokens) == [mark, *draft.vocabulary.tokenize("h"), *model.tail]
@@ -93,14 +93,14 @@ def test_there_is_always_something_to_read(target: Vocabulary, draft: HashModel)
 def test_the_grammar_follows_the_bytes(target: Vocabulary, draft: HashModel) -> None:
     """Its masks are those of a matcher that read the output in the draft model's tokens."""
     constraint = compile(json_schema({"type": "object", "properties": {"name": {"type": "string"}}}), target)
-    twin = GrammarTwin(constraint, draft.vocabulary)
+    reference = GrammarReference(constraint, draft.vocabulary)
     alone = compile(constraint.grammar, draft.vocabulary)
     output = target.tokenize('{"name": "the quick 😀 fox"}')
     random = np.random.default_rng(1)
     rows = np.zeros((2, (draft.vocabulary.size + 31) // 32), dtype=np.int32)
     for _ in range(60):
         length = int(random.integers(len(output) + 1))
-        matcher = twin.at(output[:length])
+        matcher = reference.at(output[:length])
         assert matcher is not None
         other = alone.matcher()
         data = target.decode(output[:length])
@@ -113,11 +113,11 @@ def test_the_grammar_follows_the_bytes(target: Vocabulary, draft: HashModel) -> 
 def test_what_the_draft_model_cannot_follow_is_none(target: Vocabulary, draft: HashModel) -> None:
     """Bytes that the grammar refuses, and special tokens that it lacks; what comes after is followed again."""
     constraint = compile(json_schema({"type": "array"}), target)
-    twin = GrammarTwin(constraint, draft.vocabulary)
+    reference = GrammarReference(constraint, draft.vocabulary)
     opening = target.tokenize("[")
-    assert twin.at([*opening, *target.tokenize("fox")]) is None
-    assert twin.at([*opening, target.token_id("<s>")]) is None
-    matcher = twin.at(opening)
+    assert reference.at([*opening, *target.tokenize("fox")]) is None
+    assert reference.at([*opening, target.token_id("<s>")]) is None
+    matcher = reference.at(opening)
     assert matcher is not None
     assert matcher.accept_bytes(b"1]") == 2
 
@@ -125,14 +125,14 @@ def test_what_the_draft_model_cannot_follow_is_none(target: Vocabulary, draft: H
 def test_a_token_that_is_refused_in_the_middle_leaves_no_trace(draft: HashModel) -> None:
     """Its first bytes are taken back."""
     digits = Vocabulary([b"", *(bytes([byte]) for byte in range(256)), b"12x"], eos=[0])
-    twin = GrammarTwin(compile(regex("[0-9]{3}"), digits), draft.vocabulary)
-    assert twin.at([digits.size - 1]) is None
-    matcher = twin.at([])
+    reference = GrammarReference(compile(regex("[0-9]{3}"), digits), draft.vocabulary)
+    assert reference.at([digits.size - 1]) is None
+    matcher = reference.at([])
     assert matcher is not None
     assert matcher.accept_bytes(b"3456") == 3
 
 
-class Beginning(HashModel):
+class Prefix(HashModel):
     """A model whose prompts begin with a special token."""
 
     @property

@@ -1,4 +1,4 @@
-"""Guesses by the last two tokens: what is tried, and in which order."""
+"""Draft tokens by the last two tokens: what is tried, and in which order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ A, B, C, D = 1, 2, 3, 4
 
 def taught(exploration: float) -> TrigramDrafts:
     drafter = TrigramDrafts(exploration=exploration)
-    for before, law in {(D, A): {B: 0.6, C: 0.3, D: 0.1}, (A, B): {A: 0.7, C: 0.3}, (A, C): {B: 0.9, D: 0.1}}.items():
-        drafter.store.learn(LETTERS, [(before, list(law), [math.log(each) for each in law.values()])])
+    for before, distribution in {
+        (D, A): {B: 0.6, C: 0.3, D: 0.1},
+        (A, B): {A: 0.7, C: 0.3},
+        (A, C): {B: 0.9, D: 0.1},
+    }.items():
+        drafter.store.learn(LETTERS, [(before, list(distribution), [math.log(each) for each in distribution.values()])])
     return drafter
 
 
@@ -32,12 +36,12 @@ def proposed(drafter: TrigramDrafts, budget: int, pattern: str = "[a-f]*") -> Dr
 def test_without_exploration_the_most_probable_paths_come_first() -> None:
     """Against all paths of the table, ordered by their probability."""
     pairs = {(D, A): {B: 0.6, C: 0.3, D: 0.1}, (A, B): {A: 0.7, C: 0.3}, (A, C): {B: 0.9, D: 0.1}}
-    single = {before[-1]: law for before, law in pairs.items()}
+    single = {before[-1]: distribution for before, distribution in pairs.items()}
     reach = {(D, A): 1.0}
     for length in range(2, 6):
         for path in [each for each in reach if len(each) == length]:
-            law = pairs.get(path[-2:], single.get(path[-1], {}))
-            reach |= {(*path, token): reach[path] * probability for token, probability in law.items()}
+            distribution = pairs.get(path[-2:], single.get(path[-1], {}))
+            reach |= {(*path, token): reach[path] * probability for token, probability in distribution.items()}
     expected = sorted((each for each in reach if len(each) > 2), key=lambda path: -reach[path])
     for budget in range(9):
         tree = proposed(taught(0.0), budget)

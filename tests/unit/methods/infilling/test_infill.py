@@ -223,7 +223,10 @@ def test_a_test_of_chances_can_fail() -> None:
 
 
 def test_lengths_on_a_canvas_are_those_of_the_largest_mass() -> None:
-    """The mass of every length by enumeration, from the model's own laws; and the rate by which slots count alike."""
+    """The mass of every length by enumeration, from the model's own distributions.
+
+    And the rate by which slots count alike.
+    """
     constraint = compile(FLAT, VOCABULARY)
     fixed = [VOCABULARY.tokenize("x"), VOCABULARY.tokenize("x+x")]
     seen = set()
@@ -258,7 +261,7 @@ def test_markers_arrange_what_the_model_reads() -> None:
     result = infill(model, parts, SUMS, prompt="x+x", sampler=Multinomial(), seed=1)
     first = [10, *vocabulary.tokenize("x+x"), *left, 11, *right, 12]
     assert model.given[0] == first
-    # Nothing is known behind the second hole, so that it is written on.
+    # Nothing is known after the second hole, so that it is written on.
     second = [*vocabulary.tokenize("x+x"), *left, *result.fillings[0].tokens, *right]
     assert any(given[: len(second)] == second for given in model.given)
     plain = Watched(HashModel(vocabulary, seed=3))
@@ -286,14 +289,14 @@ def test_markers_are_found(special: dict[int, str], tokens: list[bytes], expecte
 
 
 def test_an_interrupted_hole_gets_its_end_first() -> None:
-    """The end is written behind its given beginning, before the middle, and reads as the model was trained to."""
+    """The end is written after its given prefix, before the middle, and reads as the model was trained to."""
     names = {10: "<fim_prefix>", 11: "<fim_suffix>", 12: "<fim_middle>"}
     vocabulary = Vocabulary([*VOCABULARY.tokens[:10], b"", b"", b""], eos=[0], special=names)
     model = Watched(HashModel(vocabulary, seed=4))
     result = infill(model, ["x", hole(12)], SUMS, order=Interruption(2.0, "+(x+"), sampler=Multinomial(), seed=2)
     assert b"+(x+" in result.fillings[0].data
     suffix = vocabulary.tokenize("+(x+")
-    assert model.given[0] == [0, *vocabulary.tokenize("x")]  # nothing is known behind; interrupted at once
+    assert model.given[0] == [0, *vocabulary.tokenize("x")]  # nothing is known after; interrupted at once
     assert model.given[1] == [10, *vocabulary.tokenize("x"), 11, *suffix]
     assert any(12 in given for given in model.given[2:])
 
@@ -319,7 +322,7 @@ def test_forced_tokens_cost_no_forward_pass() -> None:
 
 
 def test_tokens_do_not_reach_across_the_edge_of_a_hole() -> None:
-    """``x)`` is a token, but between a hole and the text behind it there is an edge: bytes stay, tokens may differ."""
+    """``x)`` is a token, but between a hole and the text after it there is an edge: bytes stay, tokens may differ."""
     result = infill(HashModel(VOCABULARY, writes="x"), ["(", hole(1), ")"], SUMS)
     assert result.text == "(x)"
     assert [VOCABULARY.tokens[token] for token in result.tokens] == [b"(", b"x", b")"]
@@ -351,8 +354,8 @@ def test_the_value_and_captures_are_those_of_the_whole_text(json_vocabulary: Voc
     [
         ([], "no hole"),
         (["x"], "no hole"),
-        ([hole(1), hole(2)], "right behind"),
-        ([hole(1), "", hole(2)], "right behind"),
+        ([hole(1), hole(2)], "right after"),
+        ([hole(1), "", hole(2)], "right after"),
         ([3, hole(1)], "neither text nor hole"),
         ("x", "a list"),
         (["\ud800", hole(1)], "surrogate"),
@@ -421,7 +424,7 @@ def _longest(kind: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_logits_that_are_no_law_are_refused(bad: float) -> None:
+def test_logits_that_are_no_distribution_are_refused(bad: float) -> None:
     """NaN and infinities of a model are errors, not choices."""
 
     class Broken(HashModel):

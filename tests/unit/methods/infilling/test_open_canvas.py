@@ -18,7 +18,7 @@ from structgen.grammar.nodes import SpecialToken, sequence
 from structgen.methods.infilling.open_canvas import OPEN, OpenLanguage, RegularOpen
 from structgen.methods.infilling.open_network import NetworkOpen
 
-MOST_UNKNOWN = 3
+MAX_UNKNOWN = 3
 
 BRACKETS = Vocabulary([b"", b"(", b")", b"x", b"()", b")(", b"x)", b"((", b""], eos=[0, 8])
 LETTERS = Vocabulary([b"", b"a", b"b", b"ab", b"ba", b"c", b"cab"], eos=[0])
@@ -72,7 +72,7 @@ def random_canvas(rng: random.Random, vocabulary: Vocabulary) -> list[int]:
     tokens = [token for token, piece in enumerate(vocabulary.tokens) if piece]
     canvas = [rng.choice([OPEN, OPEN, FREE, *rng.choices(tokens, k=3)]) for _ in range(rng.randint(0, 5))]
     unknown = [place for place, slot in enumerate(canvas) if slot < 0]
-    for place in unknown[MOST_UNKNOWN:]:
+    for place in unknown[MAX_UNKNOWN:]:
         canvas[place] = rng.choice(tokens)
     return canvas
 

@@ -38,7 +38,7 @@ def written(text: str) -> Hypothesis:
 
 
 def scores(rule: Potential, text: str) -> list[float]:
-    """The scores of every beginning of a text, byte by byte."""
+    """The scores of every start of a text, byte by byte."""
     data = text.encode()
     return [
         rule.prefix(Hypothesis(GRAMMAR, BYTES, tuple(data[:count]), data[:count])) for count in range(len(data) + 1)
@@ -155,7 +155,7 @@ def test_values_in_order_are_let_through_and_no_others(operator: str) -> None:
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-def numbers_by_beginning(most: int) -> dict[str, list[tuple[str, Fraction]]]:
+def numbers_by_prefix(most: int) -> dict[str, list[tuple[str, Fraction]]]:
     """All numbers over a few characters, by what they begin with."""
     found: dict[str, list[tuple[str, Fraction]]] = {}
     for count in range(1, most + 1):
@@ -168,9 +168,9 @@ def numbers_by_beginning(most: int) -> dict[str, list[tuple[str, Fraction]]]:
     return found
 
 
-def test_numbers_are_withheld_as_soon_as_digits_tell() -> None:
+def test_numbers_are_blocked_as_soon_as_digits_tell() -> None:
     """The hull of what numbers may become, against all numbers of up to seven characters that begin so."""
-    numbers = numbers_by_beginning(7)
+    numbers = numbers_by_prefix(7)
     edges = [Fraction(text) for text in ("0", "9", "-9", "90", "0.5", "900", "-90", "9.5", "-0.1")]
     assert len(numbers) > 30
     for text, spelled in numbers.items():
@@ -213,8 +213,8 @@ def test_exponents_of_any_size_neither_hang_nor_pass() -> None:
     assert death(ordered("/a", ">", "/b", exponents=False), '{"a": 50, "b": 61}') == len('{"a": 50, "b": 61')
 
 
-def test_dates_are_withheld_as_soon_as_digits_tell() -> None:
-    """Beginnings of dates against all dates of some years."""
+def test_dates_are_blocked_as_soon_as_digits_tell() -> None:
+    """Prefixes of dates against all dates of some years."""
     days = [datetime.date(2023, 12, 1) + datetime.timedelta(count) for count in range(500)]
     texts = [day.isoformat() for day in days]
     bound = datetime.date(2024, 2, 29)
@@ -233,7 +233,7 @@ def test_dates_are_withheld_as_soon_as_digits_tell() -> None:
 
 
 @given(st.datetimes(timezones=st.none() | st.just(datetime.UTC)), st.data())
-def test_beginnings_of_moments_hold_the_moment(moment: datetime.datetime, data: st.DataObject) -> None:
+def test_prefixes_of_moments_hold_the_moment(moment: datetime.datetime, data: st.DataObject) -> None:
     text = moment.isoformat()
     found = moment_of(text)
     assert found is not None
@@ -265,7 +265,7 @@ NAMES = ["ab", "abc", "é", 'a"b', "b\\", "😀x", "", "\x07"]
 
 
 def test_references_are_let_through_if_their_target_stands_earlier() -> None:
-    """All strings, in several spellings, against parsed documents; withheld as soon as no target begins so."""
+    """All strings, in several spellings, against parsed documents; blocked as soon as no target begins so."""
     kept = broken = 0
     rng = random.Random(3)
     rule = refers("/edges/*/from", "/nodes/*/id")
@@ -294,14 +294,14 @@ def _escaped(text: str) -> str:
 
 def _leads_to(begun: str, targets: list[str]) -> bool:
     """Whether some spelling of a target begins so, by writing out all spellings."""
-    return any(begun in _beginnings(target) for target in targets)
+    return any(begun in _prefixes(target) for target in targets)
 
 
-_BEGINNINGS: dict[str, set[str]] = {}
+_PREFIXES: dict[str, set[str]] = {}
 
 
-def _beginnings(target: str) -> set[str]:
-    if target not in _BEGINNINGS:
+def _prefixes(target: str) -> set[str]:
+    if target not in _PREFIXES:
         codes = target.encode("utf-16-be")
         spellings = ['"']
         found = {'"'}
@@ -323,8 +323,8 @@ def _beginnings(target: str) -> set[str]:
                 found |= {spelling + way[:end] for spelling in spellings for end in range(1, len(way) + 1)}
             spellings = [spelling + way for spelling in spellings for _, way in ways]
             position += 4 if wide else 2
-        _BEGINNINGS[target] = found | {spelling + '"' for spelling in spellings}
-    return _BEGINNINGS[target]
+        _PREFIXES[target] = found | {spelling + '"' for spelling in spellings}
+    return _PREFIXES[target]
 
 
 def _cases(digits: str) -> list[str]:
@@ -357,7 +357,7 @@ def test_references_may_be_kept_within_a_part() -> None:
     text = '{"graphs": [{"ids": ["a"], "of": ["a"]}, {"ids": ["b"], "of": ["a"]}]}'
     assert death(refers("/graphs/*/of/*", "/graphs/*/ids/*"), text) is None
     assert death(refers("/graphs/*/of/*", "/graphs/*/ids/*", within="/graphs/*"), text) == text.rindex('"a"') + 2
-    with pytest.raises(ValueError, match="beginning of every path"):
+    with pytest.raises(ValueError, match="prefix of every path"):
         refers("/a/x", "/b/y", within="/a")
 
 
@@ -516,7 +516,7 @@ def test_sampled_documents_keep_the_rules(
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
-def test_the_laws_of_potentials_hold(rule: Potential, json_vocabulary: Vocabulary) -> None:
+def test_the_distributions_of_potentials_hold(rule: Potential, json_vocabulary: Vocabulary) -> None:
     check_potential(rule, compile(json_schema(GRAPH), json_vocabulary), random.Random(7), walks=8, length=80)
 
 

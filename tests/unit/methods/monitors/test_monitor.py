@@ -280,7 +280,7 @@ def test_providers_are_asked_once_and_rows_are_kept() -> None:
 
 
 def test_work_a_token_does_not_grow_with_the_text() -> None:
-    """States of one text's beginnings are read once, each byte once."""
+    """States of one text's prefixes are read once, each byte once."""
     vocabulary = Vocabulary([b"", b"a", b".", b"ab "], eos=[0])
     found = monitor(r"zz\.", lambda text: [])
     read: list[int] = []
@@ -297,7 +297,7 @@ def test_work_a_token_does_not_grow_with_the_text() -> None:
 # what providers may answer
 
 
-def test_an_empty_answer_withholds_the_trigger_and_none_has_no_opinion() -> None:
+def test_an_empty_answer_blocks_the_trigger_and_none_has_no_opinion() -> None:
     vocabulary = Vocabulary([b"", b"a", b".", b"x"], eos=[0])
     nothing, anything = monitor(r"\.", lambda text: []), monitor(r"\.", lambda text: None)
     dotted = Hypothesis(GRAMMAR, vocabulary, (1, 2))
@@ -376,7 +376,7 @@ def test_every_attribute_that_is_written_exists(sampler: SMC, record_property: C
     assert counts["free"][0] < counts["free"][1] / 2
 
 
-def test_the_laws_of_potentials_hold() -> None:
+def test_the_distributions_of_potentials_hold() -> None:
     found = monitor(r"\.", attributes)
     check_potential(found, compile_grammar(PATHS, code_vocabulary()), random.Random(7))
 
@@ -399,7 +399,7 @@ def test_rows_over_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
 
 
 def _goes_on(data: bytes, options: Sequence[str]) -> bool:
-    """Whether some option begins with the bytes, or the bytes with an option and the beginning of a boundary."""
+    """Whether some option begins with the bytes, or the bytes with an option and the prefix of a boundary."""
     if any(option.encode().startswith(data) for option in options):
         return True
     for option in options:

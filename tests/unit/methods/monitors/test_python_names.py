@@ -243,7 +243,7 @@ def test_names_are_in_scope() -> None:
         assert score(rule, text) == 0, text
 
 
-def test_the_laws_of_potentials_hold() -> None:
+def test_the_distributions_of_potentials_hold() -> None:
     rule = python_attributes(PROJECT, before=BEFORE)
     check_potential(rule, compile(STATEMENTS, vocabulary()), random.Random(7), walks=6, length=16)
 

@@ -123,7 +123,7 @@ USED_TABLES = ["users", "Orders", "big", "nowhere", "user"]
 def test_what_is_allowed_runs_and_what_runs_is_allowed(
     template: str, joins: bool, database: sqlite3.Connection, catalogue: Catalogue
 ) -> None:
-    """All names in all places, judged by SQLite; other than it withholds a table's list that joins bring together."""
+    """All names in all places, judged by SQLite; other than it blocks a table's list that joins bring together."""
     rule = sql_names(catalogue, joins=joins)
     allowed = ran = 0
     for table, other in itertools.product(USED_TABLES, ["users", "orders"]):
@@ -180,7 +180,7 @@ def test_names_in_quotes(database: sqlite3.Connection, catalogue: Catalogue) -> 
     assert not is_allowed(rule, 'SELECT "say ""ho"" now" FROM "Order Details"')
 
 
-def test_tokens_are_withheld_as_soon_as_no_name_begins_so(catalogue: Catalogue) -> None:
+def test_tokens_are_blocked_as_soon_as_no_name_begins_so(catalogue: Catalogue) -> None:
     def given_up(rule: SqlNames, text: str) -> str:
         found = scores(rule, text)[:-1]
         assert found[-1] == -math.inf, text
@@ -314,7 +314,7 @@ def test_every_sampled_query_runs(
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_the_laws_of_potentials_hold(catalogue: Catalogue, joins: bool) -> None:
+def test_the_distributions_of_potentials_hold(catalogue: Catalogue, joins: bool) -> None:
     constraint = compile(QUERIES, sql_vocabulary())
     check_potential(sql_names(catalogue, joins=joins), constraint, random.Random(7), walks=40, length=40)
 

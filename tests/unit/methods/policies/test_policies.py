@@ -81,11 +81,11 @@ class Brute:
 
     def __init__(self, model: HashDiffusion, canvas: NDArray[np.int32]) -> None:
         asked = np.where(canvas == FREE, MASK, canvas)[None].astype(np.int32)
-        law = TOY.law(log_softmax(model.start([]).denoise(asked)[0]), canvas=canvas.tolist())
+        distribution = TOY.distribution(log_softmax(model.start([]).denoise(asked)[0]), canvas=canvas.tolist())
         self.canvas = canvas
-        self.marginals = TOY.marginals(law, VOCABULARY.size)
-        self.best = max(law, key=lambda member: law[member])
-        self.share = law[self.best]
+        self.marginals = TOY.marginals(distribution, VOCABULARY.size)
+        self.best = max(distribution, key=lambda member: distribution[member])
+        self.share = distribution[self.best]
         self.confidence = self.marginals[np.arange(SLOTS), self.best]
         logs = np.log(np.where(self.marginals > 0, self.marginals, 1.0))
         self.entropy = -(self.marginals * logs).sum(axis=1)
@@ -230,7 +230,7 @@ def test_static_takes_the_surest_slot_or_any() -> None:
 
 
 def test_the_end_comes_last_in_every_ranking() -> None:
-    """Whatever the scores say, and slots behind the end are not in it."""
+    """Whatever the scores say, and slots after the end are not in it."""
     run = new_run(HashDiffusion(VOCABULARY, writes="ab"), "(a|b)*", 6)
     denoised = run.denoise()
     assert denoised.completion.tokens.tolist() == [3, 0, 0, 0, 0, 0]
@@ -270,10 +270,10 @@ def test_passes_are_saved_where_slots_do_not_mind_each_other(policy: Any, json_v
     assert 3 * sum(fast for fast, _ in passes) < 2 * sum(slow for _, slow in passes)
 
 
-def argmax_of_joint(law: dict[tuple[int, ...], float], slots: tuple[int, ...]) -> tuple[int, ...]:
+def argmax_of_joint(distribution: dict[tuple[int, ...], float], slots: tuple[int, ...]) -> tuple[int, ...]:
     """The most probable joint choice of some slots."""
     masses: dict[tuple[int, ...], float] = {}
-    for member, chance in law.items():
+    for member, chance in distribution.items():
         key = tuple(member[slot] for slot in slots)
         masses[key] = masses.get(key, 0.0) + chance
     return max(masses, key=lambda key: masses[key])
@@ -282,19 +282,19 @@ def argmax_of_joint(law: dict[tuple[int, ...], float], slots: tuple[int, ...]) -
 def test_the_bound_of_the_theorem() -> None:
     """With n tokens of marginals above 1 - e and (n + 1) e <= 1, the product's best choice is the joint's.
 
-    The joint is the law given the language, so the slots depend on each other; all subsets of slots of 400 laws.  Where
-    the bound does not hold, the conclusion fails somewhere: the premise is what makes it true.
+    The joint is the distribution given the language, so the slots depend on each other; all subsets of slots of 400
+    distributions.  Where the bound does not hold, the conclusion fails somewhere: the premise is what makes it true.
     """
     rng = np.random.Generator(np.random.PCG64(3))
     held = failed = 0
     for _ in range(400):
         sharpness = rng.uniform(0.5, 4)
-        law = TOY.law(log_softmax(sharpness * rng.normal(size=(SLOTS, VOCABULARY.size))))
-        marginals = TOY.marginals(law, VOCABULARY.size)
+        distribution = TOY.distribution(log_softmax(sharpness * rng.normal(size=(SLOTS, VOCABULARY.size))))
+        marginals = TOY.marginals(distribution, VOCABULARY.size)
         best, chance = marginals.argmax(axis=1), marginals.max(axis=1)
         for count in range(2, SLOTS + 1):
             for slots in itertools.combinations(range(SLOTS), count):
-                agrees = argmax_of_joint(law, slots) == tuple(best[list(slots)])
+                agrees = argmax_of_joint(distribution, slots) == tuple(best[list(slots)])
                 if (count + 1) * (1 - chance[list(slots)].min()) < 1:
                     held += 1
                     assert agrees
@@ -304,11 +304,13 @@ def test_the_bound_of_the_theorem() -> None:
     assert failed > 20
 
 
-def test_factor_of_one_commits_the_best_joint_choice_of_the_true_law() -> None:
-    """On a hidden Markov model, whose joint law is known: what is committed is its most probable choice of the slots.
+def test_factor_of_one_commits_the_best_joint_choice_of_the_true_distribution() -> None:
+    """On a hidden Markov model, whose joint distribution is known.
 
-    Its laws of single slots are exact, and the language is all that it can write, so the theorem speaks of the true
-    law.  ``Threshold(0.4)`` does not keep the bound, and commits something else somewhere.
+    What is committed is its most probable choice of the slots.
+
+    Its distributions of single slots are exact, and the language is all that it can write, so the theorem speaks of the
+    true distribution.  ``Threshold(0.4)`` does not keep the bound, and commits something else somewhere.
     """
     rng = np.random.Generator(np.random.PCG64(17))
     slots, several, wrong = 4, 0, 0
@@ -318,12 +320,12 @@ def test_factor_of_one_commits_the_best_joint_choice_of_the_true_law() -> None:
         model = HiddenMarkovDiffusion(
             VOCABULARY, rng.dirichlet([0.5] * 3), rng.dirichlet([0.3] * 3, size=3), emission, slots=slots
         )
-        law = {member: model.joint(member) for member in itertools.product((1, 2, 4), repeat=slots)}
+        distribution = {member: model.joint(member) for member in itertools.product((1, 2, 4), repeat=slots)}
         for policy in (Factor(1.0), Threshold(0.4)):
             run = new_run(model, "[ab1]{4}", slots)
             policy.start().advance(run)
             chosen = tuple(np.flatnonzero(run.canvas != FREE).tolist())
-            agrees = argmax_of_joint(law, chosen) == tuple(run.canvas[list(chosen)].tolist())
+            agrees = argmax_of_joint(distribution, chosen) == tuple(run.canvas[list(chosen)].tolist())
             if isinstance(policy, Factor):
                 assert agrees
                 several += len(chosen) > 1

@@ -44,7 +44,7 @@ def test_it_finds_the_best_outputs_of_all(seed: int, budget: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_perfect_heuristic_leads_straight_to_the_best(seed: int) -> None:
-    """With the exact best completion as heuristic nothing is followed but the best output's own beginnings."""
+    """With the exact best completion as heuristic nothing is followed but the best output's own prefixes."""
     budget = 3
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, budget)
     totals = {output: language.log_p((*output, -1)) for output in language.outputs}
@@ -93,7 +93,7 @@ def test_what_is_no_bound_is_found_out() -> None:
         sample(model, "ab", regex(PATTERN), sampler=AStar(lambda hypothesis: math.nan), max_tokens=3)
 
 
-def test_a_guess_may_give_up_beginnings() -> None:
+def test_a_draft_may_give_up_prefixes() -> None:
     """What a reward model thinks nothing of is not followed, though it be the most probable."""
     model = HashModel(VOCABULARY, seed=1)
     followed: set[str] = set()

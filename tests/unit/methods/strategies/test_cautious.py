@@ -1,4 +1,4 @@
-"""Cautious decoding: its exact law on a toy language, the number of trials, and what bounds them."""
+"""Cautious decoding: its exact distribution on a toy language, the number of trials, and what bounds them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def toy(seed: int) -> ToyLanguage:
 
 
 def trials_of(language: ToyLanguage, prefix: Prefix, marks: str, most: int) -> dict[Prefix, float]:
-    """The law of one trial."""
+    """The distribution of one trial."""
     found: dict[Prefix, float] = {}
     pending: list[tuple[Prefix, float]] = [((), 1.0)]
     while pending:
@@ -40,21 +40,23 @@ def trials_of(language: ToyLanguage, prefix: Prefix, marks: str, most: int) -> d
         if trial and (trial[-1] == STOP or len(trial) == most or any(mark in text for mark in marks)):
             found[trial] = found.get(trial, 0.0) + p
         else:
-            pending += [((*trial, token), p * q) for token, q in language.law((*prefix, *trial)).items()]
+            pending += [((*trial, token), p * q) for token, q in language.distribution((*prefix, *trial)).items()]
     return found
 
 
-def exact_law(language: ToyLanguage, threshold: float, full: float, most_trials: int, most: int) -> dict[Prefix, float]:
+def exact_distribution(
+    language: ToyLanguage, threshold: float, full: float, max_trials: int, most: int
+) -> dict[Prefix, float]:
     def choose(prefix: Prefix) -> dict[Prefix, float]:
         entropy = language.entropy(prefix)
         if entropy <= threshold:
             count = 1
         elif entropy >= full:
-            count = most_trials
+            count = max_trials
         else:
-            count = 1 + math.ceil((most_trials - 1) * (entropy - threshold) / (full - threshold))
+            count = 1 + math.ceil((max_trials - 1) * (entropy - threshold) / (full - threshold))
         if count == 1:
-            return {(token,): p for token, p in language.law(prefix).items()}
+            return {(token,): p for token, p in language.distribution(prefix).items()}
         before = language.log_p(prefix)
 
         def rank(trial: Prefix) -> tuple[float, Prefix]:
@@ -62,17 +64,17 @@ def exact_law(language: ToyLanguage, threshold: float, full: float, most_trials:
             return -mean, tuple(token for token in trial if token != STOP)
 
         found: dict[Prefix, float] = {}
-        law = trials_of(language, prefix, ",", most)
-        for drawn in itertools.product(law, repeat=count):
+        distribution = trials_of(language, prefix, ",", most)
+        for drawn in itertools.product(distribution, repeat=count):
             best = min(drawn, key=rank)
-            found[best] = found.get(best, 0.0) + math.prod(law[trial] for trial in drawn)
+            found[best] = found.get(best, 0.0) + math.prod(distribution[trial] for trial in drawn)
         return found
 
-    return language.law_of_outputs(choose)
+    return language.distribution_of_outputs(choose)
 
 
 @pytest.mark.parametrize("seed", [9, 18])
-def test_outputs_have_exactly_the_law_of_the_best_trial(seed: int) -> None:
+def test_outputs_have_exactly_the_distribution_of_the_best_trial(seed: int) -> None:
     """3,000 runs a model, alpha 1e-7; the same counts do not fit plain sampling, nor trials where there is no doubt."""
     language = toy(seed)
     sampler = Cautious(threshold=0.6, full=1.1, trials=3, boundary=Boundary(marks=",", forced=False, most=2))
@@ -81,12 +83,14 @@ def test_outputs_have_exactly_the_law_of_the_best_trial(seed: int) -> None:
     for run in range(3_000):
         drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
         counts[drawn.best().tokens] += 1
-    right = exact_law(language, 0.6, 1.1, 3, 2)
+    right = exact_distribution(language, 0.6, 1.1, 3, 2)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
-    plain = language.law_of_outputs(lambda prefix: {(token,): p for token, p in language.law(prefix).items()})
+    plain = language.distribution_of_outputs(
+        lambda prefix: {(token,): p for token, p in language.distribution(prefix).items()}
+    )
     assert strays(counts, plain, 1e-7)
-    assert strays(counts, exact_law(language, 0.3, 0.3, 3, 2), 1e-7)
+    assert strays(counts, exact_distribution(language, 0.3, 0.3, 3, 2), 1e-7)
 
 
 def test_the_number_of_trials_grows_with_entropy() -> None:
@@ -130,8 +134,8 @@ def test_a_trial_ends_at_marks_forced_text_and_its_most() -> None:
 
         def add(token: int) -> None:
             nonlocal branch
-            (law,) = look(branches, [branch])
-            (branch,) = take(branches, branch, law, [law.ids.tolist().index(token)])
+            (distribution,) = look(branches, [branch])
+            (branch,) = take(branches, branch, distribution, [distribution.ids.tolist().index(token)])
 
         marked, forced = Boundary(marks="bé", forced=False, most=9), Boundary(marks="", forced=True, most=9)
         add(1)

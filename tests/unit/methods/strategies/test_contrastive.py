@@ -92,17 +92,17 @@ def fresh(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float64]:
     return model.start().extend(tokens).astype(np.float64)
 
 
-def log_law(logits: NDArray[Any]) -> NDArray[np.float64]:
+def log_distribution(logits: NDArray[Any]) -> NDArray[np.float64]:
     values = logits.astype(np.float64)
     values = values - values.max()
     return values - math.log(math.fsum(np.exp(values).tolist()))
 
 
 def by_hand(model: LanguageModel, prompt: str, other: str, output: Sequence[int], gain: float, alpha: float) -> Any:
-    """The mixed law, from two sessions, with log-probabilities in the place of logits."""
-    with_prompt = log_law(fresh(model, [*model.encode_prompt(prompt), *output]))
-    with_other = log_law(fresh(model, [*model.encode_prompt(other), *output]))
-    return log_law(gain * with_prompt - alpha * with_other)
+    """The mixed distribution, from two sessions, with log-probabilities in the place of logits."""
+    with_prompt = log_distribution(fresh(model, [*model.encode_prompt(prompt), *output]))
+    with_other = log_distribution(fresh(model, [*model.encode_prompt(other), *output]))
+    return log_distribution(gain * with_prompt - alpha * with_other)
 
 
 def models(vocabulary: Vocabulary) -> list[LanguageModel]:
@@ -111,10 +111,10 @@ def models(vocabulary: Vocabulary) -> list[LanguageModel]:
 
 @pytest.mark.parametrize(("prompt", "other"), PROMPTS)
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_law_is_the_mixture_of_two_sessions(
+def test_the_distribution_is_the_mixture_of_two_sessions(
     prompt: str, other: str, packed: bool, json_vocabulary: Vocabulary
 ) -> None:
-    """After any output the law is the formula's, computed from two sessions of the inner model."""
+    """After any output the distribution is the formula's, computed from two sessions of the inner model."""
     model = models(json_vocabulary)[0 if packed else 1]
     forms = [
         (Contrastive(model, without=other), 1.5, 0.5),
@@ -129,10 +129,12 @@ def test_the_law_is_the_mixture_of_two_sessions(
         rows = [session.extend(ids), *(session.extend([token]) for token in output)]
         for length, row in enumerate(rows):
             expected = by_hand(model, prompt, other, output[:length], gain, alpha)
-            assert log_law(row) == pytest.approx(expected, abs=1e-5)
-        # Power: without the other prompt, or with the mixture the wrong way round, it would be another law.
-        assert np.abs(log_law(rows[0]) - log_law(fresh(model, model.encode_prompt(prompt)))).max() > 0.1
-        assert np.abs(log_law(rows[0]) - by_hand(model, other, prompt, [], gain, alpha)).max() > 0.1
+            assert log_distribution(row) == pytest.approx(expected, abs=1e-5)
+        # Power: without the other prompt, or with the mixture the wrong way round, it would be another distribution.
+        assert (
+            np.abs(log_distribution(rows[0]) - log_distribution(fresh(model, model.encode_prompt(prompt)))).max() > 0.1
+        )
+        assert np.abs(log_distribution(rows[0]) - by_hand(model, other, prompt, [], gain, alpha)).max() > 0.1
 
 
 @pytest.mark.parametrize(("prompt", "other"), PROMPTS)
@@ -255,20 +257,20 @@ def test_only_plausible_tokens_are_contrasted(json_vocabulary: Vocabulary) -> No
     model = HashModel(json_vocabulary, seed=3)
     share = 0.2
     contrastive = Contrastive(model, without="other", alpha=0.8, plausibility=share)
-    law = log_law(contrastive.start().extend(contrastive.encode_prompt("a prompt")))
-    main = log_law(fresh(model, model.encode_prompt("a prompt")))
-    other = log_law(fresh(model, model.encode_prompt("other")))
+    distribution = log_distribution(contrastive.start().extend(contrastive.encode_prompt("a prompt")))
+    main = log_distribution(fresh(model, model.encode_prompt("a prompt")))
+    other = log_distribution(fresh(model, model.encode_prompt("other")))
     plausible = np.exp(main) >= share * np.exp(main).max()
     assert 5 < plausible.sum() < len(main) / 2
-    expected = log_law((1.8 * main - 0.8 * other)[plausible])
-    assert law[plausible] == pytest.approx(expected, abs=1e-5)
-    assert np.exp(law[~plausible]).sum() < 1e-30
-    assert law[~plausible].max() < law[plausible].min()
-    assert log_law(law[~plausible]) == pytest.approx(log_law(main[~plausible]), abs=1e-4)
+    expected = log_distribution((1.8 * main - 0.8 * other)[plausible])
+    assert distribution[plausible] == pytest.approx(expected, abs=1e-5)
+    assert np.exp(distribution[~plausible]).sum() < 1e-30
+    assert distribution[~plausible].max() < distribution[plausible].min()
+    assert log_distribution(distribution[~plausible]) == pytest.approx(log_distribution(main[~plausible]), abs=1e-4)
 
 
 def test_a_grammar_may_allow_implausible_tokens_alone(json_vocabulary: Vocabulary) -> None:
-    """Where the mask leaves no plausible token, the model's own law decides, and nothing ends in an error."""
+    """Where the mask leaves no plausible token, the model's own distribution decides, and nothing ends in an error."""
     model = HashModel(json_vocabulary, seed=3, writes="zzz")  # any other token is implausible
     contrastive = Contrastive(model, without="other", plausibility=0.5)
     grammar = choice("a", "b", "c", "d")
@@ -281,7 +283,7 @@ def test_contrast_only_where_the_model_is_uncertain(json_vocabulary: Vocabulary)
     """The threshold is compared with the standard deviation of the probabilities, as a share of its largest value."""
     model = HashModel(json_vocabulary, seed=3)
     main = fresh(model, model.encode_prompt("a prompt"))
-    p = np.exp(log_law(main))
+    p = np.exp(log_distribution(main))
     size = len(p)
     deviation = math.sqrt(math.fsum((p - 1 / size) ** 2) / size)
     share = deviation / math.sqrt((size - 1) / size**2)
@@ -302,8 +304,8 @@ def test_impossible_tokens_stay_impossible(json_vocabulary: Vocabulary) -> None:
     assert mixed[[0, 1, 3]] == pytest.approx([0.0, 1.5 * -1.0 + 1.5, 1.5 * -0.5 + 1.5])
 
 
-def test_the_sampled_law_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> None:
-    """Drawn tokens have the masked contrasted law (alpha = 1e-6); the model's own law is refused.
+def test_the_sampled_distribution_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> None:
+    """Drawn tokens have the masked contrasted distribution (alpha = 1e-6); the model's own distribution is refused.
 
     4,000 draws over 14 outcomes; the G statistic is chi-square with 13 degrees of freedom, whose quantile at 1 - 1e-6
     is 53.6 (Wilson and Hilferty's formula gives 53.5).
@@ -319,8 +321,8 @@ def test_the_sampled_law_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> Non
     )
     words = [token for token, data in enumerate(ab_vocabulary.tokens) if re.fullmatch(b"[ab]{1,3}", data)]
 
-    def statistic(law: NDArray[np.float64]) -> float:
-        chances = np.exp(log_law(law[words]))
+    def statistic(distribution: NDArray[np.float64]) -> float:
+        chances = np.exp(log_distribution(distribution[words]))
         return 2 * sum(
             counts[(word,)] * math.log(counts[(word,)] / (draws * chance))
             for word, chance in zip(words, chances, strict=True)
@@ -330,7 +332,7 @@ def test_the_sampled_law_is_the_contrasted_one(ab_vocabulary: Vocabulary) -> Non
     assert len(words) == 14
     assert sum(counts.values()) == draws
     assert statistic(by_hand(model, "aab", "bbb", [], 2.0, 1.0)) < 53.6
-    assert statistic(log_law(fresh(model, model.encode_prompt("aab")))) > 200
+    assert statistic(log_distribution(fresh(model, model.encode_prompt("aab")))) > 200
 
 
 def test_smc_estimates_the_contrasted_evidence(json_vocabulary: Vocabulary) -> None:
@@ -350,7 +352,8 @@ def test_smc_estimates_the_contrasted_evidence(json_vocabulary: Vocabulary) -> N
         expected += math.exp(first[token] + then[json_vocabulary.eos[0]])
         base = model.encode_prompt("a prompt")
         plain += math.exp(
-            log_law(fresh(model, base))[token] + log_law(fresh(model, [*base, token]))[json_vocabulary.eos[0]]
+            log_distribution(fresh(model, base))[token]
+            + log_distribution(fresh(model, [*base, token]))[json_vocabulary.eos[0]]
         )
     assert samples.log_evidence is not None
     largest = max(math.exp(by_hand(model, "a prompt", "other", [t], 2.0, 1.0)[json_vocabulary.eos[0]]) for t in tokens)
@@ -382,8 +385,8 @@ def test_outputs_are_members_and_jump_forward_changes_nothing(json_vocabulary: V
         assert results[0].tokens == results[1].tokens
 
 
-def test_scores_are_those_of_the_contrasted_law(json_vocabulary: Vocabulary) -> None:
-    """``logprob + log_z`` is the sum of the contrasted law's log-probabilities, by hand."""
+def test_scores_are_those_of_the_contrasted_distribution(json_vocabulary: Vocabulary) -> None:
+    """``logprob + log_z`` is the sum of the contrasted distribution's log-probabilities, by hand."""
     model = HashModel(json_vocabulary, seed=4)
     contrastive = Contrastive(model, without="other")
     result = generate(contrastive, "a prompt", Repeat(LETTER, 3, 6), max_tokens=20, score_ending=True)
@@ -402,7 +405,7 @@ def test_chat_and_text_prompts_are_not_mixed_up(json_vocabulary: Vocabulary) -> 
     for chat in (True, False):
         said = contrastive.start().extend(contrastive.encode_prompt("a prompt", chat=chat))
         main, other = (fresh(model, model.encode_prompt(text, chat=chat)) for text in ("a prompt", "other"))
-        assert log_law(said) == pytest.approx(log_law(1.5 * main - 0.5 * other), abs=1e-5)
+        assert log_distribution(said) == pytest.approx(log_distribution(1.5 * main - 0.5 * other), abs=1e-5)
 
 
 def test_later_pieces_follow_both_prompts(json_vocabulary: Vocabulary) -> None:
@@ -416,7 +419,7 @@ def test_later_pieces_follow_both_prompts(json_vocabulary: Vocabulary) -> None:
         context.prepare()
         said = context.session.extend(context.unseen)
     output = [9, 10, *model.encode_prompt("more")]
-    assert log_law(said) == pytest.approx(by_hand(model, "a prompt", "other", output, 1.5, 0.5), abs=1e-5)
+    assert log_distribution(said) == pytest.approx(by_hand(model, "a prompt", "other", output, 1.5, 0.5), abs=1e-5)
 
 
 @pytest.mark.parametrize(("prompt", "other"), [("a" * 9, "b" * 40), ("a" * 40, "b" * 9)])
@@ -469,8 +472,8 @@ def test_numbers_out_of_range_are_refused(arguments: dict[str, float], json_voca
         Contrastive(HashModel(json_vocabulary), without="other", **arguments)
 
 
-def test_it_says_that_it_changes_the_law(json_vocabulary: Vocabulary) -> None:
-    """The wrapper is a model that is not lossless, and says what its law is."""
+def test_it_says_that_it_changes_the_distribution(json_vocabulary: Vocabulary) -> None:
+    """The wrapper is a model that is not lossless, and says what its distribution is."""
     contrastive = Contrastive.selective(HashModel(json_vocabulary), lame="other")
     assert contrastive.lossless is False
     assert "where the first is uncertain" in contrastive.target

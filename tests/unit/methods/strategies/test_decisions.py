@@ -25,31 +25,33 @@ from structgen.methods.strategies import (
     MostProbable,
     NearestMean,
     Quantile,
-    label_law,
+    label_distribution,
 )
 from structgen.models import HashModel
 
-Law = dict[Any, Fraction]
+Distribution = dict[Any, Fraction]
 
 
-def a_law(rng: random.Random, labels: Iterable[Any]) -> Law:
+def a_distribution(rng: random.Random, labels: Iterable[Any]) -> Distribution:
     weights = {label: rng.choice((0, 1, 1, 2, 3, 5, 8)) for label in labels}
     weights[rng.choice(list(weights))] += 1
     total = sum(weights.values())
     return {label: Fraction(weight, total) for label, weight in weights.items()}
 
 
-def is_best(law: Law, decision: Any, decisions: Iterable[Any], utility: Callable[[Any, Any], Fraction]) -> bool:
+def is_best(
+    distribution: Distribution, decision: Any, decisions: Iterable[Any], utility: Callable[[Any, Any], Fraction]
+) -> bool:
     """Whether no decision has a higher expected utility."""
 
     def expected(each: Any) -> Fraction:
-        return sum((p * utility(each, label) for label, p in law.items()), Fraction(0))
+        return sum((p * utility(each, label) for label, p in distribution.items()), Fraction(0))
 
     return expected(decision) == max(map(expected, decisions))
 
 
-def floats(law: Law) -> dict[Any, float]:
-    return {label: float(p) for label, p in law.items()}
+def floats(distribution: Distribution) -> dict[Any, float]:
+    return {label: float(p) for label, p in distribution.items()}
 
 
 def subsets(items: Iterable[Any]) -> list[frozenset[Any]]:
@@ -80,13 +82,13 @@ def test_no_decision_is_better(seed: int) -> None:
     rng = random.Random(seed)
     labels = list(range(rng.randint(1, 5)))
     numbers = sorted(rng.sample(range(-9, 10), len(labels)))
-    law, numeric = a_law(rng, labels), a_law(rng, numbers)
-    assert is_best(law, MostProbable().decide(floats(law)), labels, lambda d, y: Fraction(d == y))
+    distribution, numeric = a_distribution(rng, labels), a_distribution(rng, numbers)
+    assert is_best(distribution, MostProbable().decide(floats(distribution)), labels, lambda d, y: Fraction(d == y))
     costs = {d: {y: Fraction(rng.randint(0, 9)) for y in labels} for d in [*labels, "ask"]}
     cost = LeastCost.of({d: {y: float(c) for y, c in row.items()} for d, row in costs.items()})
-    assert is_best(law, cost.decide(floats(law)), costs, lambda d, y: -costs[d][y])
+    assert is_best(distribution, cost.decide(floats(distribution)), costs, lambda d, y: -costs[d][y])
     own = LeastCost(lambda d, y: float(costs[d][y]))
-    assert is_best(law, own.decide(floats(law)), labels, lambda d, y: -costs[d][y])
+    assert is_best(distribution, own.decide(floats(distribution)), labels, lambda d, y: -costs[d][y])
     assert is_best(numeric, Quantile().decide(floats(numeric)), numbers, lambda d, y: -abs(Fraction(d - y)))
     assert is_best(numeric, NearestMean().decide(floats(numeric)), numbers, lambda d, y: -(Fraction(d - y) ** 2))
     level = Fraction(rng.randint(1, 15), 16)
@@ -102,13 +104,13 @@ def test_no_decision_is_better(seed: int) -> None:
 def test_no_set_has_a_higher_f_beta(seed: int) -> None:
     rng = random.Random(seed)
     labels = [f"l{index}" for index in range(rng.randint(1, 6))]
-    law = a_law(rng, labels)
+    distribution = a_distribution(rng, labels)
     beta = Fraction(rng.choice((1, 2, 4, 8)), 4)
 
     def utility(chosen: frozenset[str], label: str) -> Fraction:
         return (1 + beta**2) * (label in chosen) / (beta**2 + len(chosen))
 
-    assert is_best(law, FBeta(float(beta)).decide(floats(law)), subsets(labels), utility)
+    assert is_best(distribution, FBeta(float(beta)).decide(floats(distribution)), subsets(labels), utility)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -116,22 +118,22 @@ def test_no_node_and_no_set_of_nodes_has_a_higher_hierarchical_f_beta(seed: int)
     rng = random.Random(seed)
     leaves = rng.randint(1, 5)
     parents = a_tree(rng, leaves)
-    law = a_law(rng, [f"l{index}" for index in range(leaves)])
-    nodes = sorted({*law, *parents, *parents.values()})
+    distribution = a_distribution(rng, [f"l{index}" for index in range(leaves)])
+    nodes = sorted({*distribution, *parents, *parents.values()})
     beta = Fraction(rng.choice((1, 2, 4, 8)), 4)
 
     def utility(stands_for: frozenset[str], label: str) -> Fraction:
         right = chain(parents, label)
         return (1 + beta**2) * len(stands_for & right) / (beta**2 * len(right) + len(stands_for))
 
-    node = HierarchicalFBeta(parents, float(beta)).decide(floats(law))
-    assert is_best(law, chain(parents, node), [chain(parents, each) for each in nodes], utility)
-    chosen = HierarchicalFBeta(parents, float(beta), single=False).decide(floats(law))
+    node = HierarchicalFBeta(parents, float(beta)).decide(floats(distribution))
+    assert is_best(distribution, chain(parents, node), [chain(parents, each) for each in nodes], utility)
+    chosen = HierarchicalFBeta(parents, float(beta), single=False).decide(floats(distribution))
     closed = {frozenset().union(*(chain(parents, each) for each in some)) for some in subsets(nodes)}
     assert chosen in closed
-    assert is_best(law, chosen, closed, utility)
+    assert is_best(distribution, chosen, closed, utility)
     # Nor is any set better that is not closed: to name what is above costs nothing where it is right.
-    assert is_best(law, chosen, subsets(nodes), utility)
+    assert is_best(distribution, chosen, subsets(nodes), utility)
 
 
 def test_the_checks_notice_a_rule_that_is_not_best() -> None:
@@ -140,19 +142,19 @@ def test_the_checks_notice_a_rule_that_is_not_best() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         numbers = sorted(rng.sample(range(-9, 10), 5))
-        law = a_law(rng, numbers)
-        top = MostProbable().decide(floats(law))
-        failures["absolute"] += not is_best(law, top, numbers, lambda d, y: -abs(Fraction(d - y)))
-        failures["squared"] += not is_best(law, top, numbers, lambda d, y: -(Fraction(d - y) ** 2))
+        distribution = a_distribution(rng, numbers)
+        top = MostProbable().decide(floats(distribution))
+        failures["absolute"] += not is_best(distribution, top, numbers, lambda d, y: -abs(Fraction(d - y)))
+        failures["squared"] += not is_best(distribution, top, numbers, lambda d, y: -(Fraction(d - y) ** 2))
         failures["f"] += not is_best(
-            law, frozenset([top]), subsets(numbers), lambda d, y: Fraction(2 * (y in d), 1 + len(d))
+            distribution, frozenset([top]), subsets(numbers), lambda d, y: Fraction(2 * (y in d), 1 + len(d))
         )
         parents = a_tree(rng, 5)
-        tree_law = a_law(rng, [f"l{index}" for index in range(5)])
-        chains = [chain(parents, each) for each in {*tree_law, *parents, *parents.values()}]
+        tree_distribution = a_distribution(rng, [f"l{index}" for index in range(5)])
+        chains = [chain(parents, each) for each in {*tree_distribution, *parents, *parents.values()}]
         failures["hierarchical"] += not is_best(
-            tree_law,
-            chain(parents, MostProbable().decide(floats(tree_law))),
+            tree_distribution,
+            chain(parents, MostProbable().decide(floats(tree_distribution))),
             chains,
             lambda d, y, parents=parents: Fraction(2 * len(d & chain(parents, y)), len(chain(parents, y)) + len(d)),
         )
@@ -216,13 +218,13 @@ def test_label_probabilities_are_sums_over_all_spellings(label: Callable[[str], 
     for seed in range(8):
         model = HashModel(VOCABULARY, seed=seed)
         right = exact_labels(model, label, budget)
-        law = label_law(model, "1", regex(PATTERN), label=label, max_tokens=budget, tolerance=0.0)
-        assert law.missing == 0
-        assert dict(law.probabilities) == pytest.approx(right)
+        distribution = label_distribution(model, "1", regex(PATTERN), label=label, max_tokens=budget, tolerance=0.0)
+        assert distribution.missing == 0
+        assert dict(distribution.probabilities) == pytest.approx(right)
         target = exact_target(model, "1", PATTERN, budget)
-        assert law.log_mass == pytest.approx(math.log(math.fsum(map(math.exp, target.values()))))
-        rough = label_law(model, "1", regex(PATTERN), label=label, max_tokens=budget, tolerance=0.2)
-        assert rough.followed <= law.followed
+        assert distribution.log_mass == pytest.approx(math.log(math.fsum(map(math.exp, target.values()))))
+        rough = label_distribution(model, "1", regex(PATTERN), label=label, max_tokens=budget, tolerance=0.2)
+        assert rough.followed <= distribution.followed
         assert rough.missing <= 0.2
         for mark, p in right.items():
             assert abs(rough.probabilities.get(mark, 0.0) - p) <= rough.missing + 1e-12
@@ -255,24 +257,24 @@ def test_potentials_weigh_labels() -> None:
     model = HashModel(VOCABULARY, seed=1)
     score = lambda text: -3.0 * (text == "12")  # noqa: E731
     target = normalised(exact_target(model, "1", PATTERN, 3, score))
-    law = label_law(model, "1", regex(PATTERN), potentials=[score], max_tokens=3, tolerance=0.0)
+    distribution = label_distribution(model, "1", regex(PATTERN), potentials=[score], max_tokens=3, tolerance=0.0)
     right: dict[str, float] = {}
     for output, p in target.items():
         text = VOCABULARY.decode(output).decode()
         right[text] = right.get(text, 0.0) + p
-    assert dict(law.probabilities) == pytest.approx(right)
+    assert dict(distribution.probabilities) == pytest.approx(right)
     with pytest.raises(GenerationError, match="score_bound"):
-        label_law(model, "1", regex(PATTERN), potentials=[lambda text: 1.0], max_tokens=3)
+        label_distribution(model, "1", regex(PATTERN), potentials=[lambda text: 1.0], max_tokens=3)
     with pytest.raises(GenerationError, match="no output has any probability"):
-        label_law(model, "1", regex(PATTERN), potentials=[lambda text: False], max_tokens=3)
+        label_distribution(model, "1", regex(PATTERN), potentials=[lambda text: False], max_tokens=3)
 
 
 def test_decisions_that_cannot_be_answered_are_errors() -> None:
     model = HashModel(VOCABULARY, seed=1)
     with pytest.raises(GenerationError, match=r"no output stands for.*'ask'"):
         sample(model, "1", regex(PATTERN), sampler=Decide(LeastCost(lambda d, y: 0.0, ["ask"])))
-    with pytest.raises(LimitExceeded, match="label_law"):
-        label_law(model, "1", regex("[123]{9}"), limit=5)
+    with pytest.raises(LimitExceeded, match="label_distribution"):
+        label_distribution(model, "1", regex("[123]{9}"), limit=5)
     with pytest.raises(ValueError, match="tolerance"):
         Decide(tolerance=1.0)
 

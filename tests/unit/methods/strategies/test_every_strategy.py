@@ -89,9 +89,9 @@ def log_prob(model: HashModel, tokens: tuple[int, ...], *, stops: bool) -> float
 
     start = model.encode_prompt("ab")
     logits = model.start().extend_all([*start, *tokens]).astype(np.float64)[len(start) - 1 :]
-    law = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    total = sum(float(law[at, token]) for at, token in enumerate(tokens))
-    return total + (float(np.logaddexp.reduce(law[-1, list(model.vocabulary.eos)])) if stops else 0.0)
+    distribution = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    total = sum(float(distribution[at, token]) for at, token in enumerate(tokens))
+    return total + (float(np.logaddexp.reduce(distribution[-1, list(model.vocabulary.eos)])) if stops else 0.0)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)

@@ -1,4 +1,4 @@
-"""First finish search: its exact law on a toy language."""
+"""First finish search: its exact distribution on a toy language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUDGET = 4
 
 
 def plain(language: ToyLanguage, prefix: Prefix = ()) -> dict[Prefix, float]:
-    """The law of what is added to a prefix until the stop, which ends it."""
+    """The distribution of what is added to a prefix until the stop, which ends it."""
     found: dict[Prefix, float] = {}
     pending: list[tuple[Prefix, float]] = [((), 1.0)]
     while pending:
@@ -32,22 +32,22 @@ def plain(language: ToyLanguage, prefix: Prefix = ()) -> dict[Prefix, float]:
         if added[-1:] == (STOP,):
             found[added] = p
         else:
-            pending += [((*added, token), p * q) for token, q in language.law((*prefix, *added)).items()]
+            pending += [((*added, token), p * q) for token, q in language.distribution((*prefix, *added)).items()]
     return found
 
 
-def exact_law(language: ToyLanguage, samples: int, until: str | None) -> dict[Prefix, float]:
-    laws = plain(language)
+def exact_distribution(language: ToyLanguage, samples: int, until: str | None) -> dict[Prefix, float]:
+    distributions = plain(language)
 
     def arrival(path: Prefix) -> Prefix:
-        """The beginning with which a path has won."""
+        """The prefix with which a path has won."""
         for size in range(1, len(path)):
             if until is not None and until in language.text(path[:size]):
                 return path[:size]
         return path
 
     arrivals: dict[Prefix, float] = {}
-    for path, p in laws.items():
+    for path, p in distributions.items():
         arrivals[arrival(path)] = arrivals.get(arrival(path), 0.0) + p
     found: dict[Prefix, float] = {}
     for drawn in itertools.product(arrivals, repeat=samples):
@@ -61,7 +61,7 @@ def exact_law(language: ToyLanguage, samples: int, until: str | None) -> dict[Pr
 
 
 @pytest.mark.parametrize(("seed", "until"), [(0, None), (5, None), (7, "|")])
-def test_outputs_have_exactly_the_law_of_the_first(seed: int, until: str | None) -> None:
+def test_outputs_have_exactly_the_distribution_of_the_first(seed: int, until: str | None) -> None:
     """1,200 runs a case, alpha 1e-7; the same counts do not fit one sample, nor with ``until`` the shortest output."""
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
     constraint = compile(regex(PATTERN), VOCABULARY)
@@ -70,12 +70,12 @@ def test_outputs_have_exactly_the_law_of_the_first(seed: int, until: str | None)
     for run in range(1_200):
         drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
         counts[drawn.best().tokens] += 1
-    right = exact_law(language, 3, until)
+    right = exact_distribution(language, 3, until)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
-    assert strays(counts, exact_law(language, 1, until), 1e-7)
+    assert strays(counts, exact_distribution(language, 1, until), 1e-7)
     if until is not None:
-        assert strays(counts, exact_law(language, 3, None), 1e-7)
+        assert strays(counts, exact_distribution(language, 3, None), 1e-7)
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 9])

@@ -1,4 +1,4 @@
-"""phi-decoding: its exact law on a toy language, and each of its parts."""
+"""phi-decoding: its exact distribution on a toy language, and each of its parts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def weights_by_hand(steps: list[tuple[int, float, str]], temperature: float) -> 
     return [(a / sum(advantages) + c / sum(alignments)) / 2 for a, c in zip(advantages, alignments, strict=True)]
 
 
-def exact_law(
+def exact_distribution(
     language: ToyLanguage, *, width: float, agreement: float, temperature: float = 0.6
 ) -> dict[Prefix, float]:
     """Of one beam whose steps are single tokens."""
@@ -60,10 +60,10 @@ def exact_law(
         ]
 
     def choose(prefix: Prefix) -> dict[Prefix, float]:
-        options, law = language.options(prefix), language.law(prefix)
+        options, distribution = language.options(prefix), language.distribution(prefix)
         found: dict[Prefix, float] = {}
-        for drawn in itertools.product(law, repeat=DRAWN):
-            chance = math.prod(law[token] for token in drawn)
+        for drawn in itertools.product(distribution, repeat=DRAWN):
+            chance = math.prod(distribution[token] for token in drawn)
             means = np.array([options[token] for token in drawn])
             kept = [
                 t
@@ -82,11 +82,11 @@ def exact_law(
                 found[added] = found.get(added, 0.0) + chance * p
         return found
 
-    return language.law_of_outputs(choose)
+    return language.distribution_of_outputs(choose)
 
 
 @pytest.mark.parametrize(("seed", "width", "agreement"), [(18, math.inf, 1.1), (16, 0.5, 1.1), (22, 1.0, 0.7)])
-def test_outputs_have_exactly_the_law_of_the_search(seed: int, width: float, agreement: float) -> None:
+def test_outputs_have_exactly_the_distribution_of_the_search(seed: int, width: float, agreement: float) -> None:
     """1,000 runs a case, alpha 1e-7; the same counts do not fit plain sampling, nor a search without pruning."""
     language = ToyLanguage(HashModel(VOCABULARY, seed=seed), "ab", PATTERN, BUDGET)
     constraint = compile(regex(PATTERN), VOCABULARY)
@@ -103,12 +103,14 @@ def test_outputs_have_exactly_the_law_of_the_search(seed: int, width: float, agr
     for run in range(1_000):
         drawn = sample(language.model, "ab", constraint, sampler=sampler, max_tokens=BUDGET, seed=run)
         counts[drawn.best().tokens] += 1
-    right = exact_law(language, width=width, agreement=agreement)
+    right = exact_distribution(language, width=width, agreement=agreement)
     assert sum(right.values()) == pytest.approx(1)
     assert not strays(counts, right, 1e-7)
-    assert strays(counts, language.law_of_outputs(lambda p: {(t,): q for t, q in language.law(p).items()}), 1e-7)
+    assert strays(
+        counts, language.distribution_of_outputs(lambda p: {(t,): q for t, q in language.distribution(p).items()}), 1e-7
+    )
     if width < math.inf:
-        assert strays(counts, exact_law(language, width=math.inf, agreement=1.1), 1e-7)
+        assert strays(counts, exact_distribution(language, width=math.inf, agreement=1.1), 1e-7)
 
 
 def test_weights_join_advantage_and_agreement() -> None:

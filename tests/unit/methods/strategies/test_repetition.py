@@ -54,15 +54,15 @@ class OneByOne:
         return self._model.start()
 
 
-def log_law(logits: NDArray[Any]) -> NDArray[np.float64]:
+def log_distribution(logits: NDArray[Any]) -> NDArray[np.float64]:
     values = logits.astype(np.float64)
     values = values - values.max()
     return values - math.log(math.fsum(np.exp(values).tolist()))
 
 
 def masked(logits: NDArray[Any], ids: Sequence[int]) -> NDArray[np.float64]:
-    law: NDArray[np.float64] = np.exp(log_law(logits[list(ids)]))
-    return law
+    distribution: NDArray[np.float64] = np.exp(log_distribution(logits[list(ids)]))
+    return distribution
 
 
 def letters_of(vocabulary: Vocabulary, pattern: bytes) -> list[int]:
@@ -130,10 +130,10 @@ def test_momentum_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
     """A model that would say "abcabc..." for ever is made to leave at the point where the resistance outweighs it."""
     following = {b"a": b"b", b"b": b"c", b"c": b"a"}
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         return {following.get(text[-1:], b"a"): 0.5, b"x": 0.2, b"y": 0.15, b"z": 0.1}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     grammar = Repeat(LETTERS, 8, 8)
     assert generate(model, "-", grammar, sampler=Greedy()).text == "abcabcab"
     # 0.5 - 0.2 * 1 = 0.3 beats x, which is new (0.2); a run of two is at 0.1 and does not.
@@ -186,22 +186,22 @@ def test_structure_is_never_resisted(seed: int, make: Any, json_vocabulary: Voca
 def test_a_closing_quote_is_structure(json_vocabulary: Vocabulary) -> None:
     """The token that ends a piece of free text is not part of it: the next string may end as soon."""
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         if text.endswith(b'"name":"'):
             return {b"h": 0.35, b"i": 0.3, b"j": 0.25}
         return {b'"': 0.3, b"x": 0.25, b"y": 0.2}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     result = generate(model, "-", constraint, max_tokens=300, sampler=Momentum(free=FreeText(share=0.3)))
     # Names repeat letters, which is resisted; each ends at once all the same.
     assert [record["name"] for record in json.loads(result.text)] == ["h", "i", "j", "h"]
 
 
-def nearest(law: NDArray[np.float64], others: Sequence[NDArray[np.float64]]) -> float:
+def nearest(distribution: NDArray[np.float64], others: Sequence[NDArray[np.float64]]) -> float:
     """The least Kullback-Leibler divergence, by its definition."""
-    p = np.exp(law)
-    return min((math.fsum((p * (law - other)).tolist()) for other in others), default=math.inf)
+    p = np.exp(distribution)
+    return min((math.fsum((p * (distribution - other)).tolist()) for other in others), default=math.inf)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -220,11 +220,11 @@ def test_look_back_is_the_papers_rule(
     ids = letters_of(json_vocabulary, b"[a-z]+")
     base = inner.encode_prompt(prompt)
 
-    def law(tokens: Sequence[int]) -> NDArray[np.float64]:
-        return log_law(inner.start().extend(tokens))
+    def distribution(tokens: Sequence[int]) -> NDArray[np.float64]:
+        return log_distribution(inner.start().extend(tokens))
 
-    # The laws that precede each token of the prompt, but the first, which none precedes.
-    within = [law(base[:length]) for length in range(1, len(base))][-window:]
+    # The distributions that precede each token of the prompt, but the first, which none precedes.
+    within = [distribution(base[:length]) for length in range(1, len(base))][-window:]
     output: list[int] = []
     past: list[NDArray[np.float64]] = []
     alarms = letters = 0
@@ -232,12 +232,14 @@ def test_look_back_is_the_papers_rule(
         possible = [token for token in ids if letters + len(json_vocabulary.tokens[token]) <= 12]
         if len(possible) < 2:
             break
-        now = law([*base, *output])
+        now = distribution([*base, *output])
         by_rank = sorted(possible, key=lambda token: (-now[token], token))
         if nearest(now, past[-window:]) <= threshold:
             alarms += 1
             candidates = by_rank[:top_k]
-            distances = [nearest(law([*base, *output, token]), within) if within else 0.0 for token in candidates]
+            distances = [
+                nearest(distribution([*base, *output, token]), within) if within else 0.0 for token in candidates
+            ]
             weights = np.exp(-(np.array(distances) - min(distances)))
             token = candidates[int(np.searchsorted(np.cumsum(weights), random.random() * weights.sum(), side="right"))]
         else:
@@ -250,26 +252,30 @@ def test_look_back_is_the_papers_rule(
     assert (alarms > 0) is (threshold > 1)
     if threshold == 2.0:
         assert 0 < alarms < len(output) - 1
-    # One pass for each choice; and where the prompt has laws, one over it and one for the candidates of each alarm.
+    # One pass for each choice; and where the prompt has distributions, one over it and one for the candidates of each
+    # alarm.
     passes = (1 if packed else top_k) * alarms + 1 if within and alarms else 0
     assert result.stats.forwards == len(output) + passes
 
 
 def test_look_back_leaves_a_loop(json_vocabulary: Vocabulary) -> None:
-    """A law that returns raises the alarm at once; of the candidates the one that leads back to the prompt is taken."""
+    """A distribution that returns raises the alarm at once.
 
-    def law(text: bytes) -> dict[bytes, float]:
+    Of the candidates the one that leads back to the prompt is taken.
+    """
+
+    def distribution(text: bytes) -> dict[bytes, float]:
         if text.endswith(b"p"):
             return {b"q": 0.9999}
         if text.endswith(b"k"):
             return {b"q": 0.9998}
         return {b"a": 0.5, b"b": 0.3, b"k": 0.15}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     grammar = Repeat(LETTERS, 3, 3)
     assert generate(model, "pq", grammar, sampler=Greedy()).text == "aaa"
     for seed in range(8):
-        # After k comes a law of the prompt, after the others none: k has nearly all the weight of the draw.
+        # After k comes a distribution of the prompt, after the others none: k has nearly all the weight of the draw.
         text = generate(model, "pq", grammar, sampler=LookBack(0.5, 3, free=EVERYWHERE), seed=seed).text
         assert text == "akq"
 
@@ -278,10 +284,10 @@ def test_free_text_is_a_share_of_tokens_and_of_probability(json_vocabulary: Voca
     """Both conditions, at their edges; and what is free is decided by the mask, not by the position."""
     from structgen.decode.step.distribution import Distribution
 
-    law = Distribution.of(np.arange(30, dtype=np.int32), np.log(np.full(30, 0.02)))
-    assert law.log_z == pytest.approx(math.log(0.6))
+    distribution = Distribution.of(np.arange(30, dtype=np.int32), np.log(np.full(30, 0.02)))
+    assert distribution.log_z == pytest.approx(math.log(0.6))
     for share, mass, holds in ((0.1, 0.0, True), (0.1, 0.6, True), (0.1, 0.61, False), (0.101, 0.0, False)):
-        assert FreeText(share, mass).holds(law, 300) is holds
+        assert FreeText(share, mass).holds(distribution, 300) is holds
     for arguments in ({"share": -0.1}, {"share": math.nan}, {"mass": 1.1}):
         with pytest.raises(ValueError, match=f"FreeText: {next(iter(arguments))}"):
             FreeText(**arguments)
@@ -290,10 +296,10 @@ def test_free_text_is_a_share_of_tokens_and_of_probability(json_vocabulary: Voca
 def test_mass_alone_can_decide_what_is_free(json_vocabulary: Vocabulary) -> None:
     """Letters that the model gives little to are no free text where half of the probability is asked for."""
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         return {b"a": 0.25, b"b": 0.15, b" ": 0.55}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     for mass, text in ((0.5, "aaa"), (0.3, "aab")):
         # Among the allowed, a has 0.62 and b 0.38; "aa" is a run of two at the third letter: 0.62 - 0.3.
         sampler = Momentum(alpha=0.15, free=FreeText(share=0.0, mass=mass))
@@ -301,14 +307,14 @@ def test_mass_alone_can_decide_what_is_free(json_vocabulary: Vocabulary) -> None
 
 
 def test_pieces_of_text_are_apart(json_vocabulary: Vocabulary) -> None:
-    """A run does not reach over structure: "a" before a bracket and "b" behind it are no "ab"."""
+    """A run does not reach over structure: "a" before a bracket and "b" after it are no "ab"."""
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         if text.endswith(b"[a"):
             return {b"b": 0.5, b"c": 0.3}
         return {b"a": 0.5, b"c": 0.1}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     part = sequence("[", LETTERS, LETTERS, LETTERS, "]")
     result = generate(model, "-", sequence(part, part), sampler=Momentum(alpha=0.2, free=FreeText(share=0.05)))
     # First piece: a, b, then a again (0.5 - 0.2 beats c); it ends the piece, so it is structure.  In the second piece a
@@ -320,12 +326,12 @@ def test_a_run_does_not_reach_over_structure(json_vocabulary: Vocabulary) -> Non
     """Text that ends with q and text that begins with r are no "qr": later "qr" is a run of one token only."""
     wishes = {b"[": b"p", b"[p": b"x", b"[px": b"q", b"[pxq": b"y", b"][": b"r", b"][r": b"q", b"][rq": b"r"}
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         start = text.rfind(b"[")
         key = text[start - 1 if b"]" in text else start :]
         return {wishes.get(key, b"s"): 0.5, b"t": 0.25}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     part = sequence("[", Repeat(LETTERS, 4, 4), "]")
     result = generate(model, "-", sequence(part, part), max_tokens=12, sampler=Momentum(free=FreeText(share=0.05)))
     # The third letter: of the letters r has 0.66 and t 0.33.  r has come once (0.46); as a run of two it had 0.26.
@@ -334,13 +340,13 @@ def test_a_run_does_not_reach_over_structure(json_vocabulary: Vocabulary) -> Non
 
 
 def test_look_back_forgets_what_is_beyond_its_window(json_vocabulary: Vocabulary) -> None:
-    """Laws that come back after three steps are found in a window of three, and not in one of two."""
+    """Distributions that come back after three steps are found in a window of three, and not in one of two."""
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         letter = b"abc"[(len(text) - 1) % 3]
         return {bytes([letter]): 0.7, b"z": 0.25}
 
-    model = FunctionModel(json_vocabulary, law)
+    model = FunctionModel(json_vocabulary, distribution)
     for window, alarms in ((3, True), (2, False)):
         sampler = LookBack(0.5, 2, window, free=EVERYWHERE)
         texts = {generate(model, "-", Repeat(LETTERS, 6, 6), sampler=sampler, seed=seed).text for seed in range(30)}

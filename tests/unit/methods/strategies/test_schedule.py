@@ -87,7 +87,10 @@ def test_each_step_has_the_sampler_of_its_situation(json_vocabulary: Vocabulary)
 
 
 def test_entropy_sets_the_temperature() -> None:
-    """Temperature as a function of entropy: draws follow the law at that temperature (Hoeffding, alpha = 1e-6)."""
+    """Temperature as a function of entropy.
+
+    Draws follow the distribution at that temperature (Hoeffding, alpha = 1e-6).
+    """
     sampler = Scheduled(lambda situation: Multinomial(temperature=situation.entropy))
     log_p = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
     p = np.exp(log_p)

@@ -106,20 +106,20 @@ class RecurrentSession:
 
 
 def by_hand(language: ToyLanguage, model: RecurrentModel, sampler: Superposed) -> tuple[list[Prefix], int]:
-    """The drafts by the definition, the best by the model's own law first, and how many mixtures were read."""
+    """The drafts by the definition, the best by the model's own distribution first, and how many mixtures were read."""
     eos = list(model.vocabulary.eos)
     positions: list[Mapping[int, float]] = [{token: 1.0} for token in model.encode_prompt("ab")]
     prompt = len(positions)
     held: list[tuple[float, Prefix]] = [(0.0, ())]
     while True:
         logits = model.after(positions).astype(np.float64)
-        law = logits - np.logaddexp.reduce(logits)
+        distribution = logits - np.logaddexp.reduce(logits)
         grown = [each for each in held if each[1][-1:] == (STOP,)]
         for worth, path in held:
             if path[-1:] == (STOP,):
                 continue
             options = {
-                token: float(np.logaddexp.reduce(law[eos])) if token == STOP else float(law[token])
+                token: float(np.logaddexp.reduce(distribution[eos])) if token == STOP else float(distribution[token])
                 for token in language.options(path)
             }
             # Sorting keeps the order of equal ones; that of options is that of ids.
@@ -147,7 +147,7 @@ def usual(ngram: NGram, language: ToyLanguage, path: Prefix, token: int) -> floa
     logs = []
     for at, symbol in enumerate(symbols):
         seen = before + bytes(symbols[:at])
-        logs.append(math.log(ngram.law(seen[max(0, len(seen) - ngram.order + 1) :])[symbol]))
+        logs.append(math.log(ngram.distribution(seen[max(0, len(seen) - ngram.order + 1) :])[symbol]))
     return sum(logs) / len(logs)
 
 
@@ -175,8 +175,8 @@ def drawn_by(model: Any, sampler: Superposed, pattern: str = PATTERN, budget: in
     ids=repr,
 )
 def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Vocabulary) -> None:
-    """And what their steps say, and what they are ranked by, is the model's true law."""
-    unlike = {"exact law": 0, "even weights": 0}
+    """And what their steps say, and what they are ranked by, is the model's true distribution."""
+    unlike = {"exact distribution": 0, "even weights": 0}
     for seed in range(12):
         language, model = toy(seed, vocabulary)
         right, mixtures = by_hand(language, model, sampler)
@@ -192,7 +192,7 @@ def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Voc
             assert each.result.logprob + each.result.log_z == pytest.approx(each.log_weight)
             assert [step.token for step in each.result.steps] == [*path, None]
         # Power: other mixtures come to other drafts.
-        unlike["exact law"] += right != beam(language, sampler)
+        unlike["exact distribution"] += right != beam(language, sampler)
         even = Superposed(sampler.drafts, sampler.candidates, 1e9, sampler.ngram, sampler.alpha)
         unlike["even weights"] += right != by_hand(language, model, even)[0]
     if sampler.drafts > 1 and sampler.candidates != 1 and sampler.ngram is None:
@@ -200,7 +200,7 @@ def test_drafts_are_those_of_the_definition(sampler: Superposed, vocabulary: Voc
 
 
 def beam(language: ToyLanguage, sampler: Superposed) -> list[Prefix]:
-    """As the definition, but every draft with the law after itself."""
+    """As the definition, but every draft with the distribution after itself."""
     held: list[Prefix] = [()]
     while any(path[-1:] != (STOP,) for path in held):
         grown = [path for path in held if path[-1:] == (STOP,)]
@@ -251,8 +251,8 @@ def test_long_drafts_are_read_in_parts() -> None:
         assert len(result.steps) == 401
         start = model.encode_prompt("ab")
         logits = model.start().extend_all([*start, *result.tokens]).astype(np.float64)[len(start) - 1 :]
-        law = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        log_p = law[np.arange(401), [*result.tokens, 0]].sum()
+        distribution = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        log_p = distribution[np.arange(401), [*result.tokens, 0]].sum()
         assert result.logprob + result.log_z == pytest.approx(log_p)
     assert drawn.forwards == 1 + 400 + math.ceil(400 / (512 // 3))
 

@@ -38,7 +38,7 @@ RECORDS = {
 }
 
 
-def law_of(logits: NDArray[Any], ids: list[int]) -> list[float]:
+def distribution_of(logits: NDArray[Any], ids: list[int]) -> list[float]:
     """Probabilities of ids among themselves."""
     top = max(float(logits[token]) for token in ids)
     weights = [math.exp(float(logits[token]) - top) for token in ids]
@@ -84,15 +84,15 @@ def by_hand(
             token = ids[0]
         else:
             rows = [model.start().extend([*prompt, *output]) for model in (small, large)]
-            entropies.append(entropy(law_of(rows[0], ids if masked else list(range(size)))))
+            entropies.append(entropy(distribution_of(rows[0], ids if masked else list(range(size)))))
             recent = entropies[-switching.window :]
             wants = sum(recent) / len(recent) > switching.threshold
-            if wants != is_large and run >= switching.least_run:
+            if wants != is_large and run >= switching.min_run:
                 is_large, run = wants, 0
             run += 1
             by_large.append(is_large)
-            law = law_of(rows[is_large], ids)
-            token = ids[law.index(max(law))]
+            distribution = distribution_of(rows[is_large], ids)
+            token = ids[distribution.index(max(distribution))]
         if token == eos:
             return output, by_large, entropies
         assert matcher.accept(token)
@@ -105,11 +105,11 @@ def test_the_rule_is_the_papers_after_masking(
     seed: int, settings: tuple[float, int, int], json_vocabulary: Vocabulary
 ) -> None:
     """Tokens, shares and entropies are those of the loop that recomputes everything; forced tokens take no part."""
-    threshold, window, least_run = settings
+    threshold, window, min_run = settings
     small, large = HashModel(json_vocabulary, seed=seed), HashModel(json_vocabulary, seed=seed + 100)
     constraint = compile(json_schema(RECORDS, policy=JsonPolicy(whitespace="compact")), json_vocabulary)
     reports: list[SwitchingReport] = []
-    switching = Switching(large, threshold, window, least_run, report=reports.append)
+    switching = Switching(large, threshold, window, min_run, report=reports.append)
     result = generate(small, "a prompt", constraint, max_tokens=400, sampler=switching)
     prompt = small.encode_prompt("a prompt")
     tokens, by_large, entropies = by_hand(small, large, prompt, constraint, switching)
@@ -139,14 +139,14 @@ def test_entropy_before_masking_would_decide_otherwise(json_vocabulary: Vocabula
 
 
 def test_a_schedule_that_is_known_by_hand(json_vocabulary: Vocabulary) -> None:
-    """Uniform laws over one, two, four tokens have entropies 0, log 2, log 4: the switches can be counted."""
-    widths = [1, 4, 4, 1, 1, 1, 2, 4]  # of the law of each letter
+    """Uniform distributions over one, two, four tokens have entropies 0, log 2, log 4: the switches can be counted."""
+    widths = [1, 4, 4, 1, 1, 1, 2, 4]  # of the distribution of each letter
 
-    def law(text: bytes) -> dict[bytes, float]:
+    def distribution(text: bytes) -> dict[bytes, float]:
         width = widths[min(len(text) - 1, len(widths) - 1)]
         return {bytes([ord("a") + index]): (1 - 1e-6) / width for index in range(width)}
 
-    small = FunctionModel(json_vocabulary, law)
+    small = FunctionModel(json_vocabulary, distribution)
     large = FunctionModel(json_vocabulary, lambda text: {b"z": 0.9})
     reports: list[SwitchingReport] = []
     grammar = Repeat(LETTER, 8, 8)
@@ -278,6 +278,6 @@ def test_it_is_a_sampler_of_outputs(json_vocabulary: Vocabulary) -> None:
     assert isinstance(switching, SequenceSampler)
     assert switching.lossless is False
     assert switching.sampler == Greedy()
-    for arguments in ({"threshold": -1.0}, {"threshold": math.nan}, {"window": 0}, {"least_run": -1}):
+    for arguments in ({"threshold": -1.0}, {"threshold": math.nan}, {"window": 0}, {"min_run": -1}):
         with pytest.raises(ValueError, match=f"Switching: {next(iter(arguments))}"):
             Switching(model, **arguments)

@@ -1,4 +1,4 @@
-"""Sparse laws by Bregman divergences, against minimisation over all supports and all laws on them."""
+"""Sparse distributions by Bregman divergences, against minimisation over all supports and all distributions on them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from structgen.frontends.json_schema import json_schema
 from structgen.methods.strategies.adaptive_sampler import BregmanTopK
 from structgen.models import HashModel
 
-Law = NDArray[np.float64]
+Distribution = NDArray[np.float64]
 PRIMAL = [0.2, 0.5, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 6.0]
 DUAL = [1.1, 1.5, 2.0, 2.5, 3.0, 6.0]
 DECODERS = [(alpha, False) for alpha in PRIMAL] + [(alpha, True) for alpha in DUAL]
 PENALTIES = [9.0, 2.0, 0.3, 0.05, 0.01, 0.001, 1e-5]
 
 
-def divergence(x: Law, y: Law, alpha: float) -> float:
+def divergence(x: Distribution, y: Distribution, alpha: float) -> float:
     """D(x, y) by its definition, term by term; phi(0) is 0, and so is phi'(0) times 0."""
 
     def phi(value: float) -> float:
@@ -41,16 +41,16 @@ def divergence(x: Law, y: Law, alpha: float) -> float:
     return math.fsum(phi(a) - phi(b) - (slope(b) * (a - b) if a != b else 0.0) for a, b in zip(x, y, strict=True))
 
 
-def objective(law: Law, p: Law, alpha: float, *, dual: bool) -> float:
+def objective(distribution: Distribution, p: Distribution, alpha: float, *, dual: bool) -> float:
     """The divergence that the decoder minimises, without the penalty."""
-    return divergence(p, law, alpha) if dual else divergence(law, p, alpha)
+    return divergence(p, distribution, alpha) if dual else divergence(distribution, p, alpha)
 
 
-def nearest(p: Law, support: tuple[int, ...], alpha: float, *, dual: bool) -> Law:
-    """The nearest law on a support, by Lagrange's condition and plain bisection."""
+def nearest(p: Distribution, support: tuple[int, ...], alpha: float, *, dual: bool) -> Distribution:
+    """The nearest distribution on a support, by Lagrange's condition and plain bisection."""
     kept = p[list(support)]
 
-    def raised(gain: float) -> Law:
+    def raised(gain: float) -> Distribution:
         if not dual:
             if alpha == 1:
                 return kept * math.exp(gain)
@@ -70,51 +70,53 @@ def nearest(p: Law, support: tuple[int, ...], alpha: float, *, dual: bool) -> La
     for _ in range(80 if dual else 120):
         gain = (low + high) / 2
         low, high = (gain, high) if raised(gain).sum() < 1 else (low, gain)
-    law = np.zeros_like(p)
-    law[list(support)] = raised(low)
-    return law
+    distribution = np.zeros_like(p)
+    distribution[list(support)] = raised(low)
+    return distribution
 
 
-def laws(count: int, sizes: tuple[int, int], seed: int) -> list[Law]:
+def distributions(count: int, sizes: tuple[int, int], seed: int) -> list[Distribution]:
     random = np.random.default_rng(seed)
     found = []
     for _ in range(count):
-        law = random.dirichlet(np.full(random.integers(*sizes), random.choice([0.2, 0.7, 3.0])))
-        law = np.maximum(law, 1e-7)
-        found.append(law / law.sum())
+        distribution = random.dirichlet(np.full(random.integers(*sizes), random.choice([0.2, 0.7, 3.0])))
+        distribution = np.maximum(distribution, 1e-7)
+        found.append(distribution / distribution.sum())
     return found
 
 
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_the_reference_is_a_minimum(alpha: float, dual: bool) -> None:
-    """The reference below is right: no law on the same support, near or far, is nearer."""
+    """The reference below is right: no distribution on the same support, near or far, is nearer."""
     random = np.random.default_rng(1)
-    for p in laws(3, (3, 7), 0):
+    for p in distributions(3, (3, 7), 0):
         for size in range(2, len(p)):
             support = tuple(random.choice(len(p), size, replace=False).tolist())
-            law = nearest(p, support, alpha, dual=dual)
-            assert law.sum() == pytest.approx(1, abs=1e-9)
-            least = objective(law, p, alpha, dual=dual)
+            distribution = nearest(p, support, alpha, dual=dual)
+            assert distribution.sum() == pytest.approx(1, abs=1e-9)
+            least = objective(distribution, p, alpha, dual=dual)
             for distance in (1e-4, 1e-2, 0.3, 1.0):
                 for _ in range(8):
                     other = np.zeros_like(p)
                     other[list(support)] = random.dirichlet(np.ones(size))
-                    mixed = (1 - distance) * law + distance * other
+                    mixed = (1 - distance) * distribution + distance * other
                     assert objective(mixed, p, alpha, dual=dual) >= least - 1e-9
 
 
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
-def test_the_law_is_the_minimum_over_all_supports(alpha: float, dual: bool) -> None:
-    """On small laws no support at all, with the nearest law on it, costs less."""
+def test_the_distribution_is_the_minimum_over_all_supports(alpha: float, dual: bool) -> None:
+    """On small distributions no support at all, with the nearest distribution on it, costs less."""
     sizes = set()
-    for p in laws(3, (3, 6), 2):
+    for p in distributions(3, (3, 6), 2):
         costs = []
         for count in range(1, len(p) + 1):
             for support in itertools.combinations(range(len(p)), count):
-                law = nearest(p, support, alpha, dual=dual)
-                costs.append((objective(law, p, alpha, dual=dual), count, law))
+                distribution = nearest(p, support, alpha, dual=dual)
+                costs.append((objective(distribution, p, alpha, dual=dual), count, distribution))
         for penalty in PENALTIES:
-            best, _, expected = min(((d + penalty * k, k, law) for d, k, law in costs), key=lambda each: each[:2])
+            best, _, expected = min(
+                ((d + penalty * k, k, distribution) for d, k, distribution in costs), key=lambda each: each[:2]
+            )
             found = BregmanTopK(penalty, alpha, dual).sparse(np.log(p))
             kept = int(np.count_nonzero(found))
             sizes.add(kept)
@@ -125,8 +127,8 @@ def test_the_law_is_the_minimum_over_all_supports(alpha: float, dual: bool) -> N
 
 @pytest.mark.parametrize(("alpha", "dual"), DECODERS)
 def test_k_is_the_best_of_all(alpha: float, dual: bool) -> None:
-    """On larger laws the search finds what trying every k finds, whose costs are discretely convex."""
-    for p in laws(2, (12, 30), 3):
+    """On larger distributions the search finds what trying every k finds, whose costs are discretely convex."""
+    for p in distributions(2, (12, 30), 3):
         order = np.argsort(-p, kind="stable")
         costs = [
             objective(nearest(p, tuple(order[:k].tolist()), alpha, dual=dual), p, alpha, dual=dual)
@@ -166,8 +168,8 @@ def test_half_the_squared_distance_in_fractions(dual: bool) -> None:
 
 @pytest.mark.parametrize("penalty", [0.5, 0.1, 0.02, 0.002])
 def test_kullback_leibler_is_top_k(penalty: float) -> None:
-    """For alpha = 1 the law is that of top-k, with the k at which the next token adds too little."""
-    for p in laws(10, (5, 60), 5):
+    """For alpha = 1 the distribution is that of top-k, with the k at which the next token adds too little."""
+    for p in distributions(10, (5, 60), 5):
         ranked = np.sort(p)[::-1]
         mass, k = ranked[0], 1
         while k < len(p) and math.log((mass + ranked[k]) / mass) > penalty:
@@ -182,8 +184,8 @@ def test_alpha_moves_probability() -> None:
     p = np.array([0.5, 0.3, 0.1, 0.06, 0.04])
 
     def ratio(alpha: float, *, dual: bool = False) -> float:
-        law = BregmanTopK(1.0, alpha, dual).renormalised(p[:3])
-        return float(law[0] / law[2])
+        distribution = BregmanTopK(1.0, alpha, dual).renormalised(p[:3])
+        return float(distribution[0] / distribution[2])
 
     assert ratio(1.0) == pytest.approx(5)
     assert ratio(0.5) > 5 > ratio(1.5) > ratio(2.0) > ratio(3.0)
@@ -193,16 +195,16 @@ def test_alpha_moves_probability() -> None:
     assert near == pytest.approx(BregmanTopK(0.05).sparse(np.log(p)), abs=1e-4)
 
 
-def test_extreme_laws() -> None:
-    """Zeros, tiny probabilities and certainty: a law comes out, and nothing impossible is kept."""
+def test_extreme_distributions() -> None:
+    """Zeros, tiny probabilities and certainty: a distribution comes out, and nothing impossible is kept."""
     for alpha, dual in DECODERS:
         sampler = BregmanTopK(1e-6, alpha, dual)
         with np.errstate(divide="ignore"):
             log_p = np.log(np.array([0.0, 1e-290, 0.5, 1e-12, 0.5 - 1e-12, 0.0]))
             certain = np.log(np.array([0.0, 1.0, 0.0]))
-        law = sampler.sparse(log_p)
-        assert law.sum() == pytest.approx(1)
-        assert law[[0, 5]].tolist() == [0, 0]
+        distribution = sampler.sparse(log_p)
+        assert distribution.sum() == pytest.approx(1)
+        assert distribution[[0, 5]].tolist() == [0, 0]
         assert sampler.sparse(certain).tolist() == [0, 1, 0]
         flat = sampler.sparse(np.full(300, -math.log(300)))
         assert flat.sum() == pytest.approx(1)
@@ -210,22 +212,25 @@ def test_extreme_laws() -> None:
         assert (flat[:kept] > 0).all()  # of equal tokens the first
 
 
-def test_tokens_are_drawn_from_the_law() -> None:
-    """20,000 draws have the sparse law (alpha = 1e-6, Hoeffding's bound for each token); the dense law is refused."""
+def test_tokens_are_drawn_from_the_distribution() -> None:
+    """20,000 draws have the sparse distribution (alpha = 1e-6, Hoeffding's bound for each token).
+
+    The dense distribution is refused.
+    """
     p = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
     sampler, random = BregmanTopK(0.01, 2.0), np.random.default_rng(0)
-    law = sampler.sparse(np.log(p))
-    assert 2 <= np.count_nonzero(law) < len(p)
+    distribution = sampler.sparse(np.log(p))
+    assert 2 <= np.count_nonzero(distribution) < len(p)
     draws = 20_000
     counts = np.bincount([sampler.draw(np.log(p), random) for _ in range(draws)], minlength=len(p))
     bound = math.sqrt(math.log(2 * len(p) / 1e-6) / (2 * draws))
-    assert np.abs(counts / draws - law).max() < bound
+    assert np.abs(counts / draws - distribution).max() < bound
     assert np.abs(counts / draws - p).max() > bound
-    assert np.abs(counts / draws - np.where(law > 0, p, 0) / p[law > 0].sum()).max() > bound
+    assert np.abs(counts / draws - np.where(distribution > 0, p, 0) / p[distribution > 0].sum()).max() > bound
 
 
 def test_it_is_a_sampler_of_any_grammar(json_vocabulary: Vocabulary) -> None:
-    """Outputs are valid for an independent validator, and the input law is left as it is."""
+    """Outputs are valid for an independent validator, and the input distribution is left as it is."""
     sampler = BregmanTopK(0.02, 1.5)
     assert isinstance(sampler, Sampler)
     assert sampler.lossless is False

@@ -75,15 +75,15 @@ def test_arms_that_are_drawn_have_the_probability_that_is_told() -> None:
     record = ArmRecord(3)
     record.log_weights[:] = (0.0, 1.0, -2.0)
     uniform = np.random.default_rng(0).random
-    law: dict[int, float] = {}
+    distribution: dict[int, float] = {}
     counts = np.zeros(3)
     for _ in range(20_000):
         arm, probability = EXP3(0.3).choose(record, uniform)
-        law[arm] = probability
+        distribution[arm] = probability
         counts[arm] += 1
-    assert sum(law.values()) == pytest.approx(1)
+    assert sum(distribution.values()) == pytest.approx(1)
     wanted = 0.7 * np.exp(record.log_weights) / np.exp(record.log_weights).sum() + 0.1
-    assert [law[arm] for arm in range(3)] == pytest.approx(wanted.tolist())
+    assert [distribution[arm] for arm in range(3)] == pytest.approx(wanted.tolist())
     assert counts / 20_000 == pytest.approx(wanted, abs=0.02)
 
 
@@ -175,7 +175,7 @@ def test_the_same_seed_chooses_the_same() -> None:
     assert sizes(1) != sizes(2)
 
 
-def test_a_drafter_that_fails_is_an_arm_without_guesses() -> None:
+def test_a_drafter_that_fails_is_an_arm_without_drafts() -> None:
     bandit = Bandit((Failing(), Lucky("sure", 1.0, 4)), cost=COST)
     with pytest.warns(DraftWarning, match="'failing'"):
         written = list(rounds(bandit, 60))

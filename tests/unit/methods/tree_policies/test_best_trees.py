@@ -82,11 +82,11 @@ def test_forced_tokens_stand_whole_or_not_at_all(shape: Shape) -> None:
             run = node
             while tree.sources[run] == FORCED and tree.parents[run] >= 0:
                 run = tree.parents[run]
-            law = growth.law(tuple(token for token in tree.prefix(node) if token < growth.size))
-            assert law is not None
+            distribution = growth.distribution(tuple(token for token in tree.prefix(node) if token < growth.size))
+            assert distribution is not None
             there = [token for token in tree.prefix(node) if token >= growth.size]
             forced_children = [child for child in tree.children(node) if tree.sources[child] == FORCED]
-            last = law.forced[-1]
+            last = distribution.forced[-1]
             assert tree.tokens[node] == last or [tree.tokens[child] for child in forced_children] == [there[-1] + 1]
             assert tree.confidences[node] == 1
     assert seen > 20

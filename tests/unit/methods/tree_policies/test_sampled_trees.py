@@ -1,4 +1,7 @@
-"""Trees whose children are drawn: whoever verifies them gets the target's law, by every outcome of every draw."""
+"""Trees whose children are drawn.
+
+Whoever verifies them gets the target's distribution, by every outcome of every draw.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from exact_randomness import Chances, ExactUrn, outcomes
+from exact_randomness import Chances, ExactWithoutReplacement, outcomes
 from random_tree_policies import Prefix, RandomGrowth
 
 from structgen.decode.speculative import tree_policy as children
@@ -54,10 +57,10 @@ def fractions(weights: np.ndarray[Any, Any]) -> list[Fraction]:
 
 
 @pytest.fixture(autouse=True)
-def exact_urns(monkeypatch: pytest.MonkeyPatch) -> None:
+def exact_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "inverse_cdf", lambda weights, chances: chances.choose(fractions(weights)))
     monkeypatch.setattr(
-        children, "TokenUrn", lambda weights, generator: ExactUrn(fractions(weights), generator.random())
+        children, "TokenUrn", lambda weights, generator: ExactWithoutReplacement(fractions(weights), generator.random())
     )
 
 
@@ -92,45 +95,45 @@ def written(seed: object, tree: DraftTree, chances: Chances) -> Prefix:
         if drawn is None:
             token = chances.choose(list(p))
         else:
-            q = np.array(fractions(drawn.law), dtype=object)
+            q = np.array(fractions(drawn.distribution), dtype=object)
             token = RecursiveRejection().choose(p, q, drawn.tokens, ExactChance(chances))
         tokens.append(token)
         node = None if node is None else tree.child(node, token)
     return tuple(tokens)
 
 
-def law_of(seed: object, grow: Callable[[Any], DraftTree]) -> dict[Prefix, Fraction]:
-    law: dict[Prefix, Fraction] = defaultdict(Fraction)
+def distribution_of(seed: object, grow: Callable[[Any], DraftTree]) -> dict[Prefix, Fraction]:
+    distribution: dict[Prefix, Fraction] = defaultdict(Fraction)
     for probability, tokens in outcomes(lambda chances: written(seed, grow(chances), chances)):
-        law[tokens] += probability
-    return {tokens: probability for tokens, probability in law.items() if probability}
+        distribution[tokens] += probability
+    return {tokens: probability for tokens, probability in distribution.items() if probability}
 
 
-def law_wanted(seed: object) -> dict[Prefix, Fraction]:
-    law: dict[Prefix, Fraction] = {}
+def distribution_wanted(seed: object) -> dict[Prefix, Fraction]:
+    distribution: dict[Prefix, Fraction] = {}
     for first, p in enumerate(target(seed, ())):
         for second, q in enumerate(target(seed, (first,))):
             if p * q:
-                law[first, second] = p * q
-    return law
+                distribution[first, second] = p * q
+    return distribution
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_target_law_comes_out(shape: Shape, seed: int) -> None:
+def test_the_target_distribution_comes_out(shape: Shape, seed: int) -> None:
     budget = 2 + seed
-    law = law_of(seed, lambda chances: drawn_by(shape, RandomGrowth(seed), budget, chances))
-    assert law == pytest.approx(law_wanted(seed), abs=1e-12)
+    distribution = distribution_of(seed, lambda chances: drawn_by(shape, RandomGrowth(seed), budget, chances))
+    assert distribution == pytest.approx(distribution_wanted(seed), abs=1e-12)
 
 
 def test_a_tree_that_drops_what_was_drawn_is_found_out() -> None:
-    """The test above can fail: a shape that leaves out improbable children changes the law."""
+    """The test above can fail: a shape that leaves out improbable children changes the distribution."""
 
     def grow(chances: Any) -> DraftTree:
         tree = drawn_by(Fixed.branching(2), RandomGrowth(1), 2, chances)
         return tree.kept(node for node in range(len(tree)) if tree.confidences[node] > 0.3)
 
-    assert law_of(1, grow) != pytest.approx(law_wanted(1), abs=1e-3)
+    assert distribution_of(1, grow) != pytest.approx(distribution_wanted(1), abs=1e-3)
 
 
 def test_places_are_filled_in_the_order_of_their_worth() -> None:

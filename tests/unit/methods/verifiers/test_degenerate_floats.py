@@ -21,7 +21,7 @@ from structgen.decode.speculative.verifier import (
 from structgen.methods.verifiers.acceptance_rules import Judge, KSequential, TypicalAcceptance, min_rho
 from structgen.methods.verifiers.tree_verification import BlockVerification, ChainSampling, restricted, verify_tree
 
-Law = NDArray[np.float64]
+Distribution = NDArray[np.float64]
 
 VERIFIERS: list[Verifier] = [
     RecursiveRejection(),
@@ -41,7 +41,7 @@ class Contrary:
     def coin(self, probability: Any) -> bool:
         return bool(probability > 0 and not probability >= 1 - 1e-12)
 
-    def draw(self, weights: Law) -> int:
+    def draw(self, weights: Distribution) -> int:
         positive = np.flatnonzero(weights)
         return int(positive[weights[positive].argmin()])
 
@@ -53,13 +53,13 @@ class Rejecting(Contrary):
         return False
 
 
-def one_hot(size: int, index: int) -> Law:
-    law = np.zeros(size)
-    law[index] = 1
-    return law
+def one_hot(size: int, index: int) -> Distribution:
+    distribution = np.zeros(size)
+    distribution[index] = 1
+    return distribution
 
 
-def laws(size: int) -> dict[str, Law]:
+def distributions(size: int) -> dict[str, Distribution]:
     rng = np.random.default_rng(0)
     ordinary = rng.dirichlet(np.ones(size))
     near = ordinary * (1 + rng.uniform(-1e-15, 1e-15, size))
@@ -82,8 +82,8 @@ def laws(size: int) -> dict[str, Law]:
     }
 
 
-def pairs(size: int) -> Iterator[tuple[Law, Law]]:
-    yield from itertools.product(laws(size).values(), repeat=2)
+def pairs(size: int) -> Iterator[tuple[Distribution, Distribution]]:
+    yield from itertools.product(distributions(size).values(), repeat=2)
 
 
 @verifiers
@@ -105,28 +105,28 @@ def test_what_is_chosen_has_a_probability(verifier: Verifier, size: int) -> None
 def test_chains_take_what_has_a_probability(verifier: ChainVerifier) -> None:
     generator = np.random.default_rng(2)
     size = 7
-    every = list(laws(size).values())
+    every = list(distributions(size).values())
     for _ in range(400):
         p = [every[each] for each in generator.integers(0, len(every), 5)]
         q = [every[each] for each in generator.integers(0, len(every), 4)]
-        drafts = [int(generator.choice(size, p=law / law.sum())) for law in q]
+        drafts = [int(generator.choice(size, p=distribution / distribution.sum())) for distribution in q]
         for chance in (GeneratorChance(generator), Contrary(), Rejecting()):
-            verdict = verifier.verify(p, q, drafts, chance)
-            assert p[verdict.accepted][verdict.token] > 0
-            assert all(p[position][drafts[position]] > 0 for position in verdict.nodes)
+            verification = verifier.verify(p, q, drafts, chance)
+            assert p[verification.accepted][verification.token] > 0
+            assert all(p[position][drafts[position]] > 0 for position in verification.nodes)
 
 
-def test_equal_laws_take_the_whole_chain() -> None:
+def test_equal_distributions_take_the_whole_chain() -> None:
     p = np.random.default_rng(0).dirichlet(np.ones(5))
     for verifier in CHAINS:
-        verdict = verifier.verify([p] * 4, [p] * 3, [1, 2, 3], GeneratorChance(np.random.default_rng(0)))
-        assert verdict.accepted == 3
+        verification = verifier.verify([p] * 4, [p] * 3, [1, 2, 3], GeneratorChance(np.random.default_rng(0)))
+        assert verification.accepted == 3
 
 
 def test_trees_take_what_has_a_probability() -> None:
     generator = np.random.default_rng(3)
     size = 7
-    every = list(laws(size).values())
+    every = list(distributions(size).values())
     for _ in range(200):
         tree = DraftTree()
         for node in (ROOT, 0, 1):
@@ -135,19 +135,19 @@ def test_trees_take_what_has_a_probability() -> None:
             for draft in drafts:
                 tree.add(node, draft)
         p = [every[each] for each in generator.integers(0, len(every), 1 + len(tree))]
-        allowed = [law > 0 for law in p]
+        allowed = [distribution > 0 for distribution in p]
         for chance in (GeneratorChance(generator), Contrary(), Rejecting()):
-            verdict = verify_tree(p, tree, RecursiveRejection(), chance, allowed=allowed)
-            assert p[(verdict.nodes[-1] if verdict.nodes else ROOT) + 1][verdict.token] > 0
+            verification = verify_tree(p, tree, RecursiveRejection(), chance, allowed=allowed)
+            assert p[(verification.nodes[-1] if verification.nodes else ROOT) + 1][verification.token] > 0
 
 
-def test_a_law_without_anything_allowed_leaves_no_drafts() -> None:
-    law, drafts = restricted(one_hot(3, 0), (0,), np.array([False, True, True]))
-    assert not law.any()
+def test_a_distribution_without_anything_allowed_leaves_no_drafts() -> None:
+    distribution, drafts = restricted(one_hot(3, 0), (0,), np.array([False, True, True]))
+    assert not distribution.any()
     assert drafts == ()
 
 
-def test_rho_of_degenerate_laws_is_in_its_range() -> None:
+def test_rho_of_degenerate_distributions_is_in_its_range() -> None:
     for p, q in pairs(7):
         for count in (1, 2, 5, 30):
             assert 1 <= min_rho(p, q, count) <= count

@@ -1,4 +1,4 @@
-"""Fixed noise: guesses change nothing, and drafters that share it agree as often as they can."""
+"""Fixed noise: draft tokens change nothing, and drafters that share it agree as often as they can."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.support.fixed_point import find_fixed_point, settled
-from verifier_outcomes import random_law
+from verifier_outcomes import random_distribution
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.step.sampler import choose_by_noise
@@ -21,7 +21,7 @@ Tokens = tuple[int, ...]
 
 
 class Toy:
-    """Laws that depend on all tokens before, and the keys of the positions."""
+    """Distributions that depend on all tokens before, and the keys of the positions."""
 
     def __init__(self, seed: int, length: int, *, dependence: float = 1.0) -> None:
         self.length = length
@@ -29,15 +29,15 @@ class Toy:
         self.keys = [seed * 100 + position for position in range(length + 1)]
         self._dependence = dependence
 
-    def law(self, tokens: Tokens) -> np.ndarray:
+    def distribution(self, tokens: Tokens) -> np.ndarray:
         rng = np.random.default_rng([len(tokens), *tokens])
         own = rng.dirichlet(np.ones(self.size))
         shared = np.random.default_rng(len(tokens)).dirichlet(np.ones(self.size))
-        law: np.ndarray = self._dependence * own + (1 - self._dependence) * shared
-        return law
+        distribution: np.ndarray = self._dependence * own + (1 - self._dependence) * shared
+        return distribution
 
     def choose(self, tokens: Tokens) -> int:
-        return choose_by_noise(self.law(tokens), self.keys[len(tokens)])
+        return choose_by_noise(self.distribution(tokens), self.keys[len(tokens)])
 
     def one_by_one(self) -> Tokens:
         tokens: Tokens = ()
@@ -53,9 +53,9 @@ def test_what_is_taken_is_what_writing_one_by_one_takes(seed: int) -> None:
     tree = DraftTree()
     for _ in range(5):
         tree.extend(ROOT, [rng.choice((token, rng.randrange(4))) for token in wanted[:4]])
-    p = [toy.law(()), *(toy.law(tuple(tree.prefix(node))) for node in range(len(tree)))]
-    verdict = match_fixed_noise(p, tree, toy.keys)
-    tokens = (*(tree.tokens[node] for node in verdict.nodes), verdict.token)
+    p = [toy.distribution(()), *(toy.distribution(tuple(tree.prefix(node))) for node in range(len(tree)))]
+    verification = match_fixed_noise(p, tree, toy.keys)
+    tokens = (*(tree.tokens[node] for node in verification.nodes), verification.token)
     assert tokens == wanted[: len(tokens)]
     assert tokens not in {tuple(tree.prefix(node)) for node in range(len(tree))}
 
@@ -64,7 +64,10 @@ def test_what_is_taken_is_what_writing_one_by_one_takes(seed: int) -> None:
 
 
 def agreement(p: Sequence[Fraction], q: Sequence[Fraction]) -> Fraction:
-    """The probability that both choose the same, from the law of the least of independent exponential numbers."""
+    """The probability that both choose the same.
+
+    From the distribution of the least of independent exponential numbers.
+    """
     both = [i for i in range(len(p)) if p[i] and q[i]]
     return sum(
         (1 / sum((max(p[j] / p[i], q[j] / q[i]) for j in range(len(p))), Fraction(0)) for i in both), Fraction(0)
@@ -74,16 +77,16 @@ def agreement(p: Sequence[Fraction], q: Sequence[Fraction]) -> Fraction:
 @pytest.mark.parametrize("seed", range(100))
 def test_agreement_is_bounded_from_below(seed: int) -> None:
     rng = random.Random(seed)
-    p, q = random_law(rng, 4), random_law(rng, 4)
+    p, q = random_distribution(rng, 4), random_distribution(rng, 4)
     distance = np.abs(p - q).sum() / 2
     assert (1 - distance) / (1 + distance) <= agreement(p, q) <= 1 - distance
 
 
-def test_agreement_is_what_the_laws_say() -> None:
+def test_agreement_is_what_the_distributions_say() -> None:
     """Of 4000 keys, within five standard deviations; independent noise would agree far less."""
     rng = random.Random(5)
     for _ in range(4):
-        p, q = random_law(rng, 5), random_law(rng, 5)
+        p, q = random_distribution(rng, 5), random_distribution(rng, 5)
         p, q = (p + q * 3) / 4, (q + p * 3) / 4
         wanted = float(agreement(p, q))
         target, draft = p.astype(float), q.astype(float)
@@ -134,8 +137,8 @@ def test_fixed_points_need_few_rounds_where_tokens_depend_little_on_each_other()
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_an_output_that_ends_before_its_guess_does(seed: int) -> None:
-    """A stop after two equal tokens: behind it nothing follows, and other tokens may be no beginning at all."""
+def test_an_output_that_ends_before_its_draft_does(seed: int) -> None:
+    """A stop after two equal tokens: after it nothing follows, and other tokens may be no prefix at all."""
     toy = Toy(seed, 8)
 
     def one(tokens: Tokens) -> int | None:
@@ -150,7 +153,7 @@ def test_an_output_that_ends_before_its_guess_does(seed: int) -> None:
     assert found.tokens == wanted
 
 
-def test_nothing_is_guessed() -> None:
+def test_nothing_is_drafted() -> None:
     found = find_fixed_point(lambda tokens: [], [])
     assert (found.tokens, found.rounds) == ((), 0)
 

@@ -1,4 +1,7 @@
-"""The law of the next token, by exact enumeration of the drafts and of everything that verifiers leave to chance."""
+"""The distribution of the next token.
+
+By exact enumeration of the drafts and of everything that verifiers leave to chance.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 from verifier_outcomes import (
+    Distribution,
     EveryChance,
-    Law,
-    as_law,
+    as_distribution,
+    distribution_of,
     drawn_from,
-    exact_law,
-    law_of,
+    exact_distribution,
     masked,
-    random_law,
+    random_distribution,
     random_mask,
 )
 
@@ -30,7 +33,7 @@ from structgen.decode.speculative.verifier import IndependentRejection, Recursiv
 from structgen.methods.verifiers.acceptance_rules import KSequential, min_rho, select_k_sequentially
 from structgen.methods.verifiers.tree_verification import restricted
 
-Choose = Callable[[Law, Law, Sequence[int], EveryChance], int]
+Choose = Callable[[Distribution, Distribution, Sequence[int], EveryChance], int]
 SEEDS = [range(first, first + 20) for first in range(0, 200, 20)]
 seeds = pytest.mark.parametrize("seeds", SEEDS, ids=lambda each: f"from {each.start}")
 
@@ -49,7 +52,7 @@ def sufficient_rho(p: tuple[Fraction, ...], q: tuple[Fraction, ...], count: int)
     return high
 
 
-def k_sequential(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
+def k_sequential(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
     count = sum(bool(q[draft]) for draft in drafts)
     return select_k_sequentially(p, q, drafts, chance, sufficient_rho(tuple(p), tuple(q), count) if count else None)
 
@@ -64,15 +67,18 @@ verifiers = pytest.mark.parametrize(("choose", "replaced"), VERIFIERS.values(), 
 
 
 def next_token(
-    choose: Choose, p: Law, q: Law, count: int, *, replaced: bool, told: Law | None = None
+    choose: Choose, p: Distribution, q: Distribution, count: int, *, replaced: bool, told: Distribution | None = None
 ) -> list[Fraction]:
-    """The law of what is chosen; ``told`` is what the verifier is told in place of the law of the drafts."""
+    """The distribution of what is chosen.
+
+    ``told`` is what the verifier is told in place of the distribution of the drafts.
+    """
     q_told = q if told is None else told
-    found = law_of(lambda chance: choose(p, q_told, drawn_from(q, count, chance, replaced=replaced), chance))
-    return as_law(found, len(p))
+    found = distribution_of(lambda chance: choose(p, q_told, drawn_from(q, count, chance, replaced=replaced), chance))
+    return as_distribution(found, len(p))
 
 
-def taken(choose: Choose, p: Law, q: Law, count: int, *, replaced: bool) -> tuple[Fraction, Fraction]:
+def taken(choose: Choose, p: Distribution, q: Distribution, count: int, *, replaced: bool) -> tuple[Fraction, Fraction]:
     """The probability that a draft is taken, and that the outcome is among the drafts at all."""
 
     def run(chance: EveryChance) -> tuple[bool, bool]:
@@ -81,11 +87,11 @@ def taken(choose: Choose, p: Law, q: Law, count: int, *, replaced: bool) -> tupl
         token = choose(p, q, drafts, chance)
         return not chance.draws, token in drafts
 
-    found = law_of(run)
+    found = distribution_of(run)
     return sum(p for (took, _), p in found.items() if took), sum(p for (_, among), p in found.items() if among)
 
 
-def best_transport(p: Law, q: Law, count: int) -> Fraction:
+def best_transport(p: Distribution, q: Distribution, count: int) -> Fraction:
     """The most that any verifier of independent drafts can take: the least cut of the transport to tokens."""
     subsets = itertools.product((False, True), repeat=len(p))
     return min(
@@ -96,54 +102,62 @@ def best_transport(p: Law, q: Law, count: int) -> Fraction:
     )
 
 
-def overlap(p: Law, q: Law) -> Fraction:
+def overlap(p: Distribution, q: Distribution) -> Fraction:
     return np.minimum(p, q).sum()
 
 
-def filtered(choose: Choose, p: Law, q: Law, drafts: Sequence[int], mask: Sequence[bool], chance: EveryChance) -> int:
-    """What is chosen if drafts that are refused are left out, and the rest verified with their law under the mask."""
-    law, left = restricted(q, drafts, np.array(mask))
-    assert list(law) == list(masked(q, mask))
-    return choose(p, law, left, chance)
+def filtered(
+    choose: Choose, p: Distribution, q: Distribution, drafts: Sequence[int], mask: Sequence[bool], chance: EveryChance
+) -> int:
+    """What is chosen if drafts that are refused are left out.
+
+    And the rest verified with their distribution under the mask.
+    """
+    distribution, left = restricted(q, drafts, np.array(mask))
+    assert list(distribution) == list(masked(q, mask))
+    return choose(p, distribution, left, chance)
 
 
-def case(seed: int) -> tuple[Law, Law, int]:
+def case(seed: int) -> tuple[Distribution, Distribution, int]:
     rng = random.Random(seed)
     size, count = rng.choice(((2, 1), (3, 2), (3, 3), (4, 2), (5, 1), (5, 2)))
-    return random_law(rng, size), random_law(rng, size), count
+    return random_distribution(rng, size), random_distribution(rng, size), count
 
 
 @verifiers
 @seeds
-def test_what_is_chosen_has_the_law_of_the_target(choose: Choose, replaced: bool, seeds: range) -> None:
+def test_what_is_chosen_has_the_distribution_of_the_target(choose: Choose, replaced: bool, seeds: range) -> None:
     for p, q, count in map(case, seeds):
         assert next_token(choose, p, q, count, replaced=replaced) == list(p)
 
 
 @verifiers
 @seeds
-def test_with_a_mask_the_law_is_the_masked_target(choose: Choose, replaced: bool, seeds: range) -> None:
-    """Drafts from the whole law, from the masked law, and from the whole law with those that are refused left out."""
+def test_with_a_mask_the_distribution_is_the_masked_target(choose: Choose, replaced: bool, seeds: range) -> None:
+    """Drafts from the whole distribution, from the masked distribution.
+
+    And from the whole distribution with those that are refused left out.
+    """
     for rng in map(random.Random, seeds):
         size = rng.choice((2, 3, 4))
         mask = random_mask(rng, size)
-        p, q, count = random_law(rng, size, mask), random_law(rng, size), rng.choice((1, 2))
+        p, q, count = random_distribution(rng, size, mask), random_distribution(rng, size), rng.choice((1, 2))
         assert next_token(choose, p, q, count, replaced=replaced) == list(p)
         kept = masked(q, mask)
         assert next_token(choose, p, kept, count, replaced=replaced) == list(p)
-        found = law_of(
+        found = distribution_of(
             lambda chance, p=p, q=q, mask=mask, count=count: filtered(
                 choose, p, q, drawn_from(q, count, chance, replaced=replaced), mask, chance
             )
         )
-        assert as_law(found, size) == list(p)
+        assert as_distribution(found, size) == list(p)
 
 
 @verifiers
-def test_laws_over_the_allowed_tokens_alone_are_the_same(choose: Choose, replaced: bool) -> None:
+def test_distributions_over_the_allowed_tokens_alone_are_the_same(choose: Choose, replaced: bool) -> None:
     for rng in map(random.Random, range(40)):
         mask = random_mask(rng, 4)
-        p, q = random_law(rng, 4, mask), masked(random_law(rng, 4, mask), mask)
+        p, q = random_distribution(rng, 4, mask), masked(random_distribution(rng, 4, mask), mask)
         ids = np.flatnonzero(mask)
         whole = next_token(choose, p, q, 2, replaced=replaced)
         assert next_token(choose, p[ids], q[ids], 2, replaced=replaced) == [whole[each] for each in ids]
@@ -151,21 +165,21 @@ def test_laws_over_the_allowed_tokens_alone_are_the_same(choose: Choose, replace
 
 @verifiers
 def test_no_drafts_and_drafts_of_no_probability_leave_the_target(choose: Choose, replaced: bool) -> None:
-    p, q = exact_law([1, 2, 0]), exact_law([0, 1, 1])
+    p, q = exact_distribution([1, 2, 0]), exact_distribution([0, 1, 1])
     for drafts in ([], [0], [0, 0]):
-        assert as_law(law_of(lambda chance, d=drafts: choose(p, q, d, chance)), 3) == list(p)
+        assert as_distribution(distribution_of(lambda chance, d=drafts: choose(p, q, d, chance)), 3) == list(p)
     nothing = q * 0
-    assert as_law(law_of(lambda chance: choose(p, nothing, [], chance)), 3) == list(p)
+    assert as_distribution(distribution_of(lambda chance: choose(p, nothing, [], chance)), 3) == list(p)
 
 
 # how often drafts are taken
 
 
-def vectors(shared_data: Path) -> Iterator[tuple[Law, Law, dict[str, Any]]]:
+def vectors(shared_data: Path) -> Iterator[tuple[Distribution, Distribution, dict[str, Any]]]:
     cases = json.loads((shared_data / "vectors.json").read_text(encoding="utf-8"))["speculative"]
     assert len(cases) >= 20
     for each in cases:
-        p, q = (exact_law([Fraction(value) for value in each[name]]) for name in "pq")
+        p, q = (exact_distribution([Fraction(value) for value in each[name]]) for name in "pq")
         yield p, q, each
 
 
@@ -219,7 +233,7 @@ def test_masking_the_drafts_never_makes_them_worse(seeds: range) -> None:
     for rng in map(random.Random, seeds):
         size = rng.choice((2, 3, 4, 5))
         mask = random_mask(rng, size)
-        p, q = random_law(rng, size, mask), random_law(rng, size)
+        p, q = random_distribution(rng, size, mask), random_distribution(rng, size)
         kept = masked(q, mask)
         if not kept.sum():
             continue
@@ -233,7 +247,7 @@ def test_masking_the_drafts_gains_much() -> None:
     rng, gained = random.Random(0), []
     for _ in range(200):
         mask = random_mask(rng, 5)
-        p, q = random_law(rng, 5, mask), random_law(rng, 5)
+        p, q = random_distribution(rng, 5, mask), random_distribution(rng, 5)
         if masked(q, mask).sum():
             gained.append(overlap(p, masked(q, mask)) - overlap(p, q))
     assert min(gained) == 0
@@ -249,7 +263,7 @@ def test_the_least_rho_is_on_the_safe_side(seed: int) -> None:
     size, count = int(rng.choice((2, 5, 300))), int(rng.choice((1, 2, 3, 8)))
     p, q = rng.dirichlet(np.full(size, 0.3)), rng.dirichlet(np.full(size, 0.3))
     found = min_rho(p, q, count)
-    exact_p, exact_q = ([Fraction(value) for value in law] for law in (p, q))
+    exact_p, exact_q = ([Fraction(value) for value in distribution] for distribution in (p, q))
 
     def excess(rho: Fraction) -> Fraction:
         beta = sum((min(a / rho, b) for a, b in zip(exact_p, exact_q, strict=True)), Fraction(0))
@@ -263,9 +277,9 @@ def test_the_least_rho_is_on_the_safe_side(seed: int) -> None:
 
 @pytest.mark.parametrize("rho", [Fraction(1), Fraction(3, 2), Fraction(2), Fraction(5)])
 def test_any_rho_will_do(rho: Fraction) -> None:
-    """One that is too small for the laws is not used."""
+    """One that is too small for the distributions is not used."""
 
-    def choose(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
+    def choose(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
         return select_k_sequentially(p, q, drafts, chance, rho)
 
     for seed in range(40):
@@ -275,7 +289,7 @@ def test_any_rho_will_do(rho: Fraction) -> None:
 
 def test_a_rho_that_is_too_small_would_show() -> None:
     """The control: the residual of the least rho but a little is negative somewhere."""
-    p, q = exact_law([1, 1]), exact_law([3, 1])
+    p, q = exact_distribution([1, 1]), exact_distribution([3, 1])
     assert sufficient_rho(tuple(p), tuple(q), 2) > Fraction(11, 10)
     beta = sum(np.minimum(p / Fraction(11, 10), q))
     assert min(p - np.minimum(p / Fraction(11, 10), q) * (1 - (1 - beta) ** 2) / beta) < 0
@@ -287,16 +301,16 @@ def test_a_rho_below_one_is_refused(rho: float) -> None:
         KSequential(rho)
 
 
-def test_k_sequential_that_solves_for_rho_has_the_law_too() -> None:
-    """In floats, so that the law is that of the target but for rounding."""
+def test_k_sequential_that_solves_for_rho_has_the_distribution_too() -> None:
+    """In floats, so that the distribution is that of the target but for rounding."""
     for seed in range(20):
         p, q, count = case(seed)
         found = next_token(KSequential().choose, p, q, count, replaced=True)
         assert np.abs(np.array(found, dtype=float) - p.astype(float)).max() < 1e-12
 
 
-def drawn_until(q: Law, stop: int, chance: EveryChance, *, replaced: bool) -> list[int]:
-    """At most two drafts; no second one behind ``stop``."""
+def drawn_until(q: Distribution, stop: int, chance: EveryChance, *, replaced: bool) -> list[int]:
+    """At most two drafts; no second one after ``stop``."""
     first = drawn_from(q, 1, chance, replaced=replaced)
     if first == [stop]:
         return first
@@ -313,7 +327,7 @@ def test_recursive_rejection_may_be_given_more_drafts_behind_some_than_behind_ot
             def run(chance: EveryChance, choose: Choose = choose, replaced: bool = replaced) -> int:
                 return choose(p, q, drawn_until(q, 0, chance, replaced=replaced), chance)
 
-            assert as_law(law_of(run), len(p)) == list(p)
+            assert as_distribution(distribution_of(run), len(p)) == list(p)
 
 
 def test_k_sequential_may_not() -> None:
@@ -321,15 +335,19 @@ def test_k_sequential_may_not() -> None:
     found = 0
     for seed in range(30):
         p, q, _ = case(seed)
-        law = law_of(lambda chance, p=p, q=q: k_sequential(p, q, drawn_until(q, 0, chance, replaced=True), chance))
-        found += as_law(law, len(p)) != list(p)
+        distribution = distribution_of(
+            lambda chance, p=p, q=q: k_sequential(p, q, drawn_until(q, 0, chance, replaced=True), chance)
+        )
+        found += as_distribution(distribution, len(p)) != list(p)
     assert found > 10
 
 
 # the same questions, asked of verifiers that are wrong
 
 
-def unmasked_target(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance, mask: Sequence[bool]) -> int:
+def unmasked_target(
+    p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance, mask: Sequence[bool]
+) -> int:
     """The drafts are masked and tested against the whole target; only the residual is masked."""
     (draft,) = drafts
     if chance.coin(min(Fraction(1), p[draft] / q[draft])):
@@ -338,7 +356,7 @@ def unmasked_target(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance, 
     return chance.draw(rest if rest.sum() else masked(p, mask))
 
 
-def no_residual(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
+def no_residual(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
     """What is rejected is drawn anew from the target itself."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
@@ -346,7 +364,7 @@ def no_residual(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> i
     return chance.draw(p)
 
 
-def absolute_residual(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
+def absolute_residual(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
     """The residual is not clipped at zero."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
@@ -354,8 +372,8 @@ def absolute_residual(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance
     return chance.draw(abs(p - q))
 
 
-def not_renormalised(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
-    """After a rejection the residual is used as it is, without making it a law again."""
+def not_renormalised(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
+    """After a rejection the residual is used as it is, without making it a distribution again."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft
@@ -368,8 +386,8 @@ def not_renormalised(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance)
     return chance.draw(p)
 
 
-def stale_q(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
-    """Drafts without replacement, each tested against the law of the first."""
+def stale_q(p: Distribution, q: Distribution, drafts: Sequence[int], chance: EveryChance) -> int:
+    """Drafts without replacement, each tested against the distribution of the first."""
     for draft in drafts:
         if chance.coin(min(Fraction(1), p[draft] / q[draft])):
             return draft
@@ -379,7 +397,7 @@ def stale_q(p: Law, q: Law, drafts: Sequence[int], chance: EveryChance) -> int:
 
 
 def biased(choose: Choose, *, replaced: bool, least: int = 1) -> int:
-    """Of 50 cases, how many have another law than the target."""
+    """Of 50 cases, how many have another distribution than the target."""
     found = 0
     for seed in range(50):
         p, q, count = case(seed)
@@ -396,11 +414,11 @@ def test_a_residual_that_is_none_shows() -> None:
     assert biased(absolute_residual, replaced=False) > 25
 
 
-def test_a_law_that_is_not_made_one_again_shows() -> None:
+def test_a_distribution_that_is_not_made_one_again_shows() -> None:
     assert biased(not_renormalised, replaced=False, least=2) > 15
 
 
-def test_a_stale_law_of_the_drafts_shows() -> None:
+def test_a_stale_distribution_of_the_drafts_shows() -> None:
     assert biased(stale_q, replaced=False, least=2) > 15
     assert biased(IndependentRejection().choose, replaced=False, least=2) > 15
 
@@ -414,12 +432,14 @@ def test_a_target_without_its_mask_shows() -> None:
     rng, found = random.Random(0), 0
     for _ in range(100):
         mask = random_mask(rng, 4)
-        whole, q = random_law(rng, 4), masked(random_law(rng, 4, mask), mask)
+        whole, q = random_distribution(rng, 4), masked(random_distribution(rng, 4, mask), mask)
         p = masked(whole, mask)
         if not p.sum():
             continue
-        law = law_of(lambda chance, w=whole, q=q, m=mask: unmasked_target(w, q, [chance.draw(q)], chance, m))
-        found += as_law(law, 4) != list(p)
+        distribution = distribution_of(
+            lambda chance, w=whole, q=q, m=mask: unmasked_target(w, q, [chance.draw(q)], chance, m)
+        )
+        found += as_distribution(distribution, 4) != list(p)
     assert found > 30
 
 
@@ -428,5 +448,5 @@ def test_a_temperature_that_the_verifier_does_not_know_of_shows() -> None:
         found = 0
         for seed in range(60):
             p, q, count = case(seed)
-            found += next_token(choose, p, exact_law(list(q * q)), count, replaced=replaced, told=q) != list(p)
+            found += next_token(choose, p, exact_distribution(list(q * q)), count, replaced=replaced, told=q) != list(p)
         assert found > 20

@@ -1,4 +1,4 @@
-"""The embedded diffusion model: the laws of denoisers, and that it has learnt its task."""
+"""The embedded diffusion model: the distributions of denoisers, and that it has learnt its task."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_is_a_diffusion_model(model: EmbeddedDiffusion, canvases: NDArray[np.
 
 @pytest.mark.parametrize("prompt", ["", *PROMPTS])
 def test_canvases_do_not_see_one_another(model: EmbeddedDiffusion, canvases: NDArray[np.int32], prompt: str) -> None:
-    """In a batch, alone, asked again, behind any prompt: the same law."""
+    """In a batch, alone, asked again, after any prompt: the same distribution."""
     denoiser = model.start(model.encode_prompt(prompt))
     together = denoiser.denoise(canvases)
     alone = np.concatenate([denoiser.denoise(canvas[None]) for canvas in canvases])
@@ -69,7 +69,7 @@ def test_canvases_do_not_see_one_another(model: EmbeddedDiffusion, canvases: NDA
 
 
 def test_the_empty_prompt_is_one(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
-    """Without any token the law is still one."""
+    """Without any token the distribution is still one."""
     logits = model.start([]).denoise(canvases)
     np.testing.assert_allclose(np.exp(logits.astype(np.float64)).sum(2), 1, atol=1e-4)
 
@@ -102,7 +102,7 @@ def test_two_loads_are_one_model(model: EmbeddedDiffusion, canvases: NDArray[np.
 
 
 def test_both_neighbours_and_far_slots_count(model: EmbeddedDiffusion) -> None:
-    """It is no autoregressive model: a slot's law changes with slots on either side, near and far."""
+    """It is no autoregressive model: a slot's distribution changes with slots on either side, near and far."""
     denoiser = model.start(model.encode_prompt(PROMPTS[0]))
     free = np.full(20, model.mask_token, dtype=np.int32)
     plain = denoiser.denoise(free[None])[0, 10]
@@ -112,13 +112,15 @@ def test_both_neighbours_and_far_slots_count(model: EmbeddedDiffusion) -> None:
         assert np.abs(denoiser.denoise(other[None])[0, 10] - plain).max() > 1e-3
 
 
-def test_the_law_is_a_mixture_of_writing_and_copying(model: EmbeddedDiffusion, canvases: NDArray[np.int32]) -> None:
+def test_the_distribution_is_a_mixture_of_writing_and_copying(
+    model: EmbeddedDiffusion, canvases: NDArray[np.int32]
+) -> None:
     """Worked out in float64, token by token, from the network's last stream."""
     network, ids = model.network, model.encode_prompt(PROMPTS[0])
     with torch.inference_mode():
         prompt = network.read(torch.tensor([ids]))
         stream = network.run(torch.tensor(canvases[:1].astype(np.int64)), prompt)
-        found = network.log_law(stream, prompt)[0].double().exp().numpy()
+        found = network.log_distribution(stream, prompt)[0].double().exp().numpy()
         slots = stream[0].double().numpy()
         weights = {name: weight.double().numpy() for name, weight in network.named_parameters()}
         pointers = prompt.pointers[0].double().numpy()
@@ -204,7 +206,7 @@ def test_it_has_learnt_to_copy(model: EmbeddedDiffusion, split: Split, half: flo
 
 @pytest.mark.parametrize("split", ["new_combinations", "new_values"])
 def test_it_knows_what_words_mean(model: EmbeddedDiffusion, split: Split) -> None:
-    """Booleans stand in no prompt; guessing gets more than nine of ten of 80 right with a chance below 1e-13."""
+    """Booleans stand in no prompt; drafting gets more than nine of ten of 80 right with a chance below 1e-13."""
     truths = {text: model.tokenizer.encode(text)[0] for text in ("true", "false")}
     right = []
     for example in examples(split, 78, 130):

@@ -80,7 +80,10 @@ def test_a_canvas_is_answered_as_if_it_were_alone(first: list[int], prompt: list
 
 @given(canvas=CANVASES, data=st.data(), context=st.sampled_from([0.0, 0.25, 1.0]))
 def test_a_slot_minds_the_others_as_much_as_it_is_told(canvas: list[int], data: st.DataObject, context: float) -> None:
-    """Another token changes no law of its own slot, and those of the other slots by the share that is asked for."""
+    """Another token changes no distribution of its own slot.
+
+    And those of the other slots by the share that is asked for.
+    """
     slot = data.draw(st.integers(0, len(canvas) - 1))
     token = data.draw(st.integers(0, 6).filter(lambda token: token != canvas[slot]))
     denoiser = HashDiffusion(VOCABULARY, context=context).start([])
@@ -93,7 +96,7 @@ def test_a_slot_minds_the_others_as_much_as_it_is_told(canvas: list[int], data: 
 
 
 def test_positions_prompts_and_seeds_matter() -> None:
-    """The same tokens in other slots, behind another prompt or of another model give other laws."""
+    """The same tokens in other slots, after another prompt or of another model give other distributions."""
     free = canvases([MASK, MASK, MASK])
     base = HashDiffusion(VOCABULARY).start([A]).denoise(free)[0]
     assert not np.array_equal(base[0], base[1])
@@ -113,9 +116,9 @@ def test_it_writes_what_it_is_told_and_then_ends() -> None:
     silent = HashDiffusion(VOCABULARY, writes="").start([])
     assert silent.denoise(canvases([MASK, MASK])).argmax(axis=2).tolist() == [[EOS, EOS]]
     endless = Vocabulary([*TOKENS[:6], b""], special={0: "<eos>", MASK: "<mask>"})
-    law = HashDiffusion(endless, writes="a").start([]).denoise(canvases([MASK, MASK]))[0]
-    assert law[0].argmax() == A
-    assert law[1].max() < 3
+    distribution = HashDiffusion(endless, writes="a").start([]).denoise(canvases([MASK, MASK]))[0]
+    assert distribution[0].argmax() == A
+    assert distribution[1].max() < 3
 
 
 def test_slots_left_out_of_a_pass_are_seen_as_they_were() -> None:

@@ -1,4 +1,7 @@
-"""``HiddenMarkovDiffusion``: its laws against sums over all canvases and all hidden paths, in exact fractions."""
+"""``HiddenMarkovDiffusion``.
+
+Its distributions against sums over all canvases and all hidden paths, in exact fractions.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from structgen.models.diffusion import Denoiser, DiffusionModel, HiddenMarkovDif
 EOS, A, B, C, MASK = range(5)
 VOCABULARY = Vocabulary([b"", b"a", b"b", b"c", b""], eos=[EOS], special={MASK: "[MASK]"})
 WRITTEN = (EOS, A, B, C)
-Law = list[Fraction]
+Distribution = list[Fraction]
 
 
 class Exact:
     """A hidden Markov model by its definition: sums over all hidden paths."""
 
-    def __init__(self, initial: Law, transition: list[Law], emission: list[Law]) -> None:
+    def __init__(self, initial: Distribution, transition: list[Distribution], emission: list[Distribution]) -> None:
         self.initial, self.transition, self.emission = initial, transition, emission
         self._joints: dict[tuple[int, ...], Fraction] = {}
 
@@ -52,11 +55,11 @@ class Exact:
         fills = itertools.product(*(WRITTEN if token == MASK else (token,) for token in canvas))
         return sum((self.joint(fill) for fill in fills), Fraction(0))
 
-    def law(self, canvas: Sequence[int], slot: int) -> Law:
-        """The law of a slot given the others; given nothing, where the others have no chance."""
+    def distribution(self, canvas: Sequence[int], slot: int) -> Distribution:
+        """The distribution of a slot given the others; given nothing, where the others have no chance."""
         rows = [self.evidence([*canvas[:slot], token, *canvas[slot + 1 :]]) for token in WRITTEN]
         if not any(rows):
-            return self.law([MASK] * len(canvas), slot)
+            return self.distribution([MASK] * len(canvas), slot)
         return [row / sum(rows) for row in rows]
 
     def model(self, **options: Any) -> HiddenMarkovDiffusion:
@@ -65,22 +68,22 @@ class Exact:
         return HiddenMarkovDiffusion(VOCABULARY, [float(x) for x in self.initial], *numbers, **options)
 
 
-def random_law(generator: random.Random, size: int) -> Law:
+def random_distribution(generator: random.Random, size: int) -> Distribution:
     """Eighths, zeros among them, which doubles hold exactly."""
     while sum(parts := [generator.choice([0, 0, 1, 2, 3]) for _ in range(size - 1)]) > 8:
         pass
-    law = [*parts, 8 - sum(parts)]
-    generator.shuffle(law)
-    return [Fraction(part, 8) for part in law]
+    distribution = [*parts, 8 - sum(parts)]
+    generator.shuffle(distribution)
+    return [Fraction(part, 8) for part in distribution]
 
 
 def random_model(seed: int, states: int = 2) -> Exact:
     """A small hidden Markov model."""
     generator = random.Random(seed)
     return Exact(
-        random_law(generator, states),
-        [random_law(generator, states) for _ in range(states)],
-        [[*random_law(generator, 4), Fraction(0)] for _ in range(states)],
+        random_distribution(generator, states),
+        [random_distribution(generator, states) for _ in range(states)],
+        [[*random_distribution(generator, 4), Fraction(0)] for _ in range(states)],
     )
 
 
@@ -95,32 +98,32 @@ def ending_model() -> Exact:
 
 
 def check(exact: Exact, rows: list[tuple[int, ...]], model: HiddenMarkovDiffusion) -> None:
-    """Compare all laws of all canvases, asked about in one pass."""
+    """Compare all distributions of all canvases, asked about in one pass."""
     logits = model.start([]).denoise(np.array(rows, dtype=np.int32))
     assert logits.dtype == np.float32
     assert (logits[..., MASK] == -np.inf).all()
     for canvas, found in zip(rows, logits, strict=True):
         for slot in range(len(canvas)):
-            expected = exact.law(canvas, slot)
+            expected = exact.distribution(canvas, slot)
             assert np.exp(found[slot, :MASK].astype(float)) == pytest.approx([float(p) for p in expected], abs=1e-6)
         assert model.evidence(canvas) == pytest.approx(float(exact.evidence(canvas)), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_laws_are_exact(seed: int) -> None:
+def test_distributions_are_exact(seed: int) -> None:
     """Every canvas of three slots, free and fixed slots, possible and impossible ones."""
     exact = random_model(seed)
     check(exact, list(itertools.product((EOS, A, B, C, MASK), repeat=3)), exact.model())
 
 
-def test_laws_of_texts_that_end_are_exact() -> None:
+def test_distributions_of_texts_that_end_are_exact() -> None:
     """With an absorbing state: once EOS is fixed, everything after it is EOS."""
     exact = ending_model()
     model = exact.model(slots=3)
     check(exact, list(itertools.product((EOS, A, C, MASK), repeat=3)), model)
-    law = np.exp(model.start([]).denoise(np.array([[A, EOS, MASK]], dtype=np.int32)))[0, 2]
-    assert law.argmax() == EOS
-    assert law[EOS] == pytest.approx(1)
+    distribution = np.exp(model.start([]).denoise(np.array([[A, EOS, MASK]], dtype=np.int32)))[0, 2]
+    assert distribution.argmax() == EOS
+    assert distribution[EOS] == pytest.approx(1)
 
 
 def test_joint_probabilities_are_those_of_all_canvases() -> None:
@@ -144,18 +147,18 @@ def test_joint_probabilities_are_those_of_all_canvases() -> None:
 
 
 def test_a_prompt_is_what_the_chain_wrote_before() -> None:
-    """Where it is read; a prompt without a chance, and any prompt by default, leave the law as it is."""
+    """Where it is read; a prompt without a chance, and any prompt by default, leave the distribution as it is."""
     exact = random_model(3)
     reading, deaf = exact.model(reads_prompt=True), exact.model()
     prompt = next(list(p) for p in itertools.product(WRITTEN, repeat=2) if exact.joint(p))
     rows = np.array(list(itertools.product((A, C, MASK), repeat=2)), dtype=np.int32)
-    laws = np.exp(reading.start(prompt).denoise(rows).astype(float))
-    for canvas, law in zip(rows.tolist(), laws, strict=True):
+    distributions = np.exp(reading.start(prompt).denoise(rows).astype(float))
+    for canvas, distribution in zip(rows.tolist(), distributions, strict=True):
         ahead = exact.evidence([*prompt, *canvas]) / exact.joint(prompt)
         assert reading.evidence(canvas, prompt_ids=prompt) == pytest.approx(float(ahead), rel=1e-12, abs=0)
         if exact.evidence([*prompt, *canvas[:1], MASK]):
-            expected = exact.law([*prompt, *canvas], 3)
-            assert law[1, :MASK] == pytest.approx([float(p) for p in expected], abs=1e-6)
+            expected = exact.distribution([*prompt, *canvas], 3)
+            assert distribution[1, :MASK] == pytest.approx([float(p) for p in expected], abs=1e-6)
     assert np.array_equal(deaf.start(prompt).denoise(rows), deaf.start([]).denoise(rows))
     ended = ending_model().model(reads_prompt=True)
     assert np.array_equal(ended.start([EOS, A]).denoise(rows), ended.start([]).denoise(rows))
@@ -170,10 +173,10 @@ def test_long_canvases_and_tiny_chances_do_not_underflow() -> None:
     tiny = 1e-250
     emission = [[0, 1.0, 0, 0, 0], [0, tiny, 1 - tiny, 0, 0]]
     model = HiddenMarkovDiffusion(VOCABULARY, [1 - tiny, tiny], [[1, 0], [0, 1]], emission)
-    law = model.start([]).denoise(np.array([[MASK, A]], dtype=np.int32))[0, 0]
-    assert law[A] == 0
-    assert law[B] == pytest.approx(2 * math.log(tiny), rel=1e-6)
-    assert law[C] == -np.inf
+    distribution = model.start([]).denoise(np.array([[MASK, A]], dtype=np.int32))[0, 0]
+    assert distribution[A] == 0
+    assert distribution[B] == pytest.approx(2 * math.log(tiny), rel=1e-6)
+    assert distribution[C] == -np.inf
 
 
 def test_canvases_of_one_pass_do_not_see_each_other() -> None:
@@ -182,9 +185,9 @@ def test_canvases_of_one_pass_do_not_see_each_other() -> None:
     rows = np.array(list(itertools.product((EOS, A, B, MASK), repeat=4)), dtype=np.int32)[::5]
     denoiser = model.start([])
     together = denoiser.denoise(rows)
-    for row, laws in zip(rows, together, strict=True):
-        np.testing.assert_allclose(denoiser.denoise(row[None])[0], laws, atol=1e-6)
-        np.testing.assert_allclose(denoiser.denoise(row[None], start=1, stop=3)[0], laws[1:3], atol=1e-6)
+    for row, distributions in zip(rows, together, strict=True):
+        np.testing.assert_allclose(denoiser.denoise(row[None])[0], distributions, atol=1e-6)
+        np.testing.assert_allclose(denoiser.denoise(row[None], start=1, stop=3)[0], distributions[1:3], atol=1e-6)
     denoiser.close()
     assert np.array_equal(denoiser.denoise(rows), together)
 
@@ -198,10 +201,10 @@ def test_it_is_a_diffusion_model() -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    """Chances that are no laws, shapes that do not fit, MASK that is written."""
+    """Chances that are no distributions, shapes that do not fit, MASK that is written."""
     fine: list[Any] = [[1.0], [[1.0]], [[0, 1, 0, 0, 0]]]
     wrong: dict[str, tuple[int, Any]] = {
-        "initial must hold laws that sum to 1": (0, [0.5]),
+        "initial must hold distributions that sum to 1": (0, [0.5]),
         "transition must hold chances": (1, [[-1.0]]),
         "emission must hold chances": (2, [[0, math.nan, 1, 0, 0]]),
         r"transition must be \[1, 1\]; found \[1, 2\]": (1, [[0.5, 0.5]]),

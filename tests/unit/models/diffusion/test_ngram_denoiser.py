@@ -1,4 +1,4 @@
-"""``NGramDiffusion``: its laws against counts in the texts and sums over all canvases, in exact fractions."""
+"""``NGramDiffusion``: its distributions against counts in the texts and sums over all canvases, in exact fractions."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Exact:
         fills = itertools.product(*(WRITTEN if token == MASK else (token,) for token in canvas))
         return sum((self.joint(fill) for fill in fills if not set(fill) & {MASK, PAD}), Fraction(0))
 
-    def law(self, canvas: Sequence[int], slot: int) -> list[Fraction]:
-        """The law of a slot given the others; given nothing, where the others have no chance."""
+    def distribution(self, canvas: Sequence[int], slot: int) -> list[Fraction]:
+        """The distribution of a slot given the others; given nothing, where the others have no chance."""
         rows = [self.evidence([*canvas[:slot], token, *canvas[slot + 1 :]]) for token in WRITTEN]
         if not any(rows):
-            return self.law([MASK] * len(canvas), slot)
+            return self.distribution([MASK] * len(canvas), slot)
         return [row / sum(rows) for row in rows]
 
 
@@ -77,7 +77,7 @@ def fitted(order: int, smoothing: float, reads_prompt: bool = False) -> NGramDif
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("smoothing", [Fraction(0), Fraction(1, 4)])
-def test_laws_are_exact(order: int, smoothing: Fraction) -> None:
+def test_distributions_are_exact(order: int, smoothing: Fraction) -> None:
     """Every canvas of three slots, with tokens that no text has, and with one that the chain never writes."""
     exact, model = Exact(order, smoothing), fitted(order, float(smoothing))
     rows = [*itertools.product((EOS, A, B, C, MASK), repeat=3), (A, PAD, MASK), (PAD, MASK, EOS)]
@@ -90,14 +90,14 @@ def test_laws_are_exact(order: int, smoothing: Fraction) -> None:
         expected = float(sum(joints[text] for text in agreeing))
         assert model.evidence(canvas) == pytest.approx(expected, rel=1e-12, abs=0)
         for slot in range(3):
-            law = [Fraction(0)] * 4
+            distribution = [Fraction(0)] * 4
             for fixed in (canvas, [MASK] * 3):  # the others as they are; where these have no chance, none of them
                 for text, joint in joints.items():
                     others = (fixed[i] in (text[i], MASK) for i in range(3) if i != slot)
-                    law[text[slot]] += joint if all(others) else 0
-                if sum(law):
+                    distribution[text[slot]] += joint if all(others) else 0
+                if sum(distribution):
                     break
-            exactly = [float(chance / sum(law)) for chance in law]
+            exactly = [float(chance / sum(distribution)) for chance in distribution]
             assert np.exp(found[slot, :4].astype(float)) == pytest.approx(exactly, abs=1e-6)
 
 
@@ -114,7 +114,7 @@ def test_pairs_are_the_bigram_model_with_additive_smoothing() -> None:
             seen = sum(exact.count((before, other)) for other in WRITTEN)
             if seen:
                 chance *= (exact.count((before, token)) + smoothing) / (seen + smoothing * 4)
-            else:  # C is in no text: the law of single tokens
+            else:  # C is in no text: the distribution of single tokens
                 chance *= (exact.count((token,)) + smoothing) / (
                     sum(exact.count((one,)) for one in WRITTEN) + smoothing * 4
                 )
@@ -135,15 +135,15 @@ def test_without_smoothing_it_writes_n_grams_of_the_texts_alone() -> None:
 
 
 def test_a_prompt_is_the_text_before() -> None:
-    """Where it is read; a prompt without a chance, and any prompt by default, leave the law as it is."""
+    """Where it is read; a prompt without a chance, and any prompt by default, leave the distribution as it is."""
     exact, reading = Exact(3, Fraction(1, 4)), fitted(3, 0.25, reads_prompt=True)
     for prompt in ([A, B], [C], [B, C, A]):
         for canvas in itertools.product((A, EOS, MASK), repeat=2):
             ahead = exact.evidence([*prompt, *canvas]) / exact.joint(prompt)
             assert reading.evidence(canvas, prompt_ids=prompt) == pytest.approx(float(ahead), rel=1e-12, abs=0)
-        law = reading.start(prompt).denoise(np.array([[MASK, B]], dtype=np.int32))[0, 0, :4]
-        expected = exact.law([*prompt, MASK, B], len(prompt))
-        assert np.exp(law.astype(float)) == pytest.approx([float(p) for p in expected], abs=1e-6)
+        distribution = reading.start(prompt).denoise(np.array([[MASK, B]], dtype=np.int32))[0, 0, :4]
+        expected = exact.distribution([*prompt, MASK, B], len(prompt))
+        assert np.exp(distribution.astype(float)) == pytest.approx([float(p) for p in expected], abs=1e-6)
     free = np.array([[MASK, B]], dtype=np.int32)
     assert np.array_equal(reading.start([A, PAD]).denoise(free), reading.start([]).denoise(free))
     deaf = fitted(3, 0.25)
@@ -155,9 +155,9 @@ def test_canvases_of_one_pass_do_not_see_each_other() -> None:
     rows = np.array(list(itertools.product((EOS, A, B, C, MASK), repeat=4)), dtype=np.int32)[::7]
     denoiser = fitted(3, 0.01).start([])
     together = denoiser.denoise(rows)
-    for row, laws in zip(rows, together, strict=True):
-        np.testing.assert_allclose(denoiser.denoise(row[None])[0], laws, atol=1e-6)
-        np.testing.assert_allclose(denoiser.denoise(row[None], start=1, stop=3)[0], laws[1:3], atol=1e-6)
+    for row, distributions in zip(rows, together, strict=True):
+        np.testing.assert_allclose(denoiser.denoise(row[None])[0], distributions, atol=1e-6)
+        np.testing.assert_allclose(denoiser.denoise(row[None], start=1, stop=3)[0], distributions[1:3], atol=1e-6)
 
 
 def test_wide_vocabularies_and_long_canvases() -> None:
@@ -169,11 +169,11 @@ def test_wide_vocabularies_and_long_canvases() -> None:
     assert "tokens>" in repr(model)
     canvas = np.full((1, 120), 1, dtype=np.int32)
     canvas[0, 40:50] = text[40:50]
-    laws = np.exp(model.start([]).denoise(canvas)[0].astype(float))
-    assert laws.shape == (120, 20_002)
-    assert laws.sum(axis=1) == pytest.approx(np.ones(120), rel=1e-4)
-    assert laws[:100].argmax(axis=1).tolist() == text
-    assert (laws[100:].argmax(axis=1) == 0).all()
+    distributions = np.exp(model.start([]).denoise(canvas)[0].astype(float))
+    assert distributions.shape == (120, 20_002)
+    assert distributions.sum(axis=1) == pytest.approx(np.ones(120), rel=1e-4)
+    assert distributions[:100].argmax(axis=1).tolist() == text
+    assert (distributions[100:].argmax(axis=1) == 0).all()
     unseen = [2 + 19_999 - i for i in range(120)]  # in no text: counts of 0 after 1 and after 101 tokens
     expected = math.log(1e-6 / (1 + 1e-6 * 20_001)) + 119 * math.log(1e-6 / (101 + 1e-6 * 20_001))
     assert model.log_evidence(unseen) == pytest.approx(expected, rel=1e-12)

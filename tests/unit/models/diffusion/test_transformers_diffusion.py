@@ -115,7 +115,7 @@ CANVASES = np.array([[MASK] * 6, [9, MASK, MASK, 40, MASK, 11], [9, 10, 11, 12, 
 
 @pytest.mark.parametrize("style", SHIFTS)
 def test_logits_are_those_of_a_pass_made_by_hand(make: Make, style: str) -> None:
-    """Of every canvas, alone and with others, of all slots and of some; behind a prompt and behind another."""
+    """Of every canvas, alone and with others, of all slots and of some; after a prompt and after another."""
     folder = make(style)
     assert isinstance(load(folder), DiffusionModel)
     model = load(folder)
@@ -157,7 +157,7 @@ def test_rows_are_about_slots(make: Make, style: str) -> None:
 
 @pytest.mark.parametrize("style", [LLADA, DREAM])
 def test_an_empty_prompt(make: Make, style: str) -> None:
-    """Where the first slot has no position before it, the beginning-of-text token is put there, else an end token."""
+    """Where the first slot has no position before it, the prefix-of-text token is put there, else an end token."""
     folder = make(style)
     model = load(folder)
     assert model.encode_prompt("") == []
@@ -219,7 +219,7 @@ def test_without_mask_it_is_no_diffusion_model(make: Make) -> None:
 
 
 def test_the_family_says_what_a_position_is_about(make: Make) -> None:
-    """Nothing is guessed: an unknown family needs to be told."""
+    """Nothing is drafted: an unknown family needs to be told."""
     other = make("TinyOther")
     with pytest.raises(ModelError, match=r"which position its logits are about; its model_type is 'tiny-other'"):
         load(other)
@@ -333,7 +333,7 @@ def test_weights_loaded_by_hand_are_complete(make: Make) -> None:
 
 
 def test_tokenizers_written_in_python(byte_tokenizer: Any) -> None:
-    """Read by the alphabet of bytes that they name, they give the vocabulary of their fast twin."""
+    """Read by the alphabet of bytes that they name, they give the vocabulary of their fast reference implementation."""
     from structgen.engine import Vocabulary
     from structgen.models.diffusion.transformers_model import load_vocabulary
 

@@ -1,4 +1,4 @@
-"""The Llama in plain torch against the one of transformers, and the laws of sessions on it."""
+"""The Llama in plain torch against the one of transformers, and the distributions of sessions on it."""
 
 from __future__ import annotations
 

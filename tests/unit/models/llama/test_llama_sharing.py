@@ -185,10 +185,10 @@ def test_a_fork_copies_no_more_than_a_short_tail(model: LlamaModel) -> None:
             base.extend([9] * more)
         fork = base.fork()
         assert all(segment.entries.shape[3] <= llama_cache._COPIED for segment in segments(fork) - segments(base))
-        twin = fork.fork()
-        twin.extend([8] * (more + 1))
-        grandchild = twin.fork()
-        copied = segments(grandchild) - segments(twin)
+        reference = fork.fork()
+        reference.extend([8] * (more + 1))
+        grandchild = reference.fork()
+        copied = segments(grandchild) - segments(reference)
         assert len(copied) == (more + 1 < llama_cache._COPIED)
         np.testing.assert_allclose(
             grandchild.extend([1]),
@@ -198,7 +198,7 @@ def test_a_fork_copies_no_more_than_a_short_tail(model: LlamaModel) -> None:
 
 
 def test_the_one_that_goes_on_keeps_its_segment(model: LlamaModel) -> None:
-    """A session with forks writes on where it is; only behind a cut into what they hold it needs another segment."""
+    """A session with forks writes on where it is; only after a cut into what they hold it needs another segment."""
     base = model.start()
     base.extend(PROMPT)
     forks = [base.fork() for _ in range(2)]
@@ -219,12 +219,12 @@ def test_a_fork_that_is_cut_back_does_not_write_where_another_one_did(model: Lla
     fork = base.fork()
     base.extend([7])
     fork.extend([8] * 40)
-    twin = fork.fork()
+    reference = fork.fork()
     fork.truncate(len(PROMPT))
     np.testing.assert_allclose(fork.extend([9]), fresh_logits(model, [*PROMPT, 9])[-1], atol=TOLERANCE)
     np.testing.assert_allclose(base.extend([10]), fresh_logits(model, [*PROMPT, 7, 10])[-1], atol=TOLERANCE)
     expected = fresh_logits(model, [*PROMPT, *[8] * 40, 11])[-1]
-    np.testing.assert_allclose(twin.extend([11]), expected, atol=TOLERANCE)
+    np.testing.assert_allclose(reference.extend([11]), expected, atol=TOLERANCE)
 
 
 def test_the_last_one_has_all_in_one_segment(model: LlamaModel) -> None:

@@ -126,17 +126,17 @@ def test_relatives_may_write_while_a_tree_waits(model: LlamaModel, family: list[
     first.extend([1, 2])
     second.close()
     second.extend(PROMPT[:50])
-    twin = first.fork()
+    reference = first.fork()
     first.close()
     base.keep(PATH)
     ids = [*PROMPT, 3, 8, 7, 5, 4]
     assert base.length == len(ids)
     np.testing.assert_allclose(base.extend([11]), last_row(model, [*ids, 11]), atol=TOLERANCE)
-    np.testing.assert_allclose(twin.extend([11]), last_row(model, [*PROMPT, 1, 2, 11]), atol=TOLERANCE)
+    np.testing.assert_allclose(reference.extend([11]), last_row(model, [*PROMPT, 1, 2, 11]), atol=TOLERANCE)
 
 
 def test_a_fork_keeps_its_tree_when_its_relatives_are_gone(model: LlamaModel, family: list[LlamaSession]) -> None:
-    """What it shares becomes its own while the tree waits in a segment behind it."""
+    """What it shares becomes its own while the tree waits in a segment after it."""
     base, fork, _ = family
     fork.extend_tree([3], TREE)
     base.close()
@@ -151,13 +151,13 @@ def test_forks_of_what_was_kept(model: LlamaModel, family: list[LlamaSession]) -
     base = family[0]
     base.extend_tree([3], TREE)
     base.keep(PATH[:2])
-    twin = base.fork()
+    reference = base.fork()
     base.extend_tree([11], TREE)
     other = base.fork()
     with pytest.raises(GenerationError, match="there is no tree"):
         base.keep([])
     ids = [*PROMPT, 3, 8, 7]
-    for session, held in ((twin, ids), (other, [*ids, 11]), (base, [*ids, 11])):
+    for session, held in ((reference, ids), (other, [*ids, 11]), (base, [*ids, 11])):
         assert session.length == len(held)
         np.testing.assert_allclose(session.extend([2]), last_row(model, [*held, 2]), atol=TOLERANCE)
 
@@ -165,7 +165,7 @@ def test_forks_of_what_was_kept(model: LlamaModel, family: list[LlamaSession]) -
 def test_the_first_tokens_of_a_tree_stay_where_they_are(
     model: LlamaModel, family: list[LlamaSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is copied where no token that is not kept lies between; elsewhere only what lies behind it."""
+    """Nothing is copied where no token that is not kept lies between; elsewhere only what lies after it."""
     moved: list[int] = []
     select = torch.Tensor.index_select
 

@@ -179,7 +179,7 @@ def test_a_wheel_with_flipped_bytes_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.timeout(30)
 def test_an_interrupt_stops_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C while pip downloads leaves no process behind."""
+    """Ctrl-C while pip downloads leaves no process after."""
     scratch = pretend_pip(monkeypatch, tmp_path, 'echo "Progress 1 of 2"; echo $$ > "$DEST/pid"; exec sleep 60\n')
 
     def interrupt(stage: str, done: int, total: int | None, /) -> None:

@@ -84,16 +84,16 @@ def test_sessions_equal_passes_without_a_cache(model: Any) -> None:
     assert isinstance(model, LanguageModel)
     assert isinstance(session, Session)
     np.testing.assert_allclose(session.extend_all(IDS[:6]), expected[:6], atol=1e-4)
-    twin = session.fork()
+    reference = session.fork()
     session.extend([11, 12, 13])
-    np.testing.assert_allclose(twin.extend(IDS[6:]), expected[-1], atol=1e-4)
+    np.testing.assert_allclose(reference.extend(IDS[6:]), expected[-1], atol=1e-4)
     session.truncate(3)
     np.testing.assert_allclose(session.extend_all(IDS[3:]), expected[3:], atol=1e-4)
-    assert (session.length, twin.length, twin.forwards) == (14, 14, 1)
+    assert (session.length, reference.length, reference.forwards) == (14, 14, 1)
     session.truncate(0)
     np.testing.assert_allclose(session.extend(IDS[:1]), expected[0], atol=1e-4)
-    twin.truncate(13)
-    np.testing.assert_allclose(twin.extend(IDS[13:]), expected[-1], atol=1e-4)
+    reference.truncate(13)
+    np.testing.assert_allclose(reference.extend(IDS[13:]), expected[-1], atol=1e-4)
     session.close()
     assert session.length == 0
 
@@ -275,7 +275,7 @@ def test_ids_of_the_hub_load_through_its_cache(
 
 
 def test_drafts_need_a_cache_that_can_be_cut(model: Any) -> None:
-    """The output is the same with drafts; where a wrong guess would cost the whole sequence, there are none."""
+    """The output is the same with drafts; where a wrong draft token would cost the whole sequence, there are none."""
     from structgen.decode import generate
     from structgen.frontends.regex import regex
 

@@ -102,7 +102,7 @@ def test_masses_and_marginals_are_exact(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in DETERMINISTIC for seed in range(6)])
-def test_clamped_canvases_keep_the_law(name: str, seed: int) -> None:
+def test_clamped_canvases_keep_the_distribution(name: str, seed: int) -> None:
     case = an_instance(name, seed, slots=4, fixed=0.1)
     posterior = language_of(name).posterior(case.mean_field, tail=case.tail)
     for tokens in [*list(case.masses)[::7], (0, 0, 0, 0)]:
@@ -133,11 +133,11 @@ def test_small_grammars_are_read_as_they_are_meant(part: int) -> None:
         except UnsatisfiableGrammar:
             continue
         for slots in (1, 3):
-            law = []
+            distribution = []
             for _ in range(slots):
                 weights = [rng.choice((1, 2, 5)) for _ in range(text.size)]
-                law.append(tuple(Fraction(weight, sum(weights)) for weight in weights))
-            case = Canvases(text, (FREE,) * slots, tuple(law), "scored")
+                distribution.append(tuple(Fraction(weight, sum(weights)) for weight in weights))
+            case = Canvases(text, (FREE,) * slots, tuple(distribution), "scored")
             assert in_ids(language.masks(case.array), text.size) == case.allowed(), term
             posterior = language.posterior(case.mean_field, tail="scored")
             if case.masses:
@@ -164,8 +164,8 @@ def test_special_tokens_are_read_in_any_rule() -> None:
     assert language.is_unambiguous
     assert in_ids(language.masks(all_free(3)), 5) == [{0, 4}, {3, 4}, {1, 3}]
     assert in_ids(language.masks(np.array([2, FREE, FREE, FREE], dtype=np.int32)), 5) == [{2}, {4}, {1}, {1}]
-    law = MeanField(all_free(3), np.zeros((3, 5)))
-    assert language.posterior(law, tail="scored").log_z == pytest.approx(math.log(2 / 125), abs=1e-9)
+    distribution = MeanField(all_free(3), np.zeros((3, 5)))
+    assert language.posterior(distribution, tail="scored").log_z == pytest.approx(math.log(2 / 125), abs=1e-9)
 
 
 def drawn(case: Canvases, language: ContextFreeLanguage, draws: int, seed: int) -> Counter[tuple[int, ...]]:
@@ -184,15 +184,15 @@ def is_posterior(case: Canvases, language: ContextFreeLanguage, seed: int) -> bo
     """Chi-squared over all completions at alpha 1e-6, of 1,000 draws; what is expected under 5 times is one cell."""
     draws, others = 1000, ()
     counts: Counter[tuple[int, ...]] = Counter()
-    law: dict[tuple[int, ...], Fraction] = {}
+    distribution: dict[tuple[int, ...], Fraction] = {}
     found = drawn(case, language, draws, seed)
     assert set(found) <= set(case.masses)
     for tokens, mass in case.masses.items():
         cell = tokens if draws * mass >= 5 * case.total else others
-        law[cell] = law.get(cell, Fraction(0)) + mass / case.total
+        distribution[cell] = distribution.get(cell, Fraction(0)) + mass / case.total
         counts[cell] += found[tokens]
-    assert len(law) > 4
-    return chi_square(counts, law) < chi_square_bound(len(law))
+    assert len(distribution) > 4
+    return chi_square(counts, distribution) < chi_square_bound(len(distribution))
 
 
 @pytest.mark.parametrize("name", ["brackets", "json", "ambiguous"])
@@ -234,8 +234,8 @@ def test_ways_are_counted_if_that_is_wanted() -> None:
     """``1+1+1+1`` is read in five ways, Catalan's number."""
     language = language_of("ambiguous", "counted")
     canvas = np.array([0, 1, 0, 1, 0, 1, 0], dtype=np.int32)
-    law = MeanField(canvas, np.zeros((0, 5)))
-    assert language.posterior(law).log_z == pytest.approx(math.log(5), abs=1e-9)
+    distribution = MeanField(canvas, np.zeros((0, 5)))
+    assert language.posterior(distribution).log_z == pytest.approx(math.log(5), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -245,7 +245,7 @@ def test_grammars_whose_next_byte_decides_are_known_as_unambiguous(name: str) ->
 
 def test_no_way_among_too_many_is_an_error() -> None:
     """A limit of one draw is reached soon where a canvas has 14 ways."""
-    language = ContextFreeLanguage(language_of_constraint("ambiguous"), most_draws=1)
+    language = ContextFreeLanguage(language_of_constraint("ambiguous"), max_draws=1)
     canvas = np.array([0, 1] * 4 + [0], dtype=np.int32)
     posterior = language.posterior(MeanField(canvas, np.zeros((0, 5))))
     generator = np.random.default_rng(0)
@@ -309,8 +309,8 @@ def test_regular_grammars_are_the_same_by_either_route(index: int, tail: str) ->
             assert one.completable(canvas) == two.completable(canvas)
             assert np.array_equal(one.masks(canvas), two.masks(canvas))
             assert np.array_equal(one.forced(canvas), two.forced(canvas))
-            law = MeanField(canvas, 3 * rng.normal(size=(int((canvas == FREE).sum()), vocabulary.size)))
-            left, right = one.posterior(law, tail=tail), two.posterior(law, tail=tail)  # type: ignore[arg-type]
+            distribution = MeanField(canvas, 3 * rng.normal(size=(int((canvas == FREE).sum()), vocabulary.size)))
+            left, right = one.posterior(distribution, tail=tail), two.posterior(distribution, tail=tail)  # type: ignore[arg-type]
             assert left.log_z == pytest.approx(right.log_z, abs=1e-9)
             if one.completable(canvas):
                 assert left.best().log_prob == pytest.approx(right.best().log_prob, abs=1e-9)
@@ -330,18 +330,20 @@ def test_native_charts_equal_those_of_numpy(name: str, is_max: bool) -> None:
         if is_max:
             weights[np.isfinite(weights)] = 0.0
         weights[:, 0] = 0.0
-        native, twin = NativeChart(plan, weights, is_max=is_max), ReferenceChart(plan, weights, is_max=is_max)
+        native, reference = NativeChart(plan, weights, is_max=is_max), ReferenceChart(plan, weights, is_max=is_max)
         cells = np.arange(plan.cells, dtype=np.int32)
-        assert native.ends == pytest.approx(twin.ends, abs=1e-9)
+        assert native.ends == pytest.approx(reference.ends, abs=1e-9)
         for begin in range(slots + 1):
             for end in range(begin, slots + 1):
-                assert native.between(begin, cells, end) == pytest.approx(twin.between(begin, cells, end), abs=1e-9)
-                assert native.until(begin, 0, end) == pytest.approx(twin.until(begin, 0, end), abs=1e-9)
+                assert native.between(begin, cells, end) == pytest.approx(
+                    reference.between(begin, cells, end), abs=1e-9
+                )
+                assert native.until(begin, 0, end) == pytest.approx(reference.until(begin, 0, end), abs=1e-9)
             for arrival in range(plan.arrivals):
-                assert native.arrived(begin, arrival) == pytest.approx(twin.arrived(begin, arrival), abs=1e-9)
-        if np.isfinite(twin.ends).any():
-            ends = np.exp(twin.ends - twin.ends.max())
-            assert native.label_shares(ends) == pytest.approx(twin.label_shares(ends), abs=1e-9)
+                assert native.arrived(begin, arrival) == pytest.approx(reference.arrived(begin, arrival), abs=1e-9)
+        if np.isfinite(reference.ends).any():
+            ends = np.exp(reference.ends - reference.ends.max())
+            assert native.label_shares(ends) == pytest.approx(reference.label_shares(ends), abs=1e-9)
 
 
 def test_masses_far_below_any_float_are_kept() -> None:
@@ -352,11 +354,11 @@ def test_masses_far_below_any_float_are_kept() -> None:
     slots = 61
     logits = np.zeros((slots, 5))
     logits[:, [0, 1, 2, 4]] = -1e6  # counts as 80 below the largest
-    law = MeanField(all_free(slots), logits)
+    distribution = MeanField(all_free(slots), logits)
     canvas = [0] * 30 + [2] + [1] * 30
-    each = law.log_prob_of(np.array(canvas, dtype=np.int32))
+    each = distribution.log_prob_of(np.array(canvas, dtype=np.int32))
     assert each.sum() == pytest.approx(-80.0 * slots, abs=1e-9)
-    posterior = language.posterior(law, tail="scored")
+    posterior = language.posterior(distribution, tail="scored")
     # One member for each odd length, and EOS is as improbable as anything else.
     assert posterior.log_z == pytest.approx(math.log(31) - 80.0 * slots, abs=1e-9)
     assert posterior.best().log_prob == pytest.approx(-80.0 * slots, abs=1e-9)
@@ -368,12 +370,12 @@ def test_masses_far_below_any_float_are_kept() -> None:
 
 
 def test_charts_that_cost_too_much_name_the_limit_and_the_slots() -> None:
-    language = ContextFreeLanguage(language_of_constraint("json"), most_steps=10_000)
+    language = ContextFreeLanguage(language_of_constraint("json"), max_steps=10_000)
     assert language.completable(all_free(3))
     with pytest.raises(LimitExceeded, match="chart of 40 slots: more than most_steps=10000 would be needed") as caught:
         language.completable(all_free(40))
-    assert caught.value.limit == "most_steps"
-    language = ContextFreeLanguage(language_of_constraint("json"), most_bytes=10_000)
+    assert caught.value.limit == "max_steps"
+    language = ContextFreeLanguage(language_of_constraint("json"), max_bytes=10_000)
     with pytest.raises(LimitExceeded, match="chart of 40 slots: more than most_bytes=10000"):
         language.masks(all_free(40))
 
@@ -382,19 +384,19 @@ def test_networks_that_are_too_large_name_the_limit() -> None:
     with pytest.raises(LimitExceeded, match="network of a grammar: more than most_states=2"):
         ContextFreeLanguage(language_of_constraint("json"), most_states=2)
     with pytest.raises(LimitExceeded, match="tokens of a grammar: more than most_effects=3"):
-        ContextFreeLanguage(language_of_constraint("json"), most_effects=3)
+        ContextFreeLanguage(language_of_constraint("json"), max_effects=3)
 
 
 def test_arguments_out_of_range_are_refused() -> None:
     constraint = language_of_constraint("json")
     with pytest.raises(ValueError, match="ambiguity is 'maybe'; give one of refused, counted"):
         ContextFreeLanguage(constraint, ambiguity="maybe")  # type: ignore[arg-type]
-    for name in ("most_states", "most_effects", "most_steps", "most_bytes", "most_draws"):
+    for name in ("most_states", "max_effects", "max_steps", "max_bytes", "max_draws"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1; found 0"):
             ContextFreeLanguage(constraint, **{name: 0})  # type: ignore[arg-type]
 
 
-def test_a_law_over_another_vocabulary_is_refused() -> None:
+def test_a_distribution_over_another_vocabulary_is_refused() -> None:
     with pytest.raises(GenerationError, match="one logit for each of 7 tokens; found 3 in a slot"):
         language_of("json").posterior(MeanField(all_free(2), np.zeros((2, 3))))
 

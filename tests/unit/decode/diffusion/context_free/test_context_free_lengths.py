@@ -119,10 +119,10 @@ def test_a_tail_follows_the_member_and_holds_nothing_else() -> None:
 def test_without_eos_members_fill_the_canvas() -> None:
     language = language_of(VALUES, PIECES, has_eos=False)
     canvas = np.full(2, FREE, dtype=np.int32)
-    law = MeanField(canvas, np.zeros((2, len(PIECES) + 1)))
-    tokens = language.posterior(law).best().tokens
+    distribution = MeanField(canvas, np.zeros((2, len(PIECES) + 1)))
+    tokens = language.posterior(distribution).best().tokens
     assert json.loads(b"".join(PIECES[token] for token in tokens.tolist())) in (None, [None])
-    assert sum(language.posterior(law).marginals(1)) == pytest.approx(1.0, abs=1e-9)
+    assert sum(language.posterior(distribution).marginals(1)) == pytest.approx(1.0, abs=1e-9)
 
 
 # depth

@@ -1,4 +1,4 @@
-"""Positions of a grammar as guesses come to them, against the loop that takes tokens."""
+"""Positions of a grammar as draft tokens come to them, against the loop that takes tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draft models with the target's vocabulary: what they draft, and the laws that they say it was drawn from."""
+"""Draft models with the target's vocabulary: what they draft, and the distributions that they say it was drawn from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drafter_tasks import PlainModel, exact_law, expected_law, position, row_after, task_of
+from drafter_tasks import PlainModel, exact_distribution, expected_distribution, position, row_after, task_of
 from exact_randomness import Chances, outcomes
 from exact_target import total_variation
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def constraint(ab_vocabulary: Vocabulary) -> Constraint:
 def propose(
     drafter: DraftModel, constraint: Constraint, tokens: list[int], budget: int = 32, **options: Any
 ) -> DraftTree:
-    """The first draft of an output behind one token."""
+    """The first draft of an output after one token."""
     context = Context(drafter.model, tokens)
     drafting = drafter.start(context, task_of(constraint, tokens, **options))
     tree = drafting.propose(context, position(context, constraint, len(tokens)), budget)
@@ -51,8 +51,10 @@ def propose(
 @pytest.mark.parametrize("sampler", SHAPED, ids=str)
 @pytest.mark.parametrize("shape", [Chain(4), Fixed.branching(3, 2, 1), IndependentDraws((2, 2, 1))], ids=repr)
 @pytest.mark.parametrize("trees", [True, False])
-def test_recorded_laws_are_the_models(constraint: Constraint, sampler: Any, shape: Shape, trees: bool) -> None:
-    """At every node the law is the draft model's own, masked and shaped; children come from it, and forced ones from
+def test_recorded_distributions_are_the_models(constraint: Constraint, sampler: Any, shape: Shape, trees: bool) -> None:
+    """At every node the distribution is the draft model's own, masked and shaped.
+
+    Children come from it, and forced ones from
     nowhere."""
     model: Any = HashModel(constraint.vocabulary, seed=3)
     draft = model if trees else PlainModel(model)
@@ -61,24 +63,26 @@ def test_recorded_laws_are_the_models(constraint: Constraint, sampler: Any, shap
         tree = propose(DraftModel(draft, shape), constraint, [5, 9], sampler=sampler, seed=seed)
         for parent, drawn in tree.drawn.items():
             prefix = tree.prefix(parent) if parent != ROOT else []
-            expected = expected_law(model, constraint, [5, 9], prefix, sampler)
-            assert drawn.law == pytest.approx(expected, abs=1e-7)
-            assert drawn.law.sum() == pytest.approx(1, abs=1e-12)
+            expected = expected_distribution(model, constraint, [5, 9], prefix, sampler)
+            assert drawn.distribution == pytest.approx(expected, abs=1e-7)
+            assert drawn.distribution.sum() == pytest.approx(1, abs=1e-12)
             assert drawn.replaced == isinstance(shape, IndependentDraws)
             children = [tree.tokens[child] for child in tree.children(parent)]
             assert list(dict.fromkeys(drawn.tokens)) == children
             if isinstance(shape, IndependentDraws):
                 assert len(drawn.tokens) == shape.draws_by_depth[depth_of(tree, parent)]
             for child in tree.children(parent):
-                assert tree.confidences[child] == pytest.approx(drawn.law[tree.tokens[child]], abs=1e-12)
+                assert tree.confidences[child] == pytest.approx(drawn.distribution[tree.tokens[child]], abs=1e-12)
             checked += 1
         for node, parent in enumerate(tree.parents):
             assert (parent in tree.drawn) != (tree.sources[node] == FORCED)
     assert checked > 8
 
 
-def test_tokens_are_drawn_from_the_recorded_law(constraint: Constraint) -> None:
-    """Chains of two tokens in 6,000 drafts against the product of their laws: with 40 tests at 1e-8 each, 5.8 standard
+def test_tokens_are_drawn_from_the_recorded_distribution(constraint: Constraint) -> None:
+    """Chains of two tokens in 6,000 drafts against the product of their distributions.
+
+    With 40 tests at 1e-8 each, 5.8 standard
     errors, an error of the first kind has a probability below 1e-6."""
     sampler = Multinomial(0.8, top_k=6)
     model = HashModel(constraint.vocabulary, seed=11)
@@ -93,13 +97,13 @@ def test_tokens_are_drawn_from_the_recorded_law(constraint: Constraint) -> None:
         tree = drafting.propose(context, state, 8)
         chosen = [node for node in range(len(tree)) if tree.sources[node] != FORCED][:2]
         found[tuple(tree.tokens[node] for node in chosen)] += 1
-    first = expected_law(model, constraint, [4], [], sampler)
+    first = expected_distribution(model, constraint, [4], [], sampler)
     tests = 0
     for token in np.flatnonzero(first).tolist():
         probe = constraint.matcher()
         probe.accept(token)
         forced = probe.forced_tokens()
-        second = expected_law(model, constraint, [4], [token, *forced], sampler)
+        second = expected_distribution(model, constraint, [4], [token, *forced], sampler)
         for after in np.flatnonzero(second).tolist():
             p = float(first[token] * second[after])
             error = math.sqrt(p * (1 - p) / count)
@@ -109,16 +113,18 @@ def test_tokens_are_drawn_from_the_recorded_law(constraint: Constraint) -> None:
     assert tests <= 40
 
 
-def test_a_draw_without_replacement_is_verified_to_the_targets_law(constraint: Constraint) -> None:
-    """Exact fractions: three children drawn from the law that the tree records, in all orders, then every coin of the
-    verifier; what comes out is the target's law, which is another model's."""
+def test_a_draw_without_replacement_is_verified_to_the_targets_distribution(constraint: Constraint) -> None:
+    """Exact fractions: three children drawn from the distribution that the tree records, in all orders.
+
+    Then every coin of the
+    verifier; what comes out is the target's distribution, which is another model's."""
     sampler = Multinomial(top_k=4)
     draft, target = HashModel(constraint.vocabulary, seed=1), HashModel(constraint.vocabulary, seed=2)
     tree = propose(DraftModel(draft, Fixed.branching(3)), constraint, [4], sampler=sampler)
-    q_law = tree.drawn[ROOT].law
-    p_law = expected_law(target, constraint, [4], [], Multinomial(top_k=5))
-    ids = np.flatnonzero((q_law > 0) | (p_law > 0))
-    q, p = (fractions_of(law[ids]) for law in (q_law, p_law))
+    q_distribution = tree.drawn[ROOT].distribution
+    p_distribution = expected_distribution(target, constraint, [4], [], Multinomial(top_k=5))
+    ids = np.flatnonzero((q_distribution > 0) | (p_distribution > 0))
+    q, p = (fractions_of(distribution[ids]) for distribution in (q_distribution, p_distribution))
     assert sum(q) == sum(p) == 1
 
     def run(chances: Chances) -> int:
@@ -129,14 +135,14 @@ def test_a_draw_without_replacement_is_verified_to_the_targets_law(constraint: C
             left[drafts[-1]] = Fraction(0)
         return RecursiveRejection().choose(np.array(p), np.array(q), drafts, Exact(chances))
 
-    law: Counter[int] = Counter()
+    distribution: Counter[int] = Counter()
     for probability, index in outcomes(run):
-        law[index] += probability  # type: ignore[assignment]
-    assert [law[index] for index in range(len(ids))] == p
+        distribution[index] += probability  # type: ignore[assignment]
+    assert [distribution[index] for index in range(len(ids))] == p
 
 
 def test_drafts_of_the_target_itself_are_all_taken(constraint: Constraint) -> None:
-    """Greedy, the draft model being the target: no guess is wrong, and passes are as few as chains allow."""
+    """Greedy, the draft model being the target: no draft token is wrong, and passes are as few as chains allow."""
     for seed in range(8):
         model = HashModel(constraint.vocabulary, seed=seed)
         plain = generate(model, "ab", constraint, max_tokens=24, drafter=None)
@@ -160,15 +166,15 @@ def test_chosen_drafts_leave_the_output_as_it_is(constraint: Constraint, shape: 
 
 
 @pytest.mark.parametrize("verified", ["without replacement", "with replacement"])
-def test_drawn_drafts_leave_the_law_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
-    """1,000 outputs with drafts against the exact law of locally constrained decoding.
+def test_drawn_drafts_leave_the_distribution_as_it_is(ab_vocabulary: Vocabulary, verified: str) -> None:
+    """1,000 outputs with drafts against the exact distribution of locally constrained decoding.
 
-    The distance of so many draws from a law of 16 outcomes is 0.064 or less on average, and 0.084 more with a
+    The distance of so many draws from a distribution of 16 outcomes is 0.064 or less on average, and 0.084 more with a
     probability below 1e-6 (McDiarmid)."""
     constraint = compile(regex("[ab]{2}(c|d)"), ab_vocabulary)
     target, draft = HashModel(ab_vocabulary, seed=7), HashModel(ab_vocabulary, seed=8)
     sampler = Multinomial(0.7)
-    law = exact_law(target, constraint, sampler, [1])
+    distribution = exact_distribution(target, constraint, sampler, [1])
     shape: Shape = Fixed.branching(2, 2) if verified == "without replacement" else IndependentDraws((2, 2))
     verifier = RecursiveRejection() if verified == "without replacement" else KSequential()
     speculation = Speculation(DraftModel(draft, shape), verifier)
@@ -182,13 +188,13 @@ def test_drawn_drafts_leave_the_law_as_it_is(ab_vocabulary: Vocabulary, verified
         found[result.tokens] += 1
         accepted += result.stats.accepted
     assert target.encode_prompt("a") == [1]
-    assert len(law) <= 16
-    assert total_variation({key: value / count for key, value in found.items()}, law) < 0.148
+    assert len(distribution) <= 16
+    assert total_variation({key: value / count for key, value in found.items()}, distribution) < 0.148
     assert accepted > count / 4
 
 
 def test_shapes_learn_once_enough_came(constraint: Constraint) -> None:
-    """A shape is told what came behind its tree when that is as long as the tree is deep, or the output is over."""
+    """A shape is told what came after its tree when that is as long as the tree is deep, or the output is over."""
     shape = Learning()
     model = HashModel(constraint.vocabulary, seed=1)
     context = Context(model, [4])
@@ -239,16 +245,16 @@ def test_padding_and_other_ends_are_no_other_vocabulary(constraint: Constraint) 
     logits = row_after(draft, letters).astype(np.float64)
     allowed = [constraint.vocabulary.tokens.index(text) for text in (b"a", b"c")]
     kept = np.exp(logits[[*allowed, len(tokens) + 2]])
-    law = tree.drawn[ROOT].law
-    assert len(law) == len(tokens)
-    assert law[[*allowed, 0]] == pytest.approx(kept / kept.sum(), abs=1e-6)
+    distribution = tree.drawn[ROOT].distribution
+    assert len(distribution) == len(tokens)
+    assert distribution[[*allowed, 0]] == pytest.approx(kept / kept.sum(), abs=1e-6)
     padded = compile(WORDS, constraint.vocabulary.with_size(len(tokens) + 3))
     narrow = propose(DraftModel(HashModel(constraint.vocabulary)), padded, letters, sampler=sampler)
-    assert len(narrow.drawn[ROOT].law) == len(tokens) + 3
+    assert len(narrow.drawn[ROOT].distribution) == len(tokens) + 3
 
 
 def test_a_prompt_that_it_cannot_read_is_refused(constraint: Constraint) -> None:
-    """And where the output grows beyond its context, it guesses nothing any more."""
+    """And where the output grows beyond its context, it draft tokens nothing any more."""
     model = HashModel(constraint.vocabulary, max_context=8)
     with pytest.raises(GenerationError, match="cannot read the prompt"):
         propose(DraftModel(model), constraint, [4] * 8)
@@ -270,14 +276,14 @@ def test_settings_are_checked(constraint: Constraint) -> None:
 
 
 def depth_of(tree: DraftTree, parent: int) -> int:
-    """How many guesses stand before the children of a node."""
+    """How many draft tokens stand before the children of a node."""
     return 0 if parent == ROOT else sum(tree.sources[node] != FORCED for node in tree.path(parent))
 
 
-def fractions_of(law: NDArray[Any]) -> list[Fraction]:
-    """A law near to a given one, in fractions of a million that sum to 1."""
-    parts = [Fraction(round(value * 10**6), 10**6) for value in law.tolist()]
-    parts[int(law.argmax())] += 1 - sum(parts)
+def fractions_of(distribution: NDArray[Any]) -> list[Fraction]:
+    """A distribution near to a given one, in fractions of a million that sum to 1."""
+    parts = [Fraction(round(value * 10**6), 10**6) for value in distribution.tolist()]
+    parts[int(distribution.argmax())] += 1 - sum(parts)
     return parts
 
 

@@ -30,7 +30,7 @@ def test_it_stays_in_step(model: Any, seed: int) -> None:
     asked: list[tuple[int, ...]] = [()]
     for _ in range(60):
         step = random.random()
-        if step < 0.5 and asked:  # a beginning of what was asked about is accepted, and another token comes
+        if step < 0.5 and asked:  # a prefix of what was asked about is accepted, and another token comes
             path = asked[int(random.integers(len(asked)))]
             base += path[: int(random.integers(len(path) + 1))]
             base.append(int(random.integers(1, 15)))
@@ -72,7 +72,7 @@ def test_nothing_is_run_twice(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_a_chain_runs_each_token_once(ab_vocabulary: Vocabulary) -> None:
-    """Tokens one behind the other are one row each, and stay cached when they come."""
+    """Tokens one after the other are one row each, and stay cached when they come."""
     model = Counted(ab_vocabulary)
     session = DraftSession(model)
     session.follow([1, 2, 3])
@@ -98,10 +98,10 @@ def test_what_the_model_cannot_read_is_none(ab_vocabulary: Vocabulary) -> None:
 
 
 def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> None:
-    """What it guesses is run in the same pass, as far as the model can read it."""
+    """What it draft tokens is run in the same pass, as far as the model can read it."""
     model = HashModel(ab_vocabulary, max_context=6)
     session = DraftSession(model)
-    stage: Any = Guessing([7, 8, 9])
+    stage: Any = Drafting([7, 8, 9])
     session.follow([1, 2, 3])
     place: Any = object()
     session.rows([(4,)], place=place, stage=stage, most=3)
@@ -118,7 +118,7 @@ def test_a_stage_is_asked_for_one_path_and_told(ab_vocabulary: Vocabulary) -> No
 
 
 @pytest.mark.parametrize("shared", [0, 1, 511, 512, 513, 1024, 1300])
-def test_the_common_beginning(shared: int) -> None:
+def test_the_common_prefix(shared: int) -> None:
     """As comparing token by token, at the joints of slices too."""
     first = list(range(1300))
     second = [*range(shared), *([-1] * 5)]
@@ -126,15 +126,15 @@ def test_the_common_beginning(shared: int) -> None:
     assert common_length(tuple(first), first) == 1300
 
 
-class Guessing:
-    """Guesses one chain."""
+class Drafting:
+    """Draft tokens one chain."""
 
     def __init__(self, chain: list[int]) -> None:
         self.asked: list[tuple[tuple[int, ...], int]] = []
         self.tokens: list[int] = []
         self._chain = chain
 
-    def guess(self, context: Any, place: Any, most: int) -> DraftTree:
+    def draft(self, context: Any, place: Any, most: int) -> DraftTree:
         self.asked.append((context.tokens, most))
         tree = DraftTree()
         tree.extend(ROOT, self._chain)

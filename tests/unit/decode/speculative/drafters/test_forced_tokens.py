@@ -1,4 +1,4 @@
-"""Guesses where little is allowed, against a search of the whole vocabulary."""
+"""Draft tokens where little is allowed, against a search of the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_few_allowed_are_the_bits_of_the_mask(seed: int) -> None:
     assert few_allowed(mask, eos, 5) == (wanted if len(wanted) <= 5 and len(set(np.array(ids) // 32)) <= 5 else [])
 
 
-def test_the_longest_of_the_allowed_tokens_are_guessed() -> None:
+def test_the_longest_of_the_allowed_tokens_are_drafted() -> None:
     drafting, context, state = draft_for(ForcedTokens(), FLAGS, [99])
-    beginning = VOCABULARY.tokenize('{"open": ')
-    assert all(state.matcher.accept(token) for token in beginning)
-    context.append(beginning)
+    prefix = VOCABULARY.tokenize('{"open": ')
+    assert all(state.matcher.accept(token) for token in prefix)
+    context.append(prefix)
     state.matcher.fill_mask(state.mask[None])
     allowed = [token for token in range(VOCABULARY.size) if state.matcher.validate([token])]
     spelled = [VOCABULARY.tokens[token] for token in allowed]

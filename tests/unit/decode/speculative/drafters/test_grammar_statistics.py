@@ -51,7 +51,7 @@ def test_counts_are_those_of_all_outputs(seed: int) -> None:
         known = expected[matcher.state_id, before]
         best = drafting._frequent(matcher, -2, before)  # type: ignore[attr-defined]
         total = sum(known.values())
-        assert {guess.token: guess.key[2] for guess in best} == {
+        assert {draft.token: draft.key[2] for draft in best} == {
             each: round(8 * count / (total + 1)) for each, count in known.items()
         }
         assert matcher.accept(token)

@@ -12,37 +12,37 @@ from structgen.decode.speculative.acceptance import Calibration, CandidateTree, 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 
 
-def random_guesses(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[DraftCandidate]:
-    """A random tree of guesses, each of a kind of its own; siblings do not exceed 1 together."""
+def random_drafts(generator: np.random.Generator, depth: int = 0, path: tuple[int, ...] = ()) -> list[DraftCandidate]:
+    """A random tree of draft tokens, each of a kind of its own; siblings do not exceed 1 together."""
     count = int(generator.integers(0 if path else 2, 4)) if depth < 3 else 0
     weights = generator.dirichlet(np.ones(count + 1))[:count] if count else []
     found = []
     for token, weight in enumerate(weights):
         if weight < 0.01:
             continue
-        inner = random_guesses(generator, depth + 1, (*path, token))
+        inner = random_drafts(generator, depth + 1, (*path, token))
         found.append(DraftCandidate(token, (*path, token), float(weight), lambda inner=inner: inner))
     return found
 
 
 def all_nodes(
-    guesses: Iterable[DraftCandidate], path: tuple[int, ...] = (), reach: float = 1
+    drafts: Iterable[DraftCandidate], path: tuple[int, ...] = (), reach: float = 1
 ) -> dict[tuple[int, ...], float]:
     found: dict[tuple[int, ...], float] = {}
-    for guess in guesses:
-        here = (*path, guess.token)
-        found[here] = reach * guess.prior
-        found |= all_nodes(guess.then(), here, found[here])
+    for draft in drafts:
+        here = (*path, draft.token)
+        found[here] = reach * draft.prior
+        found |= all_nodes(draft.then(), here, found[here])
     return found
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_tree_of_this_size_has_more_expected_tokens(seed: int) -> None:
-    guesses = random_guesses(np.random.default_rng(seed))
-    reach = all_nodes(guesses)
+    drafts = random_drafts(np.random.default_rng(seed))
+    reach = all_nodes(drafts)
     reach = {path: value for path, value in reach.items() if value >= 0.004}
     for budget in range(1, min(len(reach), 5) + 1):
-        tree = CandidateTree(Calibration(), budget).grow(0, guesses)
+        tree = CandidateTree(Calibration(), budget).grow(0, drafts)
         best = max(
             sum(reach[path] for path in chosen)
             for chosen in combinations(reach, budget)
@@ -53,12 +53,12 @@ def test_no_tree_of_this_size_has_more_expected_tokens(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_guess_is_judged_when_its_parent_was_taken(seed: int) -> None:
+def test_a_draft_is_judged_when_its_parent_was_taken(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    guesses = random_guesses(generator)
+    drafts = random_drafts(generator)
     calibration = Calibration(memory=1e9)
     growth = CandidateTree(calibration, 12)
-    tree = growth.grow(2, guesses)
+    tree = growth.grow(2, drafts)
     tokens = [9, 9, *generator.integers(0, 4, size=int(generator.integers(0, 5))).tolist()]
     growth.settle(tokens)
     came = tuple(tokens[2:])
@@ -67,13 +67,13 @@ def test_a_guess_is_judged_when_its_parent_was_taken(seed: int) -> None:
         known = came[: len(path) - 1] == path[:-1] and len(came) >= len(path)
         assert calibration.count(path) == known
         if known:
-            prior = all_nodes(guesses)[path] / (all_nodes(guesses)[path[:-1]] if len(path) > 1 else 1)
+            prior = all_nodes(drafts)[path] / (all_nodes(drafts)[path[:-1]] if len(path) > 1 else 1)
             taken = came[: len(path)] == path
             assert calibration.probability(path, 0.5) == pytest.approx((4 * 0.5 + taken) / 5)
             assert 0 < prior < 1
 
 
-def test_a_token_that_is_guessed_twice_is_one_node_and_both_kinds_learn() -> None:
+def test_a_token_that_is_drafted_twice_is_one_node_and_both_kinds_learn() -> None:
     calibration = Calibration()
     growth = CandidateTree(calibration, 8)
     tree = growth.grow(
@@ -86,13 +86,13 @@ def test_a_token_that_is_guessed_twice_is_one_node_and_both_kinds_learn() -> Non
     assert calibration.probability("a") > 0.5 > calibration.probability("c")
 
 
-def test_siblings_are_scaled_to_a_law() -> None:
+def test_siblings_are_scaled_to_a_distribution() -> None:
     tree = CandidateTree(Calibration(), 8).grow(0, [DraftCandidate(token, token, 0.9, tuple) for token in range(3)])
     assert sum(tree.confidences) == pytest.approx(1)
     assert all(tree.confidences[node] == pytest.approx(1 / 3) for node in tree.children(ROOT))
 
 
-def test_endless_guesses_end() -> None:
+def test_endless_drafts_end() -> None:
     def same() -> list[DraftCandidate]:
         return [DraftCandidate(1, "a", 0.99, same)]
 

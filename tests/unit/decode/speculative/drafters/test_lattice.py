@@ -68,9 +68,9 @@ def test_candidates_are_the_most_probable_with_their_probability() -> None:
     rows = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
     lattice = Lattice.of_logits(rows, 4)
     for row, tokens, log_p in zip(rows, lattice.tokens, lattice.log_p, strict=True):
-        law = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
+        distribution = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
         assert list(tokens) == np.argsort(-row, kind="stable")[:4].tolist()
-        assert np.exp(log_p) == pytest.approx(law[list(tokens)], rel=1e-5)
+        assert np.exp(log_p) == pytest.approx(distribution[list(tokens)], rel=1e-5)
 
 
 def test_sequences_make_a_tree() -> None:
@@ -125,9 +125,9 @@ def test_counts_are_smoothed_by_those_of_shorter_runs(order: int) -> None:
         return unseen * shorter + (1 - unseen) * Fraction(followers.count(token), len(followers))
 
     for before in itertools.product(range(5), repeat=order):
-        law = [math.exp(model.log_p((4, *before), token)) for token in range(5)]
-        assert law == pytest.approx([float(probability(before, token)) for token in range(5)])
-        assert sum(law) == pytest.approx(1)
+        distribution = [math.exp(model.log_p((4, *before), token)) for token in range(5)]
+        assert distribution == pytest.approx([float(probability(before, token)) for token in range(5)])
+        assert sum(distribution) == pytest.approx(1)
 
 
 def test_runs_are_forgotten_beyond_a_number() -> None:

@@ -1,4 +1,4 @@
-"""The table of laws behind runs of tokens, against means that are computed from all that was told."""
+"""The table of distributions after runs of tokens, against means that are computed from all that was told."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shares(logits: list[float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_laws_are_the_means_of_what_was_told(seed: int) -> None:
+def test_distributions_are_the_means_of_what_was_told(seed: int) -> None:
     """While nothing fades and nothing is cut off."""
     rng = random.Random(seed)
     store = NGramTable(3, keep=9)
@@ -29,15 +29,15 @@ def test_laws_are_the_means_of_what_was_told(seed: int) -> None:
         tokens = rng.sample(range(9), rng.randint(1, 4))
         logits = sorted((rng.uniform(-3, 3) for _ in tokens), reverse=True)
         store.learn(LETTERS, [(before, tokens, logits)])
-        law = np.zeros(9)
-        law[tokens] = shares(logits)
+        distribution = np.zeros(9)
+        distribution[tokens] = shares(logits)
         for length in range(1, min(3, len(before)) + 1):
-            told.setdefault(before[-length:], []).append(law)
-    for run, laws in told.items():
+            told.setdefault(before[-length:], []).append(distribution)
+    for run, distributions in told.items():
         found = {known.length: known for known in store.find(LETTERS, run)}
         assert max(found) == len(run)
         known = found[len(run)]
-        mean = np.mean(laws, axis=0)
+        mean = np.mean(distributions, axis=0)
         assert known.probabilities == sorted(known.probabilities, reverse=True)
         assert sum(known.probabilities) == pytest.approx(1)
         assert known.probabilities == pytest.approx(mean[known.tokens].tolist(), abs=1e-12)
@@ -62,7 +62,7 @@ def test_only_the_most_probable_tokens_are_kept() -> None:
     assert store.find(LETTERS, [1])[0].tokens == [6, 3]
 
 
-def test_a_law_that_changed_is_found_again() -> None:
+def test_a_distribution_that_changed_is_found_again() -> None:
     store = NGramTable(1)
     store.learn(LETTERS, [((1,), [3], [0.0])] * 1_000)
     store.learn(LETTERS, [((1,), [4], [0.0])] * 16)

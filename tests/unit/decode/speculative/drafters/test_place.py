@@ -17,7 +17,7 @@ PATTERNS = ["(ab|ba){1,4}", "a{3}(b|c)d{2}", "[ab]{2,5}", "(abc|abd)e?", "a+b"]
 
 
 def continuations(constraint: Constraint, tokens: tuple[int, ...], remaining: int) -> set[int]:
-    """The tokens behind which the output can still be completed within the budget, EOS included."""
+    """The tokens after which the output can still be completed within the budget, EOS included."""
     found = set()
     for token in range(constraint.vocabulary.size):
         matcher = constraint.matcher()
@@ -69,12 +69,12 @@ def test_where_only_the_end_is_left_there_is_no_place(ab_vocabulary: Vocabulary)
 
 
 def test_the_place_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> None:
-    """Tokens that are withheld, though the grammar allows them, are not in it."""
+    """Tokens that are blocked, though the grammar allows them, are not in it."""
     constraint = compile(regex("[ab]{2}"), ab_vocabulary)
     mask = np.zeros((1, (ab_vocabulary.size + 31) // 32), dtype=np.int32)
     constraint.matcher().fill_mask(mask)
-    withheld = ab_vocabulary.tokens.index(b"ab")
-    mask[0, withheld // 32] &= ~(1 << withheld % 32)
+    blocked = ab_vocabulary.tokens.index(b"ab")
+    mask[0, blocked // 32] &= ~(1 << blocked % 32)
     place = DraftPosition.of(DraftState(constraint.matcher(), mask[0], 9, 0))
     spelled = {ab_vocabulary.tokens[token] for token in place.ids.tolist()}
     assert spelled == {b"a", b"b", b"aa", b"ba", b"bb"}
@@ -82,7 +82,7 @@ def test_the_place_of_an_output_takes_its_mask(ab_vocabulary: Vocabulary) -> Non
     assert place.remaining == 9
 
 
-def test_a_limit_ends_a_guess(ab_vocabulary: Vocabulary) -> None:
+def test_a_limit_ends_a_draft(ab_vocabulary: Vocabulary) -> None:
     """What would take more steps than an output may is not followed, and raises nothing."""
     whole = compile(regex("[ab]{2,5}"), ab_vocabulary)
     place = DraftPosition.after(whole.matcher(), 9)

@@ -76,9 +76,9 @@ def test_rates_are_checked() -> None:
 
 
 class Same:
-    """The same three tokens behind everything."""
+    """The same three tokens after everything."""
 
-    def laws(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
+    def distributions(self, tree: DraftTree, nodes: Sequence[int], /) -> list[DraftDistribution | None]:
         return [DraftDistribution(np.array([5, 6, 7]), np.array([0.5, 0.3, 0.1])) for _ in nodes]
 
 

@@ -72,11 +72,11 @@ def test_what_has_no_probability_is_no_candidate() -> None:
     assert [each.tokens for each in found] == [[4]]
 
 
-def test_laws_come_with_the_tokens_before_them() -> None:
+def test_distributions_come_with_the_tokens_before_them() -> None:
     tree = tree_of_texts(LETTERS, ["ab", "c"])
     rows = np.arange(4 * 9, dtype=np.float32).reshape(4, 9)
-    laws = ngram_top_tokens(Verified(2, tree, rows), [7, 8], 3, 2)
-    assert [(before, tokens) for before, tokens, _ in laws] == [
+    distributions = ngram_top_tokens(Verified(2, tree, rows), [7, 8], 3, 2)
+    assert [(before, tokens) for before, tokens, _ in distributions] == [
         ((7, 8), [8, 7]),
         ((7, 8, 1), [8, 7]),
         ((8, 1, 2), [8, 7]),

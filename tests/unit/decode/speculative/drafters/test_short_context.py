@@ -60,7 +60,7 @@ def test_relevance_is_bm25(seed: int) -> None:
     assert relevance([], question) == []
 
 
-def test_the_part_holds_beginning_end_and_what_is_asked_for() -> None:
+def test_the_part_holds_prefix_end_and_what_is_asked_for() -> None:
     """The chunk with the words of the question is there, in its place, and there are no more tokens than wanted."""
     prompt = [1000 + index for index in range(400)]
     prompt[203:206] = [7, 8, 9]
@@ -71,7 +71,7 @@ def test_the_part_holds_beginning_end_and_what_is_asked_for() -> None:
     assert len(part) <= 64
 
 
-def test_laws_are_those_of_the_shortened_prompt(constraint: Constraint) -> None:
+def test_distributions_are_those_of_the_shortened_prompt(constraint: Constraint) -> None:
     """Along an output, at every node: what a session says that reads the part and then the output."""
     random = np.random.default_rng(0)
     target = HashModel(constraint.vocabulary, seed=1)
@@ -92,7 +92,7 @@ def test_laws_are_those_of_the_shortened_prompt(constraint: Constraint) -> None:
             assert all(matcher.accept(token) for token in path)
             allowed = [token for token in range(constraint.vocabulary.size) if matcher.validate([token]) == 1]
             weights = np.exp(row_after(target, [*part, *output, *path]).astype(np.float64)[allowed] / 0.5)
-            assert drawn.law[allowed] == pytest.approx(weights / weights.sum(), abs=1e-6)
+            assert drawn.distribution[allowed] == pytest.approx(weights / weights.sum(), abs=1e-6)
             checked += 1
         if random.random() < 0.25 and output:
             context.truncate(len(prompt) + int(random.integers(len(output))))

@@ -28,7 +28,10 @@ def constraint(ab_vocabulary: Vocabulary) -> Constraint:
 @pytest.mark.parametrize("sampler", [Greedy(), Multinomial(), Multinomial(0.4, top_k=8)], ids=str)
 @pytest.mark.parametrize("inner", ["the model", "another", "wrong"])
 def test_drafts_are_the_same(constraint: Constraint, shape: Shape, sampler: Any, inner: str) -> None:
-    """Tokens, confidences and laws, step by step along an output; passes are never more, and fewer where it helps."""
+    """Tokens, confidences and distributions, step by step along an output.
+
+    Passes are never more, and fewer where it helps.
+    """
     model = HashModel(constraint.vocabulary, seed=3)
     stages: dict[str, Drafter] = {
         "the model": DraftModel(model, Chain(4)),
@@ -44,7 +47,10 @@ def test_drafts_are_the_same(constraint: Constraint, shape: Shape, sampler: Any,
         assert (first.tokens, first.parents, first.sources) == (second.tokens, second.parents, second.sources)
         assert first.confidences == pytest.approx(second.confidences, abs=1e-12)
         assert first.drawn.keys() == second.drawn.keys()
-        assert all(first.drawn[node].law == pytest.approx(second.drawn[node].law, abs=1e-12) for node in first.drawn)
+        assert all(
+            first.drawn[node].distribution == pytest.approx(second.drawn[node].distribution, abs=1e-12)
+            for node in first.drawn
+        )
         if not len(first):
             break
         came = first.prefix(next(iter(first.leaves())))
@@ -87,7 +93,7 @@ def test_names_say_who_drafts_for_whom(constraint: Constraint) -> None:
 
 
 class Wrong(Drafter):
-    """Guesses nonsense: tokens that the grammar refuses, ends, and such as are allowed."""
+    """Draft tokens nonsense: tokens that the grammar refuses, ends, and such as are allowed."""
 
     name = "wrong"
 

@@ -1,4 +1,4 @@
-"""What was expected behind tokens the last time."""
+"""What was expected after tokens the last time."""
 
 from __future__ import annotations
 

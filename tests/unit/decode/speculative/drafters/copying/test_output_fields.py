@@ -13,7 +13,7 @@ TEXTS = ["", "Ada", 'a "b" c', "back\\slash", "é\u20ac", "line\nbreak", "{[,:]}
 
 
 class Writer:
-    """Writes random JSON and notes the field behind each byte."""
+    """Writes random JSON and notes the field after each byte."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator

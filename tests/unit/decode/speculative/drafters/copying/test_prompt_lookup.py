@@ -57,7 +57,7 @@ def longest_suffix(tokens: list[int]) -> tuple[int, set[int]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_followed_the_longest_suffix_is_guessed(seed: int) -> None:
+def test_what_followed_the_longest_suffix_is_drafted(seed: int) -> None:
     generator = np.random.default_rng(seed)
     tokens = generator.integers(98, 104, size=int(generator.integers(2, 80))).tolist()
     drafting, context, state = draft_for(PromptLookup(values=False, places=64), ANYTHING, tokens)
@@ -108,10 +108,10 @@ def test_a_value_is_matched_by_bytes_where_tokens_differ() -> None:
 @pytest.mark.parametrize("end", [" Ada", " Ada Love", " Ada Lovelace"])
 def test_a_value_may_end_wherever_a_word_ends(end: str) -> None:
     constraint = of(SCHEMA)
-    beginning = VOCABULARY.tokenize('{"name": "A')
+    prefix = VOCABULARY.tokenize('{"name": "A')
     drafting, context, state = draft_for(PromptLookup(), constraint, VOCABULARY.tokenize("It is Ada Love lace, me"))
-    assert all(state.matcher.accept(token) for token in beginning)
-    context.append(beginning)
+    assert all(state.matcher.accept(token) for token in prefix)
+    context.append(prefix)
     tree = drafting.propose(context, state, 40)
     paths = [VOCABULARY.decode(tree.prefix(node)) for node in range(len(tree))]
     for ended in (b'da", "age": ', b'da Love", "age": ', b'da Love lace", "age": '):

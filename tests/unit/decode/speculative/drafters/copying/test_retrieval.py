@@ -1,4 +1,4 @@
-"""Copies from earlier outputs: counted by brute force, taken up again behind an edit, bounded, shared by threads."""
+"""Copies from earlier outputs: counted by brute force, taken up again after an edit, bounded, shared by threads."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_shares_are_those_of_a_count_over_all_places(seed: int) -> None:
     generator = np.random.default_rng(seed)
     found = [Continuation(generator.integers(0, 3, size=4).tolist(), int(generator.integers(1, 6))) for _ in range(9)]
 
-    def check(path: list[int], guesses: list[tuple[int, object]]) -> None:
+    def check(path: list[int], drafts: list[tuple[int, object]]) -> None:
         weights: Counter[int] = Counter()
         for each in found:
             if list(each.tokens[: len(path)]) == path and len(each.tokens) > len(path):
                 weights[each.tokens[len(path)]] += (1 + each.length + len(path)) ** 2
         total = sum(weights.values())
-        assert {token: round(4 * weight / total) for token, weight in weights.items()} == dict(guesses)
+        assert {token: round(4 * weight / total) for token, weight in weights.items()} == dict(drafts)
 
-    def walk(path: list[int], guesses: object) -> None:
-        listed = list(guesses)  # type: ignore[call-overload]
-        check(path, [(guess.token, guess.key[2]) for guess in listed])
-        for guess in listed:
-            walk([*path, guess.token], guess.then())
+    def walk(path: list[int], drafts: object) -> None:
+        listed = list(drafts)  # type: ignore[call-overload]
+        check(path, [(draft.token, draft.key[2]) for draft in listed])
+        for draft in listed:
+            walk([*path, draft.token], draft.then())
 
     walk([], candidates_of(found, "x"))
 
@@ -81,7 +81,7 @@ EDITS = [
 
 @pytest.mark.parametrize(("name", "first", "second"), EDITS)
 def test_what_is_asked_again_with_an_edit_is_copied(name: str, first: str, second: str) -> None:
-    drafter = Retrieval(laws=None)
+    drafter = Retrieval(distributions=None)
     old, new = (VOCABULARY.tokenize(text) for text in (first, second))
     replay(drafter, ANYTHING, [99], old)
     distractor = VOCABULARY.tokenize("seven two five one six three " * 3)
@@ -134,14 +134,14 @@ def test_what_was_taken_back_is_not_added() -> None:
     assert drafter.store.continuations([98], places=4) == []
 
 
-def test_the_beginning_is_that_of_the_latest_outputs() -> None:
-    drafter = Retrieval(laws=None)
+def test_the_prefix_is_that_of_the_latest_outputs() -> None:
+    drafter = Retrieval(distributions=None)
     drafter.store.add([97, 98, 99])
     drafting, context, state = draft_for(drafter, ANYTHING, [50])
     assert drafting.propose(context, state, 8).tokens == [97, 98, 99]
 
 
-def test_laws_of_the_target_serve_where_no_output_helps() -> None:
+def test_distributions_of_the_target_serve_where_no_output_helps() -> None:
     drafter = Retrieval()
     drafting, context, state = draft_for(drafter, ANYTHING, [50, 97, 98])
     tree = DraftTree.chain([99])

@@ -1,4 +1,4 @@
-"""Texts behind the beginning of a word against the tokens of the whole word."""
+"""Texts after the start of a word against the tokens of the whole word."""
 
 from __future__ import annotations
 
