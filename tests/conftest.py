@@ -24,6 +24,8 @@ TESTS = Path(__file__).resolve().parent
 # Tests import helpers such as ``data_folder`` by their bare names: the tests are no package, so that they also run
 # against an installed wheel.
 sys.path[:0] = sorted(str(folder) for folder in (TESTS / "support").iterdir() if folder.is_dir())
+# Training data is made by modules that are no part of the package; what is installed comes first.
+sys.path.append(str(TESTS.parent))
 
 _SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 
-import chess_checker as chess
+import chess
 from checked_language import Language
 
 RESULTS = {"1-0", "0-1", "1/2-1/2", "*"}

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from datetime import date, timedelta
 
-import yaml_checker as yaml
+import yaml
 from checked_language import Language
 
 WORDS = [

@@ -13,7 +13,7 @@ import pytest
 from hostile_schemas import ADDRESS_SPACE, SCHEMAS
 
 SECONDS = 2.0
-PROGRAM = Path(__file__).resolve().parents[2] / "hostile_schemas.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "support" / "limits" / "hostile_schemas.py"
 ERRORS = {
     "a megabyte of properties": ("LimitExceeded", "json schema #", "grammar_nodes"),
     "a megabyte of pattern": ("LimitExceeded", "engine", "steps"),

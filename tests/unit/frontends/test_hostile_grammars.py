@@ -22,7 +22,7 @@ import structgen as sg
 from structgen.errors import GrammarSyntaxError, LimitExceeded, StructgenError, UnsupportedFeature
 from structgen.frontends.convert import write
 
-PROGRAM = Path(__file__).resolve().parents[2] / "hostile_grammars.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "support" / "limits" / "hostile_grammars.py"
 LIBRARY = Path(__file__).resolve().parents[3] / "grammars"
 SECONDS = 2.0
 HEAVY_SECONDS = 8.0  # for a megabyte, or fifty thousand rules

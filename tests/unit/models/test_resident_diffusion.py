@@ -21,7 +21,7 @@ from structgen.models.protocol.diffusion import CachingDenoiser, ResidentCaching
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.support.slot_cache import LiveCanvas, SlotPass  # noqa: E402  # likewise
+from slot_cache import LiveCanvas, SlotPass  # noqa: E402  # likewise
 
 from structgen.models.diffusion.torch_slot_logits import CanvasResidence  # noqa: E402  # needs torch
 

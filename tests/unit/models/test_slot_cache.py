@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.slot_cache import LiveCanvas, SlotCache, SlotPass  # noqa: E402  # needs torch
+from slot_cache import LiveCanvas, SlotCache, SlotPass  # noqa: E402  # needs torch
 
 WIDTH, HEADS, SIZE, SLOTS = 16, 2, 11, 9
 START = np.full(SLOTS, SIZE - 1, dtype=np.int32)

@@ -338,9 +338,9 @@ def test_more_states_than_are_wanted_give_none(json_vocabulary: Vocabulary) -> N
 def test_more_moves_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     automaton = unfolded(regex("(a|b)*abb"), AB)
     needed = sum(len(set(lift(automaton, AB).class_of[1:].tolist())) for _ in range(automaton.states))
-    monkeypatch.setattr(lifting, "_MOST_MOVES", needed)
+    monkeypatch.setattr(lifting, "_MAX_MOVES", needed)
     assert lift(automaton, AB).states == 4
-    monkeypatch.setattr(lifting, "_MOST_MOVES", 3)
+    monkeypatch.setattr(lifting, "_MAX_MOVES", 3)
     with pytest.raises(
         LimitExceeded, match=r"moves of token classes=3 .* has 4 states over bytes; simplify the grammar"
     ):

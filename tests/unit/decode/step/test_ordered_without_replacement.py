@@ -9,7 +9,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from tests.support.ordered_without_replacement import OrderedWithoutReplacement
+from ordered_without_replacement import OrderedWithoutReplacement
 
 from structgen.decode.step.without_replacement import sample_recursive
 

@@ -96,7 +96,7 @@ def _is_uniform(drawn: list[bytes], expected: set[bytes]) -> bool:
 @pytest.mark.parametrize("max_refused", [2_000, 0], ids=["rejection", "deterministic"])
 def test_draws_are_uniform_over_members(name: str, max_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each member is as likely as any other, however many derivations it has, whichever way is taken."""
-    monkeypatch.setattr(uniform, "_MOST_REFUSED", max_refused)
+    monkeypatch.setattr(uniform, "_MAX_REJECTED", max_refused)
     grammar = RECURSIVE[name]
     expected = language(grammar, 6, b"a+()" if name == "sum" else b"ab")
     drawn = UniformMembers(grammar, 6).draw(60 * len(expected), seed=3)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.support.fixed_point import find_fixed_point, settled
+from fixed_point import find_fixed_point, settled
 from verifier_outcomes import random_distribution
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree

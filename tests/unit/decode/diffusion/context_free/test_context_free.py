@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from canvas_enumeration import chi_square, chi_square_bound
 from context_free_enumeration import GRAMMARS, Canvases, Text, an_instance
-from tests.support.reference_chart import ReferenceChart
+from reference_chart import ReferenceChart
 
 from structgen import JsonPolicy, compile, json_schema, lark, regex
 from structgen.decode.diffusion.canvas import canvas_language

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from handmade_passes import LETTERS, compiled
-from tests.support.lattice import Lattice, TokenNGram, rescored, tree_of
+from lattice import Lattice, TokenNGram, rescored, tree_of
 
 from structgen.decode.speculative.draft_tree import ROOT
 
