@@ -11,7 +11,7 @@ PROMPT ?= Write the contact card of Ada Lovelace, a mathematician in London.
 PYTEST_ARGS ?= -n auto --dist worksteal
 
 # Tests of native code that lie beside what calls it.
-CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/test_,class_scores.py token_automaton.py chain.py context_free.py)
+CANVAS_TESTS := $(addprefix tests/unit/decode/diffusion/,test_class_scores.py test_token_automaton.py test_chain.py context_free)
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -19,12 +19,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 # What an installation is made from; an editable one reads the Python files in place.
-RECIPE := pyproject.toml constraints.txt CMakeLists.txt $(wildcard kernels/native/*)
+RECIPE := pyproject.toml constraints.txt CMakeLists.txt $(shell find kernels/native -type f)
 SOURCES := $(RECIPE) README.md LICENSE $(shell find structgen kernels/structgen_kernels grammars -type f ! -name '*.pyc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test lint types unit nightly outcomes wheel-test asan bench format clean
+.PHONY: help run install test test-all lint types unit nightly outcomes wheel-test asan bench format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,10 @@ run: $(VENV)/stamp  ## install, then let the embedded model fill in examples/con
 
 install: $(VENV)/stamp  ## make .venv with structgen and what its models need
 
-test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and pytest
+test: lint types unit  ## install what the tests need, then run ruff, import-linter, mypy and the tests of everyday work
+
+test-all: $(VENV)/stamp-test  ## pytest, the exhaustive and statistical tests that `make test` leaves out
+	$(BIN)/pytest -q -m "exhaustive and not nightly" $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-test  ## ruff (style and format) and import-linter (layers)
 	$(BIN)/ruff check .
@@ -44,14 +47,14 @@ lint: $(VENV)/stamp-test  ## ruff (style and format) and import-linter (layers)
 types: $(VENV)/stamp-test  ## mypy, strict
 	$(BIN)/mypy
 
-unit: $(VENV)/stamp-test  ## pytest, all but the nightly tests
-	$(BIN)/pytest -q -m "not nightly" $(PYTEST_ARGS)
+unit: $(VENV)/stamp-test  ## pytest, all but the exhaustive and the nightly tests
+	$(BIN)/pytest -q -m "not exhaustive and not nightly" $(PYTEST_ARGS)
 
 nightly: $(VENV)/stamp-test  ## pytest, the tests that are too slow for every commit
 	$(BIN)/pytest -q -m nightly $(PYTEST_ARGS)
 
 outcomes: $(VENV)/stamp-test  ## judge all JSON Schema data again and write tests/record and the tables of docs/json-schema.md
-	$(BIN)/python tests/outcome_record.py
+	$(BIN)/python tests/support/outcomes/outcome_record.py
 
 # The wheel is used outside the checkout, where nothing of the source tree can stand in for it.
 wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it from another folder
@@ -61,7 +64,7 @@ wheel-test: $(WHEEL_VENV)/stamp  ## build the wheel, install it alone and use it
 asan: $(ASAN_VENV)/stamp  ## run the engine's tests under the address and undefined-behaviour sanitizers
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
-	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
+	$(ASAN_VENV)/bin/pytest -q -m "not nightly and not exhaustive and not model" -p no:cacheprovider tests/unit/engine tests/property $(CANVAS_TESTS) $(PYTEST_ARGS)
 
 bench: $(VENV)/stamp-test  ## run the benchmarks, side by side with the peers
 	for script in $(filter-out benchmarks/sampling_%.py benchmarks/speculative_tasks.py,$(wildcard benchmarks/*.py)); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
@@ -95,23 +98,26 @@ $(WHEEL_VENV)/pyvenv.cfg:
 	$(call make_venv,$(WHEEL_VENV))
 
 $(VENV)/stamp: $(RECIPE) | $(VENV)/pyvenv.cfg
-	@echo "installing structgen with its models: the first time this fetches torch and compiles the engine" >&2
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[models]' >&2
+	@echo "installing structgen, torch and transformers, and compiling the engine (some minutes the first time)" >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[models]' >&2
 	@touch $@
 
-$(VENV)/stamp-test: $(RECIPE) | $(VENV)/pyvenv.cfg
-	@echo "installing structgen with what its tests need" >&2
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[models,tokenizers]' --group test --group kernels --group lint --group peers >&2
-	@touch $(VENV)/stamp $@
+# What tests need beside an installed structgen: nothing is compiled again for it.
+$(VENV)/stamp-test: $(VENV)/stamp
+	@echo "installing what the tests need" >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --group test --group kernels --group lint --group peers >&2
+	@touch $@
 
 $(WHEEL_VENV)/stamp: $(SOURCES) | $(WHEEL_VENV)/pyvenv.cfg
 	rm -rf build/wheel
-	$(WHEEL_VENV)/bin/python -m pip wheel --no-deps --wheel-dir build/wheel . >&2
-	$(WHEEL_VENV)/bin/python -m pip install --force-reinstall --no-deps build/wheel/*.whl >&2
-	$(WHEEL_VENV)/bin/python -m pip install -c constraints.txt build/wheel/*.whl >&2
+	@echo "building the wheel and installing it alone" >&2
+	$(WHEEL_VENV)/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel . >&2
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/*.whl >&2
+	$(WHEEL_VENV)/bin/python -m pip install --quiet -c constraints.txt build/wheel/*.whl >&2
 	@touch $@
 
 $(ASAN_VENV)/stamp: $(RECIPE) | $(ASAN_VENV)/pyvenv.cfg
-	$(ASAN_VENV)/bin/python -m pip install -c constraints.txt -e '.[tokenizers]' \
+	@echo "compiling the engine with sanitizers" >&2
+	$(ASAN_VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[tokenizers]' \
 	  -C cmake.define.STRUCTGEN_ASAN=ON -C build-dir=build/asan --group test >&2
 	@touch $@
