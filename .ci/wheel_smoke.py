@@ -38,15 +38,19 @@ def main() -> None:
         expect(shipped.is_file(), f"{shipped.relative_to(package)} is missing")
         sg.compile(sg.load(shipped), vocabulary)
 
-    for data in ("weights.safetensors", "tokenizer.json", "slot_filter.json"):
-        expect(
-            (package / "models" / "diffusion" / "embedded" / data).is_file(), f"the diffusion model's {data} is missing"
-        )
+    for data in (
+        "models/diffusion/embedded/weights.safetensors",
+        "models/diffusion/embedded/tokenizer.json",
+        "methods/policies/slot_filter.json",
+    ):
+        expect((package / data).is_file(), f"{data} is missing")
     masked = sg.Vocabulary([*vocabulary.tokens, b""], eos=[0], special={vocabulary.size: "<mask>"})
-    recorder = sg.Recorder()
+    recorder = sg.diffusion.Recorder()
     filled = sg.generate(HashDiffusion(masked), "", sg.json_schema(schema), canvas=12, stream=recorder)
     expect(isinstance(filled.value, dict), f"a diffusion model writes {filled.text!r}")
-    expect("</html>" in sg.replay_page(recorder.replays([filled])), "the page that replays a canvas is not whole")
+    expect(
+        "</html>" in sg.diffusion.replay_page(recorder.replays([filled])), "the page that replays a canvas is not whole"
+    )
 
     command = Path(sys.executable).with_name("structgen")
     with tempfile.TemporaryDirectory() as folder:

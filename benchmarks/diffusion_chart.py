@@ -60,7 +60,8 @@ def vocabulary_of_package() -> Vocabulary:
 
 def constraints(vocabulary: Vocabulary) -> dict[str, Constraint]:
     """Grammars that recur, from the smallest."""
-    from structgen import JsonPolicy, compile, json_schema, lark
+    from structgen import compile, json_schema, lark
+    from structgen.grammars import JsonPolicy
 
     compact = JsonPolicy(whitespace="compact")
     node = {

@@ -150,7 +150,8 @@ def step(automaton: TokenAutomaton, vocabulary: Vocabulary, slots: int, rounds: 
 
 
 def main() -> None:
-    from structgen import JsonPolicy, compile, json_schema
+    from structgen import compile, json_schema
+    from structgen.grammars import JsonPolicy
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slots", type=int, default=128)

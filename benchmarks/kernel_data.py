@@ -96,11 +96,12 @@ def export(file: Path) -> None:
     """Write the file."""
     from speculative_tasks import EXTRACTIONS
 
-    from structgen import JsonPolicy, compile, json_schema
+    from structgen import compile, json_schema
     from structgen.decode.diffusion.context_free import ContextFreeLanguage
     from structgen.decode.diffusion.context_free.plan import ENDING
     from structgen.decode.diffusion.regular import RegularLanguage
     from structgen.decode.diffusion.token_automaton import byte_automaton, lift
+    from structgen.grammars import JsonPolicy
 
     of = vocabulary()
     masks: dict[bytes, None] = {}

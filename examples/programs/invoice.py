@@ -73,9 +73,9 @@ def invoice_of(document: str) -> Any:
 
 @sg.program(max_tokens=160, describe=False)
 def read(document: str) -> Generator[Any, Any, Any]:
-    yield sg.user(EXAMPLE)
-    yield sg.assistant(READ)
-    yield sg.user(document)
+    yield sg.program.user(EXAMPLE)
+    yield sg.program.assistant(READ)
+    yield sg.program.user(document)
     return (yield invoice_of(document))
 
 
@@ -83,7 +83,7 @@ if __name__ == "__main__":
     for attempt in range(ATTEMPTS):
         try:
             run = read.run(DOCUMENT, seed=attempt, sampler=sg.Multinomial(temperature=0.3) if attempt else sg.Greedy())
-        except sg.ValidationFailed as error:
+        except sg.errors.ValidationFailed as error:
             print(f"attempt {attempt + 1}: {error}")
             continue
         invoice = run.value

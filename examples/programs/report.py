@@ -17,9 +17,9 @@ def report(topic: str) -> Generator[Any, Any, str]:
     points = yield Outline
     lines = [f"# {topic}"]
     for point in points:
-        yield sg.user(f"Write one sentence about: {point}.")
+        yield sg.program.user(f"Write one sentence about: {point}.")
         lines.append(f"* {point}: {(yield SENTENCE)}")
-    yield sg.user("How certain are you of this report, from 1 to 5?")
+    yield sg.program.user("How certain are you of this report, from 1 to 5?")
     certainty = yield Annotated[int, Field(ge=1, le=5)]
     return "\n".join([*lines, f"(certainty {certainty} of 5)"])
 

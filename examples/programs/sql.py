@@ -99,11 +99,11 @@ def _one_of(texts: list[str]) -> str:
 
 @sg.program(max_tokens=50)
 def query(question: str, schema: str, grammar: sg.Grammar) -> Generator[Any, Any, str]:
-    yield sg.system(f"You write queries to this SQLite database.\n{schema}")
+    yield sg.program.system(f"You write queries to this SQLite database.\n{schema}")
     for asked, written in EXAMPLES.items():
-        yield sg.user(asked)
-        yield sg.assistant(written)
-    yield sg.user(question)
+        yield sg.program.user(asked)
+        yield sg.program.assistant(written)
+    yield sg.program.user(question)
     return (yield grammar)
 
 

@@ -23,8 +23,8 @@ Number = Annotated[int, Field(ge=0, le=999)]
 @sg.program(max_tokens=40)
 def reasoned(question: str) -> Generator[Any, Any, tuple[str, int]]:
     yield EXAMPLE
-    yield sg.assistant("There are 4 rows with 5 books each, and 4 * 5 = 20. So the answer is 20.")
-    yield sg.user(question)
+    yield sg.program.assistant("There are 4 rows with 5 books each, and 4 * 5 = 20. So the answer is 20.")
+    yield sg.program.user(question)
     thought = yield THOUGHT
     yield " So the answer is "
     return thought, (yield Number)
@@ -33,9 +33,9 @@ def reasoned(question: str) -> Generator[Any, Any, tuple[str, int]]:
 @sg.program(max_tokens=10)
 def direct(question: str) -> Generator[Any, Any, int]:
     yield EXAMPLE
-    yield sg.assistant("The answer is 20.")
-    yield sg.user(question)
-    yield sg.assistant("The answer is ")
+    yield sg.program.assistant("The answer is 20.")
+    yield sg.program.user(question)
+    yield sg.program.assistant("The answer is ")
     return (yield Number)
 
 
