@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_run import run_page
 
 import structgen
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
-
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "programs.md"
 
 
 def test_examples_run(
     json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every Python block runs, in order, on a model that is a hash, and gives what the text says."""
-    if not DOCUMENT.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {DOCUMENT}")
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary), raising=False)
     monkeypatch.setattr(HashModel, "encode_prompt", _with_turns(HashModel.encode_prompt))
-    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "programs"}
-    for block in blocks:
-        exec(compile(block, str(DOCUMENT), "exec", dont_inherit=True), names)
-    assert len(blocks) == 8
+    names = run_page("programs.md")
+    assert names.blocks == 8
     assert names["run"].value.age >= 0
     assert re.search(r"^name = .*\nage = \d+$", capsys.readouterr().out, re.MULTILINE)
 

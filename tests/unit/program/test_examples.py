@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
-
 import pytest
+from docs_run import PageRun, run_page
 
 import structgen.program.definition as home
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
-DOCUMENTS = Path(__file__).resolve().parents[3] / "docs"
-
 ADA = '{"name": "Ada Lovelace", "born": "London", "age": 36}'
 
 
-def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Any:
+def _names_after(page: str, wishes: list[str], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> PageRun:
     """Run every Python block in order, each on a model that wants to write its wish."""
-    document = DOCUMENTS / page
-    if not document.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {document}")
-    blocks = re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "example"}
-    for block, wish in zip(blocks, wishes, strict=True):
-        monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wish)])
-        exec(compile(block, str(document), "exec", dont_inherit=True), names)
+
+    def before(number: int) -> None:
+        monkeypatch.setattr(home, "_default", [HashModel(vocabulary, writes=wishes[number])])
+
+    names = run_page(page, before=before)
+    assert names.blocks == len(wishes)
     return names
 
 

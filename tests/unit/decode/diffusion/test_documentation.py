@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
+from docs_run import run_page
 
 import structgen
 from structgen.engine import Vocabulary
 from structgen.models.diffusion import HashDiffusion
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "diffusion.md"
-
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block runs, in order, on a model that is a hash, and gives what the text says."""
-    if not PAGE.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {PAGE}")
     tokens = [*json_vocabulary.tokens, b""]
     vocabulary = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
     model = HashDiffusion(vocabulary, context=0.5, writes='{"name": "Ada", "age": 36}')
     monkeypatch.setattr(structgen, "load_diffusion_model", lambda: model, raising=False)
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    names = run_page("diffusion.md")
     assert names["result"].value == json.loads(names["result"].text) == {"name": "Ada", "age": 36}
     assert names["result"].stats.forwards < names["result"].stats.tokens
     assert all(re.fullmatch("(yes|no|maybe)[.!]", text) for text in names["draws"])
@@ -38,4 +30,4 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     assert {"name", "age"} == set(json.loads(names["judged"].text))
     assert names["in_order"].forwards == 4
     assert names["page"].lstrip().lower().startswith("<!doctype html>")
-    assert len(blocks) == 7
+    assert names.blocks == 7

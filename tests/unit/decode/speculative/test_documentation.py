@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
+from docs_run import run_page
 
 import structgen
 from structgen.engine import Vocabulary
 from structgen.models import HashModel
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "speculative.md"
 WRITES = (
     '{"name": "Ada Lovelace", "email": "ada@example.org", "profession": "mathematician", '
     '"item": "3 lamps", "quantity": 3}'
@@ -22,16 +19,11 @@ WRITES = (
 
 def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block runs, in order, on a model that is a hash, and gives what the text says; no drafter fails."""
-    if not PAGE.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {PAGE}")
     model = HashModel(json_vocabulary, writes=WRITES)
     monkeypatch.setattr(structgen, "load_model", lambda: model, raising=False)
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
+        names = run_page("speculative.md")
     plain, result, again = (names[name] for name in ("plain", "result", "again"))
     assert plain.text == WRITES
     assert plain.tokens == result.tokens
@@ -42,4 +34,4 @@ def test_examples_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPat
     assert names["allowed"] == [True, True, False, True]
     assert names["bitmask"].any(axis=1).tolist() == [True, True, True, False, True]
     assert names["filled"].stats.drafts.sources["template"].accepted
-    assert len(blocks) == 6
+    assert names.blocks == 6

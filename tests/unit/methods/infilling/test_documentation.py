@@ -6,14 +6,12 @@ import doctest
 from pathlib import Path
 
 import pytest
+from docs_run import page_path
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "infilling.md"
 
 
 def test_examples_run() -> None:
     """Every example, in order, in one namespace."""
-    if not PAGE.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {PAGE}")
-    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    failed, tried = doctest.testfile(str(page_path("infilling.md")), module_relative=False)
     assert tried > 10
     assert not failed

@@ -1,0 +1,33 @@
+"""The Python blocks of the pages that no test of a single subject runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from docs_run import CHECKOUT, page_path, run_page
+
+import structgen
+import structgen.program.definition as home
+from structgen.engine import Vocabulary
+from structgen.models import HashModel
+from structgen.models.diffusion import HashDiffusion
+
+
+@pytest.fixture
+def stand_ins(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
+    """Models that are hashes, where a page loads the embedded ones."""
+    model = HashModel(json_vocabulary, seed=5)
+    tokens = [*json_vocabulary.tokens, b""]
+    masked = Vocabulary(tokens, eos=list(json_vocabulary.eos), special={len(tokens) - 1: "<mask>"})
+    monkeypatch.setattr(structgen, "load_model", lambda *_, **__: model, raising=False)
+    monkeypatch.setattr(structgen, "load_diffusion_model", lambda *_, **__: HashDiffusion(masked), raising=False)
+    monkeypatch.setattr(home, "_default", [model])
+    return json_vocabulary
+
+
+@pytest.mark.parametrize("page", ["algebra.md", "indentation.md", "library.md", "protocols.md", "types.md"])
+def test_pages_run(page: str, stand_ins: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block runs, in order, from the top of the checkout."""
+    monkeypatch.chdir(CHECKOUT)
+    assert run_page(page).blocks

@@ -1,0 +1,68 @@
+"""Runs the Python blocks of a page of the documentation, from the top, in one namespace."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+__all__ = ["CHECKOUT", "PageRun", "page_path", "run_page"]
+
+CHECKOUT: Final = Path(__file__).resolve().parents[3]
+_BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class PageRun(dict[str, Any]):
+    """The names that the blocks of a page left behind, and how many blocks there were."""
+
+    blocks: int = 0
+
+
+def page_path(page: str) -> Path:
+    """Return the file of ``README.md`` or of a page in ``docs``; the test is skipped where the pages are not there."""
+    path = CHECKOUT / page if page == "README.md" else CHECKOUT / "docs" / page
+    if not path.is_file():
+        pytest.skip(f"the documents are not beside the tests: no {path}")
+    return path
+
+
+def run_page(
+    page: str,
+    *,
+    before: Callable[[int], object] = lambda number: None,
+    after: Callable[[PageRun], object] = lambda names: None,
+) -> PageRun:
+    """Run every Python block of ``page``, in order.
+
+    Args:
+        page: ``README.md``, or a page in ``docs``.
+        before: called with the number of each block, from 0, before it runs.
+        after: called with the names after each block.
+    """
+    path = page_path(page)
+    names = PageRun({"__name__": "example"})
+    for number, block in enumerate(_BLOCK.findall(path.read_text(encoding="utf-8"))):
+        before(number)
+        label = f"{path.name}, block {number + 1}"
+        if block.lstrip().startswith(">>>"):
+            _run_session(block, names, label)
+        else:
+            exec(compile(block, label, "exec", dont_inherit=True), names)
+        after(names)
+        names.blocks = number + 1
+    return names
+
+
+def _run_session(block: str, names: PageRun, label: str) -> None:
+    """Run a block that shows a session of the interpreter; what it prints must be what the page says."""
+    session = doctest.DocTestParser().get_doctest(block, names, label, None, 0)
+    report: list[str] = []
+    failed = (
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(session, out=report.append, clear_globs=False).failed
+    )
+    names.update(session.globs)
+    assert not failed, "".join(report)
