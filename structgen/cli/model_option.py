@@ -7,7 +7,7 @@ import importlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,12 +16,12 @@ from structgen.errors import ModelError
 
 if TYPE_CHECKING:
     from structgen.engine import Vocabulary
+    from structgen.methods.catalogue import Method
     from structgen.models import LanguageModel
     from structgen.models.diffusion import DiffusionModel
 
 __all__ = [
     "EMBEDDED",
-    "ImportTarget",
     "diffusion_model_of",
     "instantiate",
     "model_of",
@@ -34,24 +34,10 @@ _COMMA: Final = re.compile(r",(?![^()\[\]]*[)\]])")
 """A comma between settings, not within the brackets of a value."""
 
 
-class ImportTarget(NamedTuple):
-    """Where a class is that an option names.
-
-    Attributes:
-        module: holds it.
-        kind: its name, a dataclass.
-        counted: what ``-n`` is called there; None where it takes none.
-    """
-
-    module: str
-    kind: str
-    counted: str | None = None
-
-
 def named_value(
     option: str,
     text: str,
-    homes: Mapping[str, ImportTarget],
+    homes: Mapping[str, Method],
     *,
     count: int | None = None,
     given: Mapping[str, Any] | None = None,
@@ -76,7 +62,7 @@ def instantiate(
     option: str,
     name: str,
     held: Mapping[str, Any],
-    homes: Mapping[str, ImportTarget],
+    homes: Mapping[str, Method],
     *,
     count: int | None = None,
     given: Mapping[str, Any] | None = None,

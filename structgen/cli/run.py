@@ -10,12 +10,11 @@ import click
 
 from structgen.cli.grammar_source import SourceOptions, compile_source, read_source, source_options
 from structgen.cli.model_option import model_of
-from structgen.cli.run_canvas import CANVAS_SAMPLERS, POLICIES, REUSES, run_canvases
+from structgen.cli.run_canvas import run_canvases
 from structgen.cli.run_option import (
     DEFAULT_PROMPT,
     DEFAULT_TOKENS,
     DRAFTER_NAMES,
-    SAMPLERS,
     Decoder,
     Request,
     drafter_of,
@@ -26,6 +25,7 @@ from structgen.cli.run_option import (
 )
 from structgen.cli.run_program import is_program, run_program
 from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
+from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES, SAMPLERS
 
 if TYPE_CHECKING:
     from structgen.decode import AnyDrafter, AnyPotential, AnySampler, Generation
@@ -124,7 +124,7 @@ class _GenerationTask:
 @click.option(
     "--policy",
     metavar="NAME[:KEY=VALUE,...]",
-    help=f"Which slots of a canvas are committed together: {', '.join(POLICIES)}.  [default: static]",
+    help=f"Which slots of a canvas are committed together: {', '.join(COMMIT_POLICIES)}.  [default: static]",
 )
 @click.option(
     "--block", type=click.IntRange(min=1), metavar="N", help="Fill the canvas N slots at a time from left to right."

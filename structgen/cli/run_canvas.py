@@ -11,10 +11,11 @@ import click
 from click.core import ParameterSource
 
 from structgen.cli.grammar_source import compile_source, read_source
-from structgen.cli.model_option import EMBEDDED, ImportTarget, diffusion_model_of, named_value, split_named
+from structgen.cli.model_option import EMBEDDED, diffusion_model_of, named_value, split_named
 from structgen.cli.run_option import write_weights
 from structgen.cli.run_program import is_program, run_program
 from structgen.cli.terminal import DONE, INTERRUPTED, Failure, ProgressLine, result_as_json, write_costs
+from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,40 +29,7 @@ if TYPE_CHECKING:
     from structgen.decode.sampling import SMC
     from structgen.models.diffusion import DiffusionModel
 
-__all__ = ["CANVAS_SAMPLERS", "POLICIES", "REUSES", "run_canvases"]
-
-_POLICY_MODULE: Final = "structgen.policies"
-_DRAFTING_MODULE: Final = "structgen.diffusion"
-_REUSE_MODULE: Final = "structgen.diffusion"
-
-POLICIES: Final = {
-    "static": ImportTarget(_POLICY_MODULE, "Static"),
-    "threshold": ImportTarget(_POLICY_MODULE, "Threshold"),
-    "factor": ImportTarget(_POLICY_MODULE, "Factor"),
-    "prophet": ImportTarget(_POLICY_MODULE, "Prophet"),
-    "credit": ImportTarget(_POLICY_MODULE, "CreditDecoding"),
-    "localleap": ImportTarget(_POLICY_MODULE, "LocalLeap"),
-    "entropy": ImportTarget(_POLICY_MODULE, "EntropyBound"),
-    "explore": ImportTarget(_POLICY_MODULE, "Explore"),
-    "learned": ImportTarget(_POLICY_MODULE, "Learned"),
-    "freedave": ImportTarget(_DRAFTING_MODULE, "FreeDave"),
-    "selfspeculative": ImportTarget(_DRAFTING_MODULE, "SelfSpeculative"),
-}
-"""The commit policies by name."""
-
-REUSES: Final = {
-    "prefix": ImportTarget(_REUSE_MODULE, "PrefixReuse"),
-    "dual": ImportTarget(_REUSE_MODULE, "DualReuse"),
-    "delayed": ImportTarget(_REUSE_MODULE, "DelayedReuse"),
-}
-"""The rules of which slots a pass runs, by name."""
-
-CANVAS_SAMPLERS: Final = {
-    "dingo": ImportTarget("structgen.decode.diffusion.posterior", "Dingo"),
-    "posterior": ImportTarget("structgen.decode.diffusion.posterior", "Posterior"),
-    "smc": ImportTarget("structgen.decode.sampling", "SMC", "particles"),
-}
-"""The samplers of canvases by name."""
+__all__ = ["run_canvases"]
 
 _TOKEN_DECODER_OPTIONS: Final = {
     **dict.fromkeys(("top_k", "top_p", "min_p"), "--sampler posterior draws from the whole distribution"),
@@ -338,5 +306,5 @@ def _policy(text: str, model: str | None) -> CommitPolicy:
         from structgen.methods.policies.stateful import load_slot_filter
 
         given["filter"] = load_slot_filter()
-    made: CommitPolicy = named_value("--policy", text, POLICIES, given=given)
+    made: CommitPolicy = named_value("--policy", text, COMMIT_POLICIES, given=given)
     return made

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 import click
 
 from structgen.cli.grammar_source import STANDARD_INPUT, read_text, run_file
-from structgen.cli.model_option import ImportTarget, instantiate, model_of, named_value, split_named
+from structgen.cli.model_option import instantiate, model_of, named_value, split_named
 from structgen.cli.terminal import Failure, accepted_drafts, finite
 from structgen.errors import DraftWarning
+from structgen.methods.catalogue import BRIDGES, DRAFTERS, SAMPLERS
 
 if TYPE_CHECKING:
     from structgen.cli.terminal import ProgressLine
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_PROMPT",
     "DEFAULT_TOKENS",
-    "DRAFTERS",
     "DRAFTER_NAMES",
-    "SAMPLERS",
     "Decoder",
     "Request",
     "drafter_of",
@@ -45,39 +44,12 @@ _OPTION: Final = "--drafter"
 _AUTO: Final = "auto"
 _NONE: Final = "none"
 _DRAFT_MODEL: Final = "draft-model"
-_DRAFTER_MODULE: Final = "structgen.drafters"
-
-DRAFTERS: Final = {
-    "forced-tokens": ImportTarget(_DRAFTER_MODULE, "ForcedTokens"),
-    "prompt-lookup": ImportTarget(_DRAFTER_MODULE, "PromptLookup"),
-    "copyspec": ImportTarget(_DRAFTER_MODULE, "CopySpec"),
-    "retrieval": ImportTarget(_DRAFTER_MODULE, "Retrieval"),
-    "grammar-statistics": ImportTarget(_DRAFTER_MODULE, "GrammarStatistics"),
-    "token-recycling": ImportTarget(_DRAFTER_MODULE, "TokenRecycling"),
-    "stand": ImportTarget(_DRAFTER_MODULE, "Stand"),
-    "trigrams": ImportTarget(_DRAFTER_MODULE, "TrigramDrafts"),
-    "jacobi": ImportTarget(_DRAFTER_MODULE, "Jacobi"),
-    "lookahead": ImportTarget(_DRAFTER_MODULE, "Lookahead"),
-    "short-context": ImportTarget(_DRAFTER_MODULE, "ShortContext"),
-    "layer-skip": ImportTarget(_DRAFTER_MODULE, "LayerSkip"),
-    "clasp": ImportTarget(_DRAFTER_MODULE, "Clasp"),
-    "dynamic-exit": ImportTarget(_DRAFTER_MODULE, "DynamicExit"),
-    _DRAFT_MODEL: ImportTarget(_DRAFTER_MODULE, "DraftModel"),
-}
-"""The drafters by name."""
 
 DRAFTER_NAMES: Final = (_AUTO, _NONE, *DRAFTERS)
 """All that the option may name."""
 
 _LEARN_FROM_OWN_ROWS: Final = ("jacobi", "lookahead")
 """Drafters that learn from the rows of their own draft tokens."""
-
-_BRIDGES: Final = {
-    "match": ImportTarget(_DRAFTER_MODULE, "ExactStringMatch"),
-    "intersection": ImportTarget(_DRAFTER_MODULE, "TokenIntersection"),
-    "rejection": ImportTarget(_DRAFTER_MODULE, "StringRejection"),
-}
-"""Ways between two vocabularies, by name: ``draft-model:bridge=NAME``."""
 
 _NOT_SETTABLE: Final = frozenset(
     ("calibration", "counts", "drafter", "distributions", "pool", "ranks", "shape", "store", "trials", "trim")
@@ -123,7 +95,7 @@ def _draft_model(held: dict[str, Any], progress: ProgressLine) -> dict[str, Any]
         raise click.UsageError(f"{_OPTION} {_DRAFT_MODEL}: it needs a model: write {_DRAFT_MODEL}:model=M")
     bridge = held.pop("bridge", None)
     return {
-        "bridge": None if bridge is None else named_value(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge), _BRIDGES),
+        "bridge": None if bridge is None else named_value(f"{_OPTION} {_DRAFT_MODEL}:bridge", str(bridge), BRIDGES),
         "model": model_of(str(held.pop("model")), progress),
     }
 
@@ -223,27 +195,6 @@ class Request:
             raise click.UsageError("FILE and --prompt-file cannot both be standard input")
         return read_text(self.prompt_file)
 
-
-SAMPLERS: Final = {
-    "greedy": ImportTarget("structgen.decode", "Greedy"),
-    "multinomial": ImportTarget("structgen.decode", "Multinomial"),
-    "awrs": ImportTarget("structgen.samplers", "AWRS"),
-    "smc": ImportTarget("structgen.samplers", "SMC", "particles"),
-    "bestof": ImportTarget("structgen.samplers", "BestOf", "n"),
-    "beam": ImportTarget("structgen.samplers", "Beam", "n"),
-    "asap": ImportTarget("structgen.samplers", "ASAp", "samples"),
-    "rejection": ImportTarget("structgen.samplers", "RejectionTrie", "samples"),
-    "exact": ImportTarget("structgen.samplers", "ExactBest", "n"),
-    "cautious": ImportTarget("structgen.methods.strategies", "Cautious"),
-    "adadec": ImportTarget("structgen.methods.strategies", "AdaDec"),
-    "foresight": ImportTarget("structgen.methods.strategies", "Foresight"),
-    "firstfinish": ImportTarget("structgen.methods.strategies", "FirstFinish", "samples"),
-    "thinking": ImportTarget("structgen.methods.strategies", "Thinking"),
-    "momentum": ImportTarget("structgen.methods.strategies", "Momentum"),
-    "lookback": ImportTarget("structgen.methods.strategies", "LookBack"),
-    "bregman": ImportTarget("structgen.methods.strategies", "BregmanTopK"),
-}
-"""The samplers of models that write token by token, by name."""
 
 TRACE_VERSION: Final = 1
 

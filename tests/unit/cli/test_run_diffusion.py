@@ -15,10 +15,10 @@ import pytest
 from structgen.cli import run_canvas as canvas_module
 from structgen.cli.canvas_screen import CanvasScreen
 from structgen.cli.main import main
-from structgen.cli.run_canvas import CANVAS_SAMPLERS, POLICIES, REUSES
 from structgen.decode.diffusion.canvas_run import Snapshot
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine import Vocabulary
+from structgen.methods.catalogue import CANVAS_SAMPLERS, COMMIT_POLICIES, REUSES
 from structgen.models.diffusion import HashDiffusion
 
 EOS, MASK = 0, 261
@@ -131,7 +131,7 @@ def test_several_outputs_are_drawn(run: Callable[..., Outcome]) -> None:
     assert run("--temperature", "0")[1] == ADA + "\n"
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "learned"])
+@pytest.mark.parametrize("name", [name for name in COMMIT_POLICIES if name != "learned"])
 def test_every_policy_writes_a_member(run: Callable[..., Outcome], name: str) -> None:
     status, out, err = run("--policy", name, "--canvas", "24")
     assert status == 0, err
@@ -368,7 +368,7 @@ def test_every_name_has_a_class() -> None:
     from structgen.methods import policies
 
     named = set()
-    for home in (*POLICIES.values(), *REUSES.values(), *CANVAS_SAMPLERS.values()):
+    for home in (*COMMIT_POLICIES.values(), *REUSES.values(), *CANVAS_SAMPLERS.values()):
         named.add(getattr(importlib.import_module(home.module), home.kind))
     library = {
         kind
