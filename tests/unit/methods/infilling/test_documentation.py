@@ -9,7 +9,6 @@ import pytest
 from docs_run import page_path
 
 
-
 def test_examples_run() -> None:
     """Every example, in order, in one namespace."""
     failed, tried = doctest.testfile(str(page_path("infilling.md")), module_relative=False)

@@ -8,11 +8,10 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from docs_run import run_page
 
 import structgen
 from structgen.decode.potentials import Hypothesis, Potential
@@ -422,20 +421,13 @@ def boundary_leads() -> frozenset[bytes]:
 
 def test_the_examples_of_the_page_run(json_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every Python block of docs/monitors.md, in order, on a model that is a hash; what they give is judged here."""
-    page = Path(__file__).resolve().parents[4] / "docs" / "monitors.md"
-    if not page.is_file():
-        pytest.skip(f"the documents are not beside the tests: no {page}")
     for library in ("jedi", "sqlalchemy"):
         pytest.importorskip(library, reason="the extra 'monitors' is not installed")
     monkeypatch.setattr(structgen, "load_model", lambda: HashModel(json_vocabulary, seed=4), raising=False)
-    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {}
-    counts = []
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
-        counts.append(len(names["found"].samples))
+    counts: list[int] = []
+    names = run_page("monitors.md", after=lambda names: counts.append(len(names["found"].samples)))
     assert min(counts) > 0, counts
-    assert len(blocks) == 4
+    assert names.blocks == 4
     for graph in names["graphs"]:
         ids = [node["id"] for node in graph["nodes"]]
         assert len(set(ids)) == len(ids)
