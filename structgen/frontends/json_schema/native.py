@@ -1,10 +1,8 @@
-"""The native planner for plain schemas.
+"""The native planner for simple schemas: objects, arrays, constants, references, unions, conjunctions, simple types.
 
-Objects, arrays, constants, references, simple types, unions, conjunctions.
-
-Most schemas are nothing else, and for them the engine's library plans directly from the JSON text. It gives the very
-terms of :class:`~structgen.frontends.json_schema.emit.planner.Planner`, which is what it is tested against; schemas
-that say more, and schemas that are at fault, are left to that one.
+Most schemas use nothing else, and the native library plans these directly from the JSON text.  It makes the same terms
+as :class:`~structgen.frontends.json_schema.emit.planner.Planner`, the reference implementation; other schemas, and
+schemas with errors, are left to ``Planner``.  The modules of ``Planner`` are imported when they are needed first.
 """
 
 from __future__ import annotations
@@ -16,27 +14,27 @@ from structgen_kernels import _native
 
 from structgen.errors import StructgenError
 from structgen.frontends.json_schema.emit.plan import SIMPLE_KEYWORDS, is_small
-from structgen.frontends.json_schema.emit.planner import Planner
+from structgen.frontends.json_schema.emit.scalar_term import Reasons, ScalarTerms
 from structgen.frontends.json_schema.normal.disjunct import AllowedValues
-from structgen.frontends.json_schema.normal.normal_form import NormalForm
-from structgen.frontends.json_schema.normal.object_layout import NameLanguage, ObjectLayout
 from structgen.frontends.json_schema.normal.schema_reader import reader_of
-from structgen.frontends.json_schema.normal.validity import Validity
+from structgen.frontends.json_schema.source.content import SUBJECT, SchemaDump
 from structgen.frontends.json_schema.source.dialect import UNDECLARED, standard_dialect
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import Location
-from structgen.frontends.json_schema.source.reference import References
 from structgen.frontends.json_schema.term import ANY_STRING, belongs
 from structgen.grammar.nodes import EMPTY, Choice, Grammar
+from structgen.grammar.nodes.description import Described, Description, ReportEntry
 
 if TYPE_CHECKING:
+    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.normal.object_layout import NameLanguage
     from structgen.frontends.json_schema.policy import JsonPolicy
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.dialect import Dialect
     from structgen.frontends.json_schema.source.json_value import Json
-    from structgen.frontends.json_schema.translation import Setting
 
-__all__ = ["SimpleSchemas", "supports_policy"]
+__all__ = ["DeferredGrammar", "SimpleSchemas", "simple_grammar", "supports_policy"]
 
 _MAX_PLANNERS: Final = 32
 _OTHER_KEYWORD: Final = 0
@@ -66,13 +64,71 @@ _KEYWORDS: Final = {  # the numbers of `Keyword` in plain_schema.h
 
 
 def supports_policy(policy: JsonPolicy) -> bool:
-    """Whether the native planner knows the spellings of a policy."""
+    """Whether the native planner can write the JSON of a policy."""
     is_canonical = policy.order == "declared" and policy.numbers == "canonical" and policy.escapes == "canonical"
     return is_canonical and not policy.has_bounds and policy.additional == "allowed"
 
 
+_MAX_TEXT_RATIO: Final = 8
+"""Bytes of JSON text for a byte of a dumped dictionary, where an object that occurs many times is dumped once."""
+
+
+def simple_grammar(
+    schema: object, content: str | SchemaDump | None, setting: Setting, python_type: object | None
+) -> Grammar | None:
+    """The grammar of a simple schema, whose IR is made on demand; ``None`` if the schema is not simple."""
+    if setting.simple is None:
+        return None
+    limits = setting.limits
+    text = content
+    if not isinstance(text, str):
+        max_bytes = limits.source_bytes if text is None else _MAX_TEXT_RATIO * len(text)
+        text = _native.json_text(schema, limits.nesting, max_bytes)
+    planned = None if text is None else setting.simple.plan(text)
+    if planned is None:
+        return None
+    source = schema if content is None else content  # without content: made from a type, so nobody else can change it
+    return Described.deferred(planned[0], DeferredGrammar(source, setting, None, planned[1], python_type))
+
+
+class DeferredGrammar:
+    """A grammar whose term and entries the planner in Python makes on demand."""
+
+    __slots__ = ("_dialect", "_draft", "_python_type", "_schema", "_setting")
+
+    def __init__(
+        self, schema: object, setting: Setting, draft: str | None, dialect: Dialect, python_type: object | None
+    ) -> None:
+        self._schema = schema
+        self._setting = setting
+        self._draft = draft
+        self._dialect = dialect
+        self._python_type = python_type
+
+    def item(self) -> Grammar:
+        """The term."""
+        return self._planned().item
+
+    def description(self) -> Description:
+        """The description of the source."""
+        from structgen.frontends.json_schema.report import LazyDescription
+        from structgen.frontends.json_schema.translation import alone
+
+        schema = alone(self._schema, self._setting)
+        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type, schema)
+
+    def _entries(self) -> tuple[ReportEntry, ...]:
+        return self._planned().description.entries
+
+    def _planned(self) -> Described:
+        from structgen.frontends.json_schema.translation import planned_grammar
+
+        # Like the native planner, which does not look for copies.
+        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type, finds_copies=False)
+
+
 class SimpleSchemas:
-    """Plans the plain schemas of one setting."""
+    """Plans the simple schemas of one setting."""
 
     __slots__ = ("_planners", "_setting")
 
@@ -81,7 +137,7 @@ class SimpleSchemas:
         self._planners: dict[str | None, _DialectPlanner | None] = {}
 
     def plan(self, text: str) -> tuple[_native.PlainTerms, Dialect] | None:
-        """The terms of a schema and its dialect; ``None`` if it is not plain.
+        """The terms of a schema and its dialect; ``None`` if it is not simple.
 
         Args:
             text: the schema as JSON.
@@ -91,14 +147,14 @@ class SimpleSchemas:
         return _native.plan_plain(text, self._setting.limits.nesting, self._planners, self._add_planner)
 
     def _add_planner(self, uri: str | None) -> _DialectPlanner | None:
-        """The planner of the dialect that ``$schema`` declares; ``None`` if that is of no draft."""
+        """The planner of the dialect that ``$schema`` declares; ``None`` if no draft has this URI."""
         dialect = UNDECLARED if uri is None else standard_dialect(uri)
-        made = None if dialect is None else self._known(dialect)
+        planner = None if dialect is None else self._dialect_planner(dialect)
         others = self._planners if len(self._planners) < _MAX_PLANNERS else {}
-        self._planners = {**others, uri: made}  # at once, for threads that read it
-        return made
+        self._planners = {**others, uri: planner}  # replaced, not changed: other threads read it
+        return planner
 
-    def _known(self, dialect: Dialect) -> _DialectPlanner:
+    def _dialect_planner(self, dialect: Dialect) -> _DialectPlanner:
         setting = self._setting
         return self._planner(dialect), _LeafMaker(setting, dialect), dialect, _SubschemaPlanner(setting, dialect)
 
@@ -130,83 +186,96 @@ class SimpleSchemas:
 
 
 _DialectPlanner: TypeAlias = "tuple[_native.PlainPlanner, _LeafMaker, Dialect, _SubschemaPlanner]"
+_PlannedTerm: TypeAlias = tuple[Grammar, bool, bool]
+"""A term, whether it is small enough to be repeated instead of called, and whether it is a choice."""
+
+
+def _planned(term: Grammar) -> _PlannedTerm | None:
+    return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
 
 
 class _LeafMaker:
-    """Plans schemas of simple types, for the native planner to keep."""
+    """Makes the terms of schemas without subschemas; the native planner caches them."""
 
     def __init__(self, setting: Setting, dialect: Dialect) -> None:
-        limits = setting.limits
-        documents = Documents(
-            {},
-            dialect,
-            SchemaRegistry(None, limits),
-            limits,
-            asserts_formats=setting.asserts_formats,
-            finds_copies=False,
-        )
-        references = References(documents, tracks_scopes=False)
-        self._limits = limits
-        self._resource = documents.root.resource
+        self._setting = setting
+        self._documents = _documents({}, setting, dialect)
+        self._resource = self._documents.root.resource
         self._reader = reader_of(dialect)
-        forms = NormalForm(references, limits)
-        self._planner = Planner(forms, setting, limits)
-        self._validity = Validity(forms)
+        self._leaves = setting.leaves(dialect)
+        self._reasons: Reasons = []
+        self._scalars = ScalarTerms(setting.syntax, self._reasons)
 
-    def __call__(self, text: str) -> tuple[Grammar, bool, bool] | None:
-        """The term of a schema, whether it is as well repeated as called, and a choice; ``None`` if there is none."""
+    def __call__(self, text: str) -> _PlannedTerm | None:
+        """The term of a schema; ``None`` if it is refused or no value is valid: ``Planner`` then raises the error."""
         try:
-            place = Location(parse_json(text, "json schema", self._limits), self._resource, None, ())
-            term = self._planner.leaf(place, self._reader)
+            location = self._location(text)
+            key = self._leaves.key(location.schema)
+            plan = None if key is None else self._leaves.get(key)
+            if plan is not None and plan.term is not None:
+                return _planned(plan.term)
+            term = self._scalars.term(self._reader.read(location).disjunct, 0, is_proof=False)
         except StructgenError:
-            return None  # the other planner says what is wrong, and where
-        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
+            return None
+        self._reasons.clear()
+        if key is not None and term is not EMPTY:
+            self._leaves.keep(key, term)
+        return _planned(term)
 
     def values(self, text: str) -> Json:
         """Read constants."""
-        return parse_json(text, "json schema", self._limits)
+        return parse_json(text, SUBJECT, self._setting.limits)
 
     def excluded(self, text: str, values: list[Json]) -> list[int] | None:
         """The indices of the constants that a schema of simple keywords excludes; ``None`` if it is refused."""
+        from structgen.frontends.json_schema.normal.validity import Validity
+
         try:
-            place = Location(parse_json(text, "json schema", self._limits), self._resource, None, ())
-            shape = self._reader.read(place).shape
-            shape.values = (AllowedValues(values, place, "enum"),)
-            left = set(map(id, self._validity.constants(shape)))
+            location = self._location(text)
+            disjunct = self._reader.read(location).disjunct
+            disjunct.values = (AllowedValues(values, location, "enum"),)
+            forms, _ = _normal_form(self._documents, self._setting)
+            valid = set(map(id, Validity(forms).constants(disjunct)))
         except StructgenError:
-            return None  # the other planner says what is wrong, and where
-        return [index for index, value in enumerate(values) if id(value) not in left]
+            return None
+        return [index for index, value in enumerate(values) if id(value) not in valid]
+
+    def _location(self, text: str) -> Location:
+        return Location(parse_json(text, SUBJECT, self._setting.limits), self._resource, None, ())
 
 
 class _SubschemaPlanner:
-    """Does for the native planner what is more than leaves, for it to keep."""
+    """Plans for the native planner what it does not plan itself; the native planner caches the results."""
 
     def __init__(self, setting: Setting, dialect: Dialect) -> None:
         self._setting = setting
         self._dialect = dialect
 
-    def whole(self, text: str) -> tuple[Grammar, bool, bool] | None:
-        """Plan constants, or a conjunction of simple types: the same of these as leaves are."""
+    def whole(self, text: str) -> _PlannedTerm | None:
+        """The term of constants, or of a conjunction of simple types; ``None`` as for leaves."""
+        from structgen.frontends.json_schema.emit.planner import Planner
+
         try:
-            forms, place = self._read(text)
-            term = Planner(forms, self._setting, self._setting.limits).grammar(place)
+            forms, location = self._read(text)
+            return _planned(Planner(forms, self._setting, self._setting.limits).grammar(location))
         except StructgenError:
             return None
-        return None if term is EMPTY else (term, is_small(term), isinstance(term, Choice))
 
     def names(self, text: str) -> tuple[list[list[int]], list[tuple[list[int], Grammar]]] | None:
-        """How the names of a schema of objects lie to its patterns; ``None`` if these are refused.
+        """Which patterns the names of a schema of objects match; ``None`` if these are refused.
 
         Args:
-            text: the schema, of ``properties`` and ``patternProperties`` that leave all values free.
+            text: the schema: ``properties`` and ``patternProperties`` with unrestricted values.
 
         Returns:
-            for each name which patterns it matches, and for each region of other names which these match, with the
-            texts of the names.
+            for each name the indices of the patterns that it matches, and for each region of other names the indices
+            of the patterns that these match, with the texts of the names.
         """
+        from structgen.frontends.json_schema.normal.object_layout import ObjectLayout
+
         try:
-            forms, place = self._read(text)
-            (assertion,) = forms.read(place).shape.objects
+            forms, location = self._read(text)
+            (assertion,) = forms.read(location).disjunct.objects
             layout = ObjectLayout((assertion,), partial(_names, forms), self._setting.policy)
         except StructgenError:
             return None
@@ -218,16 +287,28 @@ class _SubschemaPlanner:
         return matched, [([index[pattern] for pattern in region.matched], region.key) for region in layout.others]
 
     def _read(self, text: str) -> tuple[NormalForm, Location]:
-        """The only schema of a document, ready to be read."""
-        limits = self._setting.limits
-        schema = parse_json(text, "json schema", limits)
-        library = SchemaRegistry(None, limits)
-        documents = Documents(
-            schema, self._dialect, library, limits, asserts_formats=self._setting.asserts_formats, finds_copies=False
-        )
-        references = References(documents, tracks_scopes=False)
-        return NormalForm(references, limits), references.start()
+        """The normal form of a document, and its root schema."""
+        documents = _documents(parse_json(text, SUBJECT, self._setting.limits), self._setting, self._dialect)
+        return _normal_form(documents, self._setting)
 
 
-def _names(forms: NormalForm, places: tuple[Location, ...]) -> NameLanguage:
-    return NameLanguage(places, forms, Validity(forms))
+def _documents(schema: Json, setting: Setting, dialect: Dialect) -> Documents:
+    limits, asserts = setting.limits, setting.asserts_formats
+    library = SchemaRegistry(None, limits)
+    return Documents(schema, dialect, library, limits, asserts_formats=asserts, finds_copies=False)
+
+
+def _normal_form(documents: Documents, setting: Setting) -> tuple[NormalForm, Location]:
+    """The normal form of documents, and the location of the root schema."""
+    from structgen.frontends.json_schema.normal.normal_form import NormalForm
+    from structgen.frontends.json_schema.source.reference import References
+
+    references = References(documents, tracks_scopes=False)
+    return NormalForm(references, setting.limits), references.start()
+
+
+def _names(forms: NormalForm, locations: tuple[Location, ...]) -> NameLanguage:
+    from structgen.frontends.json_schema.normal.object_layout import NameLanguage
+    from structgen.frontends.json_schema.normal.validity import Validity
+
+    return NameLanguage(locations, forms, Validity(forms))

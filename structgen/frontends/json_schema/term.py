@@ -300,7 +300,7 @@ def distinct(term: Grammar, *, is_spare: bool = False, is_endless: bool = False)
 ANY_STRING: Final = Shared(JsonString(Repeat(ANY_CHAR)))
 
 
-def quoted(text: str, place: Location, *steps: str | int) -> bytes:
+def quoted(text: str, location: Location, *steps: str | int) -> bytes:
     """A JSON string literal as ``json.dumps(text, ensure_ascii=False)`` writes it, in UTF-8.
 
     Raises:
@@ -310,7 +310,7 @@ def quoted(text: str, place: Location, *steps: str | int) -> bytes:
         return encode_basestring(text).encode()
     except UnicodeEncodeError as error:
         raise GrammarError(
-            place.subject(*steps),
+            location.subject(*steps),
             f"lone surrogate {error.object[error.start]!r} cannot be written in UTF-8",
             remedy="write the character itself, or a surrogate pair",
         ) from None

@@ -1,8 +1,4 @@
-"""From a schema in any form to its grammar, by the planner in Python; and the grammars kept on disk.
-
-The settings that documents share are here, and the programs of schemas that took long to plan, which are kept on disk
-for the next process.
-"""
+"""From any schema to its grammar, by the planner in Python; the programs of slow schemas are cached on disk."""
 
 from __future__ import annotations
 
@@ -10,141 +6,45 @@ import gc
 import hashlib
 import json
 import marshal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from structgen_kernels import _native
 
 from structgen.cache import fetch as fetch_entry, keep as keep_entry
-from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded
-from structgen.frontends.json_schema.emit.plan import LeafCache
+from structgen.errors import GrammarError
 from structgen.frontends.json_schema.emit.planner import AlternativesOverlap, Planner
-from structgen.frontends.json_schema.emit.syntax import syntax_of
-from structgen.frontends.json_schema.native import SimpleSchemas, supports_policy
+from structgen.frontends.json_schema.native import DeferredGrammar
 from structgen.frontends.json_schema.normal.normal_form import NormalForm
-from structgen.frontends.json_schema.normal.schema_reader import reader_of
 from structgen.frontends.json_schema.report import LazyDescription, describe, with_copies
+from structgen.frontends.json_schema.source.content import SUBJECT, SchemaDump, schema_text
 from structgen.frontends.json_schema.source.dialect import Dialect, dialect_named
-from structgen.frontends.json_schema.source.document import NO_FORMATS, Documents, SchemaRegistry
+from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.json_value import parse_json
 from structgen.frontends.json_schema.source.location import shown
 from structgen.frontends.json_schema.source.reference import References, ScopesNeeded
 from structgen.grammar.flattening import flatten
-from structgen.grammar.nodes.description import Described, Description, ReportEntry
+from structgen.grammar.nodes.description import Described, ReportEntry
 
 if TYPE_CHECKING:
-    from structgen.frontends.json_schema.formats.user_format import StringFormat
-    from structgen.frontends.json_schema.policy import JsonPolicy
+    from structgen.frontends.json_schema.setting import Setting
     from structgen.frontends.json_schema.source.json_value import Json
     from structgen.grammar.limits import Limits
     from structgen.grammar.nodes import Grammar
 
 __all__ = [
     "WORTH_KEEPING_S",
-    "DeferredGrammar",
-    "SchemaDump",
-    "Setting",
+    "alone",
+    "disk_cached_grammar",
     "fetch_program",
     "keep_program",
     "planned_grammar",
     "program_key",
-    "schema_text",
-    "setting_of",
 ]
-
-
-class Setting:
-    """A policy and limits; compared by identity, so that it is a cheap part of a key.
-
-    Attributes:
-        policy: the policy.
-        limits: the limits.
-        syntax: the terms of the policy.
-        asserts_formats: whether ``format`` restricts strings.
-        formats: the formats that the caller defines.
-        plain: the native planner; ``None`` if it does not know the policy, or not the formats.
-    """
-
-    __slots__ = ("_leaves", "asserts_formats", "formats", "limits", "plain", "policy", "syntax")
-
-    def __init__(self, policy: JsonPolicy, limits: Limits, formats: Mapping[str, StringFormat] = NO_FORMATS) -> None:
-        self.policy = policy
-        self.limits = limits
-        self.syntax = syntax_of(policy)
-        self.asserts_formats = policy.formats == "asserted"
-        self.formats = formats
-        self.plain = SimpleSchemas(self) if supports_policy(policy) and not formats else None
-        self._leaves: dict[Dialect, LeafCache] = {}
-
-    def leaves(self, dialect: Dialect) -> LeafCache:
-        """The plans that documents of ``dialect`` share."""
-        found = self._leaves.get(dialect)
-        if found is None:
-            found = self._leaves[dialect] = LeafCache(reader_of(dialect).active)
-        return found
-
-
-@lru_cache(maxsize=64)
-def _cached_setting(policy: JsonPolicy, limits: Limits) -> Setting:
-    return Setting(policy, limits)
-
-
-_MAX_SETTINGS: Final = 64
-_settings_by_identity: dict[tuple[int, int], tuple[Setting, JsonPolicy, Limits]] = {}
-
-
-def setting_of(policy: JsonPolicy, limits: Limits) -> Setting:
-    """The setting of two values, found by their identity: hashing them takes longer than a small schema does."""
-    key = id(policy), id(limits)
-    known = _settings_by_identity.get(key)
-    if known is None:
-        if len(_settings_by_identity) >= _MAX_SETTINGS:
-            _settings_by_identity.clear()
-        known = _settings_by_identity[key] = _cached_setting(policy, limits), policy, limits
-    return known[0]
-
-
-_SUBJECT: Final = "json schema"
-
-
-class SchemaDump(bytes):
-    """A dictionary as ``marshal`` dumps it; never what somebody else wrote, which is not safe to load."""
-
-    __slots__ = ()
-
-
-class DeferredGrammar:
-    """A grammar by the planner in Python, once somebody asks for its term or its entries."""
-
-    __slots__ = ("_dialect", "_draft", "_python_type", "_schema", "_setting")
-
-    def __init__(
-        self, schema: object, setting: Setting, draft: str | None, dialect: Dialect, python_type: object | None
-    ) -> None:
-        self._schema = schema
-        self._setting = setting
-        self._draft = draft
-        self._dialect = dialect
-        self._python_type = python_type
-
-    def item(self) -> Grammar:
-        """The term."""
-        return self._planned().item
-
-    def description(self) -> Description:
-        """Where it came from."""
-        schema = _alone(self._schema, self._setting)
-        return LazyDescription(self._entries, self._setting.policy, self._dialect, self._python_type, schema)
-
-    def _entries(self) -> tuple[ReportEntry, ...]:
-        return self._planned().description.entries
-
-    def _planned(self) -> Described:
-        # As the native planner plans it, which looks for no copies.
-        return planned_grammar(self._schema, self._setting, self._draft, None, self._python_type, finds_copies=False)
 
 
 def planned_grammar(
@@ -156,7 +56,16 @@ def planned_grammar(
     *,
     finds_copies: bool | None = True,
 ) -> Described:
-    """The grammar of any schema, or of the content that stands for one; copies in it are planned once, or each."""
+    """The grammar of any schema or content.
+
+    Args:
+        schema: the schema, or its content.
+        setting: the policy, limits and formats.
+        draft: the draft that overrides ``$schema``.
+        registry: other documents.
+        python_type: the type that the schema was made from.
+        finds_copies: whether schemas that are written alike are planned once.
+    """
     limits = setting.limits
     document = _document(schema, limits)
     chosen = None if draft is None else dialect_named(draft)
@@ -179,8 +88,8 @@ def planned_grammar(
             return _grammar(documents, schema, python_type, setting, tracks_scopes=True)
 
 
-def _alone(schema: object, setting: Setting) -> object:
-    """The schema as it was given, where no other document and no format of the caller's belongs to it."""
+def alone(schema: object, setting: Setting) -> object:
+    """The schema as it was given; ``None`` if it also depends on formats of the caller."""
     if setting.formats:
         return None
     return marshal.loads(schema) if isinstance(schema, SchemaDump) else schema
@@ -198,9 +107,9 @@ def _grammar(
         try:
             term = planner.grammar(references.start())
             break
-        except AlternativesOverlap as found:
-            forms = NormalForm(references, limits, found.overlaps, forms, closes=closes)
-    reached, checked, copies = planner.known.union(forms.locals), planner.checked, forms.copies
+        except AlternativesOverlap as overlap:
+            forms = NormalForm(references, limits, overlap.overlaps, forms, closes=closes)
+    reached, checked, copies = planner.shared.union(forms.reached), planner.checked, forms.copies
     nameless = planner.nameless
     sources = [documents.root, *documents.loaded]
     dialect = documents.root.resource.dialect
@@ -210,18 +119,18 @@ def _grammar(
         left_open = references.originals(with_copies(nameless, copies))
         return describe(sources, references.originals(with_copies(reached, copies)), by_keyword, left_open)
 
-    given = None if documents.loaded else _alone(schema, setting)
+    given = None if documents.loaded else alone(schema, setting)
     return Described(term, LazyDescription(entries, setting.policy, dialect, python_type, given))
 
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Let the cycle collector rest.
+    """Pause the cycle collector.
 
-    Thousands of small objects are made, none of them garbage; in a process with a large heap the collections that
-    they set off took twice the time of all the rest.  The collector would go over all of them as soon as it is back,
-    which takes as long as a third of the planning, so they are handed to its oldest generation; not so where the
-    application has frozen objects, for these would go the same way.
+    Planning makes thousands of small objects, none of them garbage.  In a process with a large heap the collections
+    that they trigger took twice the time of everything else.  Afterwards they are moved to the oldest generation,
+    because collecting them takes a third of the planning time; not where the application has frozen objects, which
+    would be moved with them.
     """
     is_enabled = gc.isenabled()
     gc.disable()
@@ -240,48 +149,33 @@ def _document(schema: object, limits: Limits) -> Json:
     if isinstance(schema, SchemaDump):
         schema = marshal.loads(schema)
     elif isinstance(schema, (str, bytes, bytearray)):
-        schema = parse_json(schema_text(schema, limits), _SUBJECT, limits)
+        schema = parse_json(schema_text(schema, limits), SUBJECT, limits)
     if not isinstance(schema, (dict, bool)):
-        raise GrammarError(
-            f"{_SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
-        )
+        raise GrammarError(f"{SUBJECT} #", "a schema must be an object or a boolean", evidence=f"found {shown(schema)}")
     return schema
 
 
-def schema_text(source: str | bytes | bytearray, limits: Limits) -> str:
-    """A schema's text.
-
-    Raises:
-        GrammarSyntaxError: it is not UTF-8.
-        LimitExceeded: it is too long.
-    """
-    if len(source) > limits.source_bytes:
-        raise LimitExceeded(
-            _SUBJECT, limit="source_bytes", maximum=limits.source_bytes, evidence=f"the text has {len(source)}"
-        )
-    if isinstance(source, str):
-        return source
-    try:
-        return bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        text = source[: error.start].decode() + source[error.start :].decode("utf-8", "replace")
-        start = len(source[: error.start].decode())
-        raise GrammarSyntaxError(
-            _SUBJECT,
-            f"byte 0x{source[error.start]:02x} is not UTF-8",
-            text=text,
-            span=(start, start + 1),
-            remedy="give JSON text in UTF-8",
-        ) from None
-
-
 WORTH_KEEPING_S: Final = 0.01
-"""Seconds of planning from which a file saves time: reading one takes less than a tenth of that."""
+"""Seconds of planning from which a file saves time: reading it takes less than a tenth of this."""
 _PROGRAM_KIND: Final = "grammar"
 
 
+def disk_cached_grammar(content: str | SchemaDump, setting: Setting, draft: str | None) -> Grammar:
+    """The grammar of any content, from the disk if it is there; else planned, and stored if that took long."""
+    key = program_key(content, setting, draft)
+    program = fetch_program(key)
+    if program is not None:
+        return Described.deferred(program[0], DeferredGrammar(content, setting, draft, program[1], None))
+    start = time.perf_counter()
+    grammar = planned_grammar(content, setting, draft, None, None)
+    description = grammar.description
+    if time.perf_counter() - start > WORTH_KEEPING_S and isinstance(description, LazyDescription):
+        keep_program(key, grammar.item, description.dialect, setting.limits.grammar_nodes)
+    return grammar
+
+
 def program_key(content: str | bytes, setting: Setting, draft: str | None) -> str:
-    """The name of a schema's file: a hash of all that its grammar depends on, the code that makes it included."""
+    """The file name of a schema: a hash of everything that its grammar depends on, including the code."""
     inner = hashlib.blake2b(_code_stamp(), digest_size=20)
     inner.update(repr((type(content).__name__, draft, setting.policy, setting.limits)).encode())
     inner.update(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
@@ -289,21 +183,21 @@ def program_key(content: str | bytes, setting: Setting, draft: str | None) -> st
 
 
 def fetch_program(key: str) -> tuple[_native.FlatGrammar, Dialect] | None:
-    """The program and the dialect that were kept under a key."""
-    kept = fetch_entry(_PROGRAM_KIND, key)
-    if kept is None:
+    """The stored program of a key, and its dialect."""
+    entry = fetch_entry(_PROGRAM_KIND, key)
+    if entry is None:
         return None
-    head, _, program = kept.partition(b"\n")
+    head, _, program = entry.partition(b"\n")
     try:
         draft, declared, vocabularies = json.loads(head)
         dialect = Dialect(draft, declared, None if vocabularies is None else frozenset(vocabularies))
         return _native.FlatGrammar.from_bytes(program), dialect
-    except (TypeError, ValueError):  # not what this code wrote: plan it again
+    except (TypeError, ValueError):  # not written by this code: plan again
         return None
 
 
 def keep_program(key: str, term: Grammar, dialect: Dialect, max_nodes: int) -> bool:
-    """Keep the program of a term; false where it could not be kept."""
+    """Store the program of a term; false if it could not be stored."""
     vocabularies = None if dialect.vocabularies is None else sorted(dialect.vocabularies)
     head = json.dumps((dialect.draft, dialect.declared, vocabularies)).encode()
     return keep_entry(_PROGRAM_KIND, key, head + b"\n" + flatten(term, {}, None, max_nodes).to_bytes())
@@ -311,7 +205,7 @@ def keep_program(key: str, term: Grammar, dialect: Dialect, max_nodes: int) -> b
 
 @cache
 def _code_stamp() -> bytes:
-    """What tells one state of the code from another: sizes and times of change of its files."""
+    """A hash of the code: the sizes and modification times of its files."""
     package = Path(__file__).parents[2]
     files = sorted([*(package / "frontends").rglob("*.py"), *(package / "grammar").rglob("*.py")])
     stats = [(file.name, file.stat()) for file in (*files, Path(_native.__file__))]

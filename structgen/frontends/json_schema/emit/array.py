@@ -57,7 +57,7 @@ class _ItemOption(NamedTuple):
     proves: int = 0
     raises: int = 0
     shows: int = 0
-    places: tuple[Location, ...] = ()
+    locations: tuple[Location, ...] = ()
 
 
 Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
@@ -67,66 +67,66 @@ class ArrayChain:
     """The arrays of a layout with ``contains`` or watched assertions.
 
     Attributes:
-        places: the conjunctions of schemas whose terms ``term`` needs.
+        locations: the conjunctions of schemas whose terms ``term`` needs.
     """
 
     def __init__(self, layout: ArrayLayout, compare: Compare) -> None:
         self._layout = layout
         self._compare = compare
-        self.places: list[tuple[Location, ...]] = []
-        self._readings = [
-            list(self._readings_of(places, index)) for index, places in enumerate((*layout.items, layout.rest))
+        self.locations: list[tuple[Location, ...]] = []
+        self._parses = [
+            list(self._parses_of(locations, index)) for index, locations in enumerate((*layout.items, layout.rest))
         ]
         self._start = ArrayState(0, (0,) * len(layout.counted))
         # The steps of ``term``, by the schemas of an item and the state before it.
-        self._made: list[dict[ArrayState, list[tuple[int, ArrayState]]]] = [{} for _ in self._readings]
+        self._made: list[dict[ArrayState, list[tuple[int, ArrayState]]]] = [{} for _ in self._parses]
 
-    def _readings_of(self, places: tuple[Location, ...], index: int) -> Iterator[ItemParse]:
+    def _parses_of(self, locations: tuple[Location, ...], index: int) -> Iterator[ItemParse]:
         ways: list[list[_ItemOption]] = []
-        for number, assertion in enumerate(self._layout.watched):
+        for number, assertion in enumerate(self._layout.negated):
             bit = 1 << number
-            place = assertion.item(index)
-            if place is None or place.schema is True:
+            location = assertion.item(index)
+            if location is None or location.schema is True:
                 continue
-            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+            relation = Relation.OUTSIDE if location.schema is False else self._compare(locations, location)
             if relation is Relation.OUTSIDE:
                 ways.append([_ItemOption(violates=bit)])
             elif relation is Relation.UNKNOWN:
-                ways.append([_ItemOption(), _ItemOption(violates=bit, proves=bit, places=(place.complement(),))])
+                ways.append([_ItemOption(), _ItemOption(violates=bit, proves=bit, locations=(location.complement(),))])
         for number, assertion in enumerate(self._layout.counted):
             inside = assertion.contained
             if inside is None:
                 continue
             bit = 1 << number
-            relation = self._compare(places, inside)
+            relation = self._compare(locations, inside)
             if relation is Relation.INSIDE:
                 ways.append([_ItemOption(raises=bit)])
             elif relation is Relation.UNKNOWN:
                 outside = () if assertion.max_contained is None else (inside.complement(),)
-                ways.append([_ItemOption(places=outside), _ItemOption(raises=bit, shows=bit, places=(inside,))])
+                ways.append([_ItemOption(locations=outside), _ItemOption(raises=bit, shows=bit, locations=(inside,))])
         count = 1
         for way in ways:
             count *= len(way)
         if count > _MAX_ITEM_PARSES:
-            assertion = (*self._layout.watched, *self._layout.counted)[0]
+            assertion = (*self._layout.negated, *self._layout.counted)[0]
             raise LimitExceeded(
-                assertion.place.subject(),
+                assertion.location.subject(),
                 limit="readings",
                 maximum=_MAX_ITEM_PARSES,
                 evidence="one item may violate or satisfy many schemas in many ways",
             )
         for chosen in product(*ways):
-            self.places.append((*places, *(place for way in chosen for place in way.places)))
+            self.locations.append((*locations, *(location for way in chosen for location in way.locations)))
             yield ItemParse(
                 sum(way.violates for way in chosen),
                 sum(way.proves for way in chosen),
                 sum(way.raises for way in chosen),
                 sum(way.shows for way in chosen),
-                len(self.places) - 1,
+                len(self.locations) - 1,
             )
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
-        """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
+        """The arrays, given the terms of ``locations``; ``EMPTY`` means that there are none.
 
         Raises:
             LimitExceeded: there are too many states.
@@ -145,7 +145,7 @@ class ArrayChain:
             after = here
         first = (
             EMPTY
-            if layout.most == 0
+            if layout.max_count == 0
             else alternatives(*_followed_items(self._steps(0, self._start, values), after, values))
         )
         may_be_empty = self._accepts(0, self._start)
@@ -155,7 +155,7 @@ class ArrayChain:
         return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
 
         Where there are too many states, the answer is no.
         """
@@ -166,16 +166,16 @@ class ArrayChain:
             index, state = waiting.pop()
             if self._accepts(index, state):
                 return False
-            if index == self._layout.most:
+            if index == self._layout.max_count:
                 continue
-            for reading in self._readings[min(index, len(self._readings) - 1)]:
-                if reading.proves & state.violated:
+            for parse in self._parses[min(index, len(self._parses) - 1)]:
+                if parse.proves & state.violated:
                     continue
-                counts = self._counted(reading, state.counts) if reading.raises else state.counts
+                counts = self._counted(parse, state.counts) if parse.raises else state.counts
                 if counts is None:
                     continue
-                step = min(index + 1, last), ArrayState(state.violated | reading.violates, counts)
-                if step not in found and not (yield ask(parts[reading.value])):
+                step = min(index + 1, last), ArrayState(state.violated | parse.violates, counts)
+                if step not in found and not (yield ask(parts[parse.value])):
                     found.add(step)
                     waiting.append(step)
             if len(found) > _MAX_STEPS:
@@ -185,11 +185,11 @@ class ArrayChain:
     def _last(self) -> int:
         """The number of items from which on more make no difference, or than which there are no more."""
         layout = self._layout
-        if layout.most is not None:
-            return max(layout.most, 1)
-        bounds = [len(layout.items), layout.fewest, *(assertion.fewest for assertion in layout.watched)]
-        bounds += [assertion.most + 1 for assertion in layout.watched if assertion.most is not None]
-        bounds += [len(assertion.prefix) for assertion in layout.watched]
+        if layout.max_count is not None:
+            return max(layout.max_count, 1)
+        bounds = [len(layout.items), layout.min_count, *(assertion.min_count for assertion in layout.negated)]
+        bounds += [assertion.max_count + 1 for assertion in layout.negated if assertion.max_count is not None]
+        bounds += [len(assertion.prefix) for assertion in layout.negated]
         return max(*bounds, 1)
 
     def _reached(self, values: Items[Grammar], last: int) -> list[set[ArrayState]]:
@@ -203,7 +203,7 @@ class ArrayChain:
                 reached[index + 1] |= after
                 total += len(after)
                 self._bound(total)
-        if self._layout.most is None:
+        if self._layout.max_count is None:
             waiting = list(reached[last])
             while waiting:
                 after = {state for _, state in self._steps(last, waiting.pop(), values)}
@@ -216,7 +216,7 @@ class ArrayChain:
     def _bound(self, steps: int) -> None:
         if steps > _MAX_STEPS:
             raise LimitExceeded(
-                (self._layout.held + self._layout.watched)[0].place.subject(),
+                (self._layout.positive + self._layout.negated)[0].location.subject(),
                 limit="states",
                 maximum=_MAX_STEPS,
                 evidence="items times what 'contains' and 'not' remember of the items before",
@@ -224,26 +224,26 @@ class ArrayChain:
 
     def _steps(self, index: int, state: ArrayState, values: Items[Grammar]) -> list[tuple[int, ArrayState]]:
         """The items that may come at ``index``, by their places, each with the state then."""
-        index = min(index, len(self._readings) - 1)
+        index = min(index, len(self._parses) - 1)
         found = self._made[index].get(state)
         if found is None:
             found = self._made[index][state] = []
             violated, counts = state
-            for reading in self._readings[index]:
-                if reading.proves & violated or values[reading.value] is EMPTY:
+            for parse in self._parses[index]:
+                if parse.proves & violated or values[parse.value] is EMPTY:
                     continue  # what is violated already needs no proof
-                raised = self._counted(reading, counts) if reading.raises else counts
+                raised = self._counted(parse, counts) if parse.raises else counts
                 if raised is not None:
-                    is_same = raised is counts and not reading.violates & ~violated
-                    after = state if is_same else ArrayState(violated | reading.violates, raised)
-                    found.append((reading.value, after))
+                    is_same = raised is counts and not parse.violates & ~violated
+                    after = state if is_same else ArrayState(violated | parse.violates, raised)
+                    found.append((parse.value, after))
         return found
 
-    def _counted(self, reading: ItemParse, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _counted(self, parse: ItemParse, counts: tuple[int, ...]) -> tuple[int, ...] | None:
         """The counts after an item; ``None`` where it must not come."""
         result = list(counts)
         for number, assertion in enumerate(self._layout.counted):
-            if not reading.raises >> number & 1:
+            if not parse.raises >> number & 1:
                 continue
             if assertion.max_contained is not None:
                 result[number] += 1
@@ -251,20 +251,24 @@ class ArrayChain:
                     return None
             elif result[number] < assertion.min_contained:
                 result[number] += 1
-            elif reading.shows >> number & 1:
+            elif parse.shows >> number & 1:
                 return None  # enough of them count already
         return tuple(result)
 
     def _accepts(self, length: int, state: ArrayState) -> bool:
         layout = self._layout
-        if length < layout.fewest:
+        if length < layout.min_count:
             return False
         for count, counted in zip(state.counts, layout.counted, strict=True):
             if count < counted.min_contained:
                 return False
         violated = state.violated
-        for assertion in layout.watched:
-            if not violated & 1 and length >= assertion.fewest and (assertion.most is None or length <= assertion.most):
+        for assertion in layout.negated:
+            if (
+                not violated & 1
+                and length >= assertion.min_count
+                and (assertion.max_count is None or length <= assertion.max_count)
+            ):
                 return False
             violated >>= 1
         return True
@@ -279,10 +283,10 @@ class ArrayChain:
         syntax: Syntax,
     ) -> Grammar | None:
         """What may come after ``index`` items; ``None`` where no array can be ended any more."""
-        steps = self._steps(index, state, values) if index < last or self._layout.most is None else []
+        steps = self._steps(index, state, values) if index < last or self._layout.max_count is None else []
         loops: list[Grammar] = []
         if index == last:
-            loops = [values[place] for place, state_after in steps if state_after == state]
+            loops = [values[location] for location, state_after in steps if state_after == state]
             steps = [step for step in steps if step[1] != state]
         rest = alternatives(*_followed_items(steps, after, values))
         can_end = self._accepts(index, state)
@@ -302,10 +306,10 @@ def _followed_items(
 ) -> list[Grammar]:
     """Items, each with what may come after it."""
     found: list[Grammar] = []
-    for place, after in steps:
+    for location, after in steps:
         tail = tails[after]
         if tail is not None:
-            found.append(values[place] if tail is EPSILON else sequence_of((values[place], tail)))
+            found.append(values[location] if tail is EPSILON else sequence_of((values[location], tail)))
     return found
 
 
@@ -319,27 +323,29 @@ def array_term(layout: ArrayLayout, items: Items[Grammar], rest: Grammar, syntax
 
     Complexity: O(len(items)), whatever the bounds.
     """
-    fewest, most = layout.fewest, layout.most
-    length = len(items) if most is None else min(len(items), most)
+    min_count, max_count = layout.min_count, layout.max_count
+    length = len(items) if max_count is None else min(len(items), max_count)
     for index in range(length):
         if items[index] is EMPTY:
-            most = length = index
+            max_count = length = index
             break
-    if rest is EMPTY and (most is None or most > length):
-        most = length
-    if most is not None and fewest > most:
+    if rest is EMPTY and (max_count is None or max_count > length):
+        max_count = length
+    if max_count is not None and min_count > max_count:
         return EMPTY
-    if most == 0:
+    if max_count == 0:
         return Sequence((syntax.open_array, syntax.end_array))
     # From the right: what may follow the item before `index`.
     comma = syntax.comma
     tail: Grammar = EPSILON
-    if most is None or most > length:
+    if max_count is None or max_count > length:
         start = max(length, 1)
-        tail = Repeat(Sequence((comma, rest)), max(fewest - start, 0), None if most is None else most - start)
+        tail = Repeat(
+            Sequence((comma, rest)), max(min_count - start, 0), None if max_count is None else max_count - start
+        )
     for index in range(length - 1, 0, -1):
         further = chain(comma, items[index], tail)
-        tail = further if index < fewest else Choice((EPSILON, further))
+        tail = further if index < min_count else Choice((EPSILON, further))
     first = items[0] if length else rest
     some = chain(first, tail, syntax.close_array)
-    return Sequence((syntax.open_array, some if fewest else Choice((syntax.end_array, some))))
+    return Sequence((syntax.open_array, some if min_count else Choice((syntax.end_array, some))))

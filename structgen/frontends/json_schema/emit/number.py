@@ -63,7 +63,7 @@ def number_term(
         UnsupportedFeature: a bound or a step is too large for an automaton.
     """
     # In draft 4 it is the form that makes an integer.
-    is_lexical = integral and any(place.resource.dialect.draft == 4 for place in origins)
+    is_lexical = integral and any(location.resource.dialect.draft == 4 for location in origins)
     has_all_forms = syntax.policy.numbers == "all" and not is_lexical
     if assertion is None and integral and has_all_forms:
         return syntax.any_integral
@@ -109,45 +109,45 @@ def number_term(
     return term
 
 
-def without_absorbed(shapes: list[Disjunct]) -> list[Disjunct]:
-    """The shapes without those whose numbers, in all their texts, another one has.
+def without_absorbed(disjuncts: list[Disjunct]) -> list[Disjunct]:
+    """The disjuncts without those whose numbers, in all their texts, another one has.
 
     Those with the largest steps come first: if one is refused, no automaton has been made for the others.
 
-    Complexity: O(shapes ** 2) where several of them ask for multiples, else O(shapes).
+    Complexity: O(disjuncts ** 2) where several of them ask for multiples, else O(disjuncts).
     """
-    if sum(map(_is_stepped, shapes)) < 2:
-        return shapes
+    if sum(map(_is_stepped, disjuncts)) < 2:
+        return disjuncts
     kept: list[Disjunct] = []
-    for shape in shapes:
-        if not any(_absorbs(other, shape) for other in kept):
-            kept = [other for other in kept if not _absorbs(shape, other)]
-            kept.append(shape)
+    for disjunct in disjuncts:
+        if not any(_absorbs(other, disjunct) for other in kept):
+            kept = [other for other in kept if not _absorbs(disjunct, other)]
+            kept.append(disjunct)
     return sorted(kept, key=_step_of, reverse=True)
 
 
-def _step_of(shape: Disjunct) -> Fraction:
-    return (shape.number.step if shape.number else None) or Fraction(0)
+def _step_of(disjunct: Disjunct) -> Fraction:
+    return (disjunct.number.step if disjunct.number else None) or Fraction(0)
 
 
-def _is_stepped(shape: Disjunct) -> bool:
-    """Whether a shape is of numbers alone, and the remainders that it tells apart bound their digits."""
-    assertion, integral = shape.number, not shape.types & FRACTION
-    if assertion is None or shape.types & ~NUMBER or shape.values or shape.refusals:
+def _is_stepped(disjunct: Disjunct) -> bool:
+    """Whether a disjunct is of numbers alone, and the remainders that it tells apart bound their digits."""
+    assertion, integral = disjunct.number, not disjunct.types & FRACTION
+    if assertion is None or disjunct.types & ~NUMBER or disjunct.values or disjunct.refusals:
         return False
     return any(
         remainders(step, integral=integral) > 1 for step in (assertion.step, *assertion.not_steps) if step is not None
     ) and not (assertion.step and _few_multiples(assertion.lower, assertion.upper, assertion.step, integral=integral))
 
 
-def _absorbs(shape: Disjunct, other: Disjunct) -> bool:
-    """Whether all texts of ``other`` are texts of ``shape``."""
-    assertion, inner = shape.number, other.number
-    if assertion is None or inner is None or shape.types != other.types:
+def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
+    """Whether all texts of ``other`` are texts of ``disjunct``."""
+    assertion, inner = disjunct.number, other.number
+    if assertion is None or inner is None or disjunct.types != other.types:
         return False
-    if not (_is_stepped(shape) and _is_stepped(other)) or _max_digits(inner) > _max_digits(assertion):
+    if not (_is_stepped(disjunct) and _is_stepped(other)) or _max_digits(inner) > _max_digits(assertion):
         return False
-    return assertion.holds(inner, integral=not shape.types & FRACTION)
+    return assertion.holds(inner, integral=not disjunct.types & FRACTION)
 
 
 def _max_digits(assertion: NumberAssertion) -> int:
@@ -182,9 +182,9 @@ def _bounded_digits(
         return max(digits, _min_digits(lower, 1), _min_digits(upper, -1))
     digits = max(WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
     if count * digits > MAX_MULTIPLE_STATES:
-        place, name = _culprit(origins, ("multipleOf",))
+        location, name = _culprit(origins, ("multipleOf",))
         refused(
-            place,
+            location,
             name,
             f"multiples of {step} need an automaton of {count * digits} states; at most {MAX_MULTIPLE_STATES} are made",
             remedy=f"give 'minimum' and 'maximum' that leave at most {_FEW} multiples",
@@ -205,8 +205,8 @@ def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Location, 
     if is_far and (bound > 0) == (keyword == "maximum"):
         return None
     if is_far or is_fine:
-        place, name = _culprit(origins, (keyword, f"exclusive{keyword.capitalize()}"))
-        refused(place, name, f"a bound with more than {MAX_BOUND_DIGITS} digits is not enforced")
+        location, name = _culprit(origins, (keyword, f"exclusive{keyword.capitalize()}"))
+        refused(location, name, f"a bound with more than {MAX_BOUND_DIGITS} digits is not enforced")
     return bound
 
 
@@ -223,10 +223,10 @@ def _exponent(bound: Decimal) -> int:
 
 
 def _culprit(origins: tuple[Location, ...], keywords: tuple[str, ...]) -> tuple[Location, str]:
-    for place in origins:
+    for location in origins:
         for keyword in keywords:
-            if isinstance(place.schema, dict) and keyword in place.schema:
-                return place, keyword
+            if isinstance(location.schema, dict) and keyword in location.schema:
+                return location, keyword
     return origins[0], keywords[0]
 
 

@@ -48,7 +48,7 @@ Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
 class _MemberOption(NamedTuple):
     violates: int
     proves: int
-    places: tuple[Location, ...]
+    locations: tuple[Location, ...]
     languages: tuple[Grammar, ...]
 
 
@@ -56,15 +56,15 @@ class ObjectChain:
     """The objects of a layout with watched assertions or dependent names.
 
     Attributes:
-        places: the conjunctions of schemas whose terms ``term`` needs.
+        locations: the conjunctions of schemas whose terms ``term`` needs.
     """
 
     def __init__(self, layout: ObjectLayout, compare: Compare) -> None:
         self._layout = layout
         self._compare = compare
-        self.places: list[tuple[Location, ...]] = []
-        self._members = [list(self._readings_of_entry(entry)) for entry in layout.entries]
-        self._others = [reading for region in layout.others for reading in self._readings_of_region(region)]
+        self.locations: list[tuple[Location, ...]] = []
+        self._members = [list(self._parses_of_entry(entry)) for entry in layout.entries]
+        self._others = [parse for region in layout.others for parse in self._parses_of_region(region)]
         index = {entry.name: number for number, entry in enumerate(layout.entries)}
         self._calls = [0] * len(index)  # by an entry: the later ones that must come with it
         self._called_by = [0] * len(index)  # the later ones that must not come without it
@@ -77,76 +77,76 @@ class ObjectChain:
                 else:
                     self._called_by[index[other]] |= 1 << index[name]
         self._missing = [
-            sum(1 << number for number, assertion in enumerate(layout.watched) if entry.name in assertion.required)
+            sum(1 << number for number, assertion in enumerate(layout.negated) if entry.name in assertion.required)
             for entry in layout.entries
         ]
         self._cap = _cap(layout)
         self._terms: list[tuple[Items[Grammar], Syntax, Grammar]] = []
 
-    def _value(self, places: tuple[Location, ...]) -> int:
-        self.places.append(places)
-        return len(self.places) - 1
+    def _value(self, locations: tuple[Location, ...]) -> int:
+        self.locations.append(locations)
+        return len(self.locations) - 1
 
-    def _readings_of_entry(self, entry: DeclaredName) -> Iterator[MemberParse]:
+    def _parses_of_entry(self, entry: DeclaredName) -> Iterator[MemberParse]:
         if entry.is_forbidden:
             return
         choices = [_MemberOption(0, 0, (), ())]
-        for number, assertion in enumerate(self._layout.watched):
-            watched = assertion.places_of(entry.name)
+        for number, assertion in enumerate(self._layout.negated):
+            negated = assertion.locations_of(entry.name)
             if assertion.names is True:
-                if not watched:  # as for most names
+                if not negated:  # as for most names
                     continue
                 is_bad_name = False
             else:
                 is_bad_name = not self._layout.name_rules((names_location(assertion),)).admits(entry.name)
-            outside = self._outside(entry.places, watched)
+            outside = self._outside(entry.locations, negated)
             choices = self._watch(choices, 1 << number, None if is_bad_name else outside)
-        for violates, proves, places, _ in choices:
-            yield MemberParse(violates, proves, entry.key, self._value((*entry.places, *places)))
+        for violates, proves, locations, _ in choices:
+            yield MemberParse(violates, proves, entry.key, self._value((*entry.locations, *locations)))
 
-    def _readings_of_region(self, region: NameRegion) -> Iterator[MemberParse]:
+    def _parses_of_region(self, region: NameRegion) -> Iterator[MemberParse]:
         choices = [_MemberOption(0, 0, (), ())]
-        for number, assertion in enumerate(self._layout.watched):
+        for number, assertion in enumerate(self._layout.negated):
             bit = 1 << number
             bad_names: Grammar | None = EMPTY
             if assertion.names is not True:
                 bad_names = self._layout.name_rules((names_location(assertion).complement(),)).language()
-            outside = self._outside(region.places, region_locations((assertion,), region.matched))
+            outside = self._outside(region.locations, region_locations((assertion,), region.matched))
             grown = self._watch(choices, bit, None if bad_names is None else outside)
             if bad_names is not None and bad_names is not EMPTY:
                 grown += [
-                    _MemberOption(c.violates | bit, c.proves | bit, c.places, (*c.languages, bad_names))
+                    _MemberOption(c.violates | bit, c.proves | bit, c.locations, (*c.languages, bad_names))
                     for c in choices
                 ]
             choices = grown
-        for violates, proves, places, languages in choices:
+        for violates, proves, locations, languages in choices:
             key = region.within(languages) if languages else region.key
-            yield MemberParse(violates, proves, key, self._value((*region.places, *places)))
+            yield MemberParse(violates, proves, key, self._value((*region.locations, *locations)))
 
-    def _outside(self, places: tuple[Location, ...], watched: tuple[Location, ...]) -> list[Location] | None:
-        """The schemas by which values of ``places`` violate ``watched``; ``None`` where all of them do."""
+    def _outside(self, locations: tuple[Location, ...], negated: tuple[Location, ...]) -> list[Location] | None:
+        """The schemas by which values of ``locations`` violate ``negated``; ``None`` where all of them do."""
         found: list[Location] = []
-        for place in watched:
-            relation = Relation.OUTSIDE if place.schema is False else self._compare(places, place)
+        for location in negated:
+            relation = Relation.OUTSIDE if location.schema is False else self._compare(locations, location)
             if relation is Relation.OUTSIDE:
                 return None
             if relation is Relation.UNKNOWN:
-                found.append(place.complement())
+                found.append(location.complement())
         return found
 
     def _watch(self, choices: list[_MemberOption], bit: int, outside: list[Location] | None) -> list[_MemberOption]:
         """Add the ways in which a member violates an assertion: in any case, or by one of ``outside``."""
         if outside is None:
-            return [_MemberOption(c.violates | bit, c.proves, c.places, c.languages) for c in choices]
+            return [_MemberOption(c.violates | bit, c.proves, c.locations, c.languages) for c in choices]
         grown = choices + [
-            _MemberOption(c.violates | bit, c.proves | bit, (*c.places, place), c.languages)
+            _MemberOption(c.violates | bit, c.proves | bit, (*c.locations, location), c.languages)
             for c in choices
-            for place in outside
+            for location in outside
         ]
         if len(grown) > _MAX_MEMBER_PARSES:
-            assertion = self._layout.watched[0]
+            assertion = self._layout.negated[0]
             raise LimitExceeded(
-                assertion.place.subject(),
+                assertion.location.subject(),
                 limit="readings",
                 maximum=_MAX_MEMBER_PARSES,
                 evidence="one member may violate many negated schemas in many ways",
@@ -154,7 +154,7 @@ class ObjectChain:
         return grown
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
-        """The objects, given the terms of ``places``; the same term for the same ones.  ``EMPTY``: there are none.
+        """The objects, given the terms of ``locations``; the same term for the same ones.  ``EMPTY``: there are none.
 
         Raises:
             UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
@@ -171,11 +171,11 @@ class ObjectChain:
         return term
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
 
         Where there are too many states, or names that may be repeated would have to be counted, the answer is no.
         """
-        others = [reading for reading in self._others if reading.key is not EMPTY]
+        others = [parse for parse in self._others if parse.key is not EMPTY]
         count = len(self._members)
         found = {(0, ObjectState())}
         waiting = [(0, ObjectState())]
@@ -184,15 +184,15 @@ class ObjectChain:
             if index == count and self.accepts(state):
                 return False
             after: list[tuple[int, ObjectState]] = []
-            for place, begun in parses_after(others, self.begin(state)):
-                if (index, begun) not in found and not (yield ask(parts[place])):
+            for location, begun in parses_after(others, self.begin(state)):
+                if (index, begun) not in found and not (yield ask(parts[location])):
                     after.append((index, begun))
             if index < count:
                 skipped = self.skip(index, state)
                 if skipped is not None:
                     after.append((index + 1, skipped))
-                for place, taken in parses_after(self._members[index], self.take(index, state)):
-                    if (index + 1, taken) not in found and not (yield ask(parts[place])):
+                for location, taken in parses_after(self._members[index], self.take(index, state)):
+                    if (index + 1, taken) not in found and not (yield ask(parts[location])):
                         after.append((index + 1, taken))
             for step in after:
                 if step not in found:
@@ -204,15 +204,15 @@ class ObjectChain:
 
     def begin(self, state: ObjectState) -> ObjectState | None:
         """The state after a member with an undeclared name, if it may come, whatever that violates."""
-        most = self._layout.max_others
-        if state.size == self._layout.most or state.others == most:
+        max_count = self._layout.max_others
+        if state.size == self._layout.max_count or state.others == max_count:
             return None
-        others = state.others if most is None else state.others + 1
+        others = state.others if max_count is None else state.others + 1
         return new_tuple(ObjectState, (state.violated, state.due, state.barred, min(state.size + 1, self._cap), others))
 
     def take(self, index: int, state: ObjectState) -> ObjectState | None:
         """The state after the entry at ``index``, if it may come, whatever that violates."""
-        if state.size == self._layout.most or state.barred >> index & 1:
+        if state.size == self._layout.max_count or state.barred >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
         return new_tuple(ObjectState, (state.violated, due, state.barred, min(state.size + 1, self._cap), state.others))
@@ -229,11 +229,11 @@ class ObjectChain:
 
     def accepts(self, state: ObjectState) -> bool:
         """Whether an object may end here, with no entry left."""
-        if state.size < self._layout.fewest:
+        if state.size < self._layout.min_count:
             return False
-        for number, assertion in enumerate(self._layout.watched):
-            is_counted_out = state.size < assertion.fewest or (
-                assertion.most is not None and state.size > assertion.most
+        for number, assertion in enumerate(self._layout.negated):
+            is_counted_out = state.size < assertion.min_count or (
+                assertion.max_count is not None and state.size > assertion.max_count
             )
             if not (state.violated >> number & 1 or is_counted_out):
                 return False
@@ -242,9 +242,11 @@ class ObjectChain:
 
 def _cap(layout: ObjectLayout) -> int:
     """The number of members from which on more make no difference."""
-    bounds = [layout.fewest, *(assertion.fewest for assertion in layout.watched)]
+    bounds = [layout.min_count, *(assertion.min_count for assertion in layout.negated)]
     bounds += [
-        most + 1 for most in (layout.most, *(assertion.most for assertion in layout.watched)) if most is not None
+        max_count + 1
+        for max_count in (layout.max_count, *(assertion.max_count for assertion in layout.negated))
+        if max_count is not None
     ]
     return max(bounds)
 
@@ -262,9 +264,12 @@ class _ObjectChainBuilder:
         self._skipped: list[dict[ObjectState, ObjectState | None]] = []
         self._taken: list[dict[ObjectState, list[tuple[int, ObjectState]]]] = []
         self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
-        self._members = [[r for r in readings if values[r.value] is not EMPTY] for readings in chain._members]
+        self._members = [[r for r in parses if values[r.value] is not EMPTY] for parses in chain._members]
         most_needed = max(
-            [layout.fewest, *(assertion.most + 1 for assertion in layout.watched if assertion.most is not None)]
+            [
+                layout.min_count,
+                *(assertion.max_count + 1 for assertion in layout.negated if assertion.max_count is not None),
+            ]
         )
         required = sum(entry.is_required for entry in layout.entries)
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
@@ -272,9 +277,9 @@ class _ObjectChainBuilder:
             refuse_count(layout)
         # The members, by the place of their values.
         self._made = {
-            reading.value: sequence_of((reading.key, syntax.colon, values[reading.value]))
-            for readings in (*self._members, self._others)
-            for reading in readings
+            parse.value: sequence_of((parse.key, syntax.colon, values[parse.value]))
+            for parses in (*self._members, self._others)
+            for parse in parses
         }
 
     def term(self) -> Grammar:
@@ -358,10 +363,10 @@ class _ObjectChainBuilder:
     ) -> list[Grammar]:
         """Members, each with what may come after it."""
         found: list[Grammar] = []
-        for place, after in steps:
+        for location, after in steps:
             tail = tails[after]
             if tail is not None:
-                member = self._made[place]
+                member = self._made[location]
                 found.append(member if tail is EPSILON else sequence_of((member, tail)))
         return found
 
@@ -380,7 +385,7 @@ class _ObjectChainBuilder:
             end = sequence_of((comma, _choice_of_members(more)))
             if can_end:
                 end = choice_of((EPSILON, end))
-        loop = _choice_of_members([self._made[place] for place, after in steps if after == state])
+        loop = _choice_of_members([self._made[location] for location, after in steps if after == state])
         if loop is EMPTY:
             return end
         repeated = Repeat(sequence_of((comma, loop)))

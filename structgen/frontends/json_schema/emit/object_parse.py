@@ -67,11 +67,11 @@ class MemberParse(NamedTuple):
     value: int
 
 
-def parses_after(readings: Items[MemberParse], after: ObjectState | None) -> list[tuple[int, ObjectState]]:
+def parses_after(parses: Items[MemberParse], after: ObjectState | None) -> list[tuple[int, ObjectState]]:
     """The ways to read a member, each with the place of its value and the state then.
 
     Args:
-        readings: all the ways.
+        parses: all the ways.
         after: the state after the member, whatever it violates; ``None``: it may not come.
     """
     if after is None:
@@ -79,7 +79,7 @@ def parses_after(readings: Items[MemberParse], after: ObjectState | None) -> lis
     violated = after.violated
     states = {violated: after}  # by what is violated: made once for all readings that lead there
     found: list[tuple[int, ObjectState]] = []
-    for violates, proves, _, value in readings:
+    for violates, proves, _, value in parses:
         if not proves & violated:  # what is violated already needs no proof
             state = states.get(violated | violates)
             if state is None:
@@ -99,14 +99,14 @@ class _ObjectCase(NamedTuple):
         present: the entries that must occur, each with the assertions that it violates, as bits.
         absent: the entries that must not, as bits.
         others: the assertions that a member with an undeclared name violates, one number for each such member.
-        fewest, most: the bounds on the number of members.
+        min_count, max_count: the bounds on the number of members.
     """
 
     present: tuple[tuple[int, int], ...]
     absent: int
     others: tuple[int, ...]
-    fewest: int
-    most: int | None
+    min_count: int
+    max_count: int | None
 
     def with_entry(self, index: int, violates: int) -> _ObjectCase | None:
         """The same where an entry occurs and violates some assertions; ``None`` if it must not occur."""
@@ -124,8 +124,8 @@ class _ObjectCase(NamedTuple):
 
     def with_other(self, bit: int) -> Iterator[_ObjectCase]:
         """The same where a member with an undeclared name, one of the known ones or another, violates an assertion."""
-        for place, violates in enumerate(self.others):
-            others = (*self.others[:place], violates | bit, *self.others[place + 1 :])
+        for location, violates in enumerate(self.others):
+            others = (*self.others[:location], violates | bit, *self.others[location + 1 :])
             yield self._replace(others=tuple(sorted(others)))
         yield self._replace(others=tuple(sorted((*self.others, bit))))
 
@@ -156,9 +156,9 @@ def union_of_permutations(
         bounded.
     """
 
-    def read(readings: Items[MemberParse], violates: int) -> Grammar:
+    def read(parses: Items[MemberParse], violates: int) -> Grammar:
         """The members that violate certain assertions, without being asked to prove more."""
-        found = [r for r in readings if r.violates & violates == violates and not r.proves & ~violates]
+        found = [r for r in parses if r.violates & violates == violates and not r.proves & ~violates]
         return alternatives(*(chain(r.key, syntax.colon, values[r.value]) for r in found))
 
     def term(choice: _ObjectCase) -> Grammar:
@@ -169,9 +169,9 @@ def union_of_permutations(
         left = None if layout.max_others is None else layout.max_others - len(choice.others)
         if left is not None and left < 0:
             return EMPTY
-        return permuted(required, optional, rest, choice.fewest, choice.most, syntax, max_others=left)
+        return permuted(required, optional, rest, choice.min_count, choice.max_count, syntax, max_others=left)
 
-    plain = [read(readings, 0) for readings in entries]
+    plain = [read(parses, 0) for parses in entries]
     rest = read(others, 0)
     return alternatives(*map(term, _object_cases(layout, entries, others)))
 
@@ -180,14 +180,14 @@ def _object_cases(
     layout: ObjectLayout, entries: Items[Items[MemberParse]], others: Items[MemberParse]
 ) -> list[_ObjectCase]:
     required = tuple((index, 0) for index, entry in enumerate(layout.entries) if entry.is_required)
-    choices = [_ObjectCase(required, 0, (), layout.fewest, layout.most)]
-    for number in range(len(layout.watched)):
+    choices = [_ObjectCase(required, 0, (), layout.min_count, layout.max_count)]
+    for number in range(len(layout.negated)):
         grown = [new for choice in choices for new in _violating(choice, number, layout, entries, others)]
         choices = _bounded(grown, layout)
-    index = {entry.name: place for place, entry in enumerate(layout.entries)}
+    index = {entry.name: location for location, entry in enumerate(layout.entries)}
     for name, called in layout.dependents.items():
-        places = [index[name], *(index[other] for other in called)]
-        choices = _bounded([new for choice in choices for new in _depending(choice, places)], layout)
+        locations = [index[name], *(index[other] for other in called)]
+        choices = _bounded([new for choice in choices for new in _depending(choice, locations)], layout)
     return choices
 
 
@@ -199,52 +199,52 @@ def _violating(
     others: Items[MemberParse],
 ) -> Iterator[_ObjectCase]:
     """The ways in which an assertion is violated."""
-    assertion, bit = layout.watched[number], 1 << number
+    assertion, bit = layout.negated[number], 1 << number
     if _is_violated(choice, number, layout, entries):  # whatever else is the case
         yield choice
         return
-    for place, readings in enumerate(entries):
-        if any(reading.violates & bit for reading in readings):
-            with_it = choice.with_entry(place, bit)
+    for location, parses in enumerate(entries):
+        if any(parse.violates & bit for parse in parses):
+            with_it = choice.with_entry(location, bit)
             if with_it is not None:
                 yield with_it
-        if layout.entries[place].name in assertion.required:
-            without = choice.without_entry(place)
+        if layout.entries[location].name in assertion.required:
+            without = choice.without_entry(location)
             if without is not None:
                 yield without
-    if any(reading.violates & bit for reading in others):
+    if any(parse.violates & bit for parse in others):
         yield from choice.with_other(bit)
-    if assertion.fewest > 0:
-        most = assertion.fewest - 1
-        yield choice._replace(most=most if choice.most is None else min(most, choice.most))
-    if assertion.most is not None:
-        yield choice._replace(fewest=max(choice.fewest, assertion.most + 1))
+    if assertion.min_count > 0:
+        max_count = assertion.min_count - 1
+        yield choice._replace(max_count=max_count if choice.max_count is None else min(max_count, choice.max_count))
+    if assertion.max_count is not None:
+        yield choice._replace(min_count=max(choice.min_count, assertion.max_count + 1))
 
 
 def _is_violated(choice: _ObjectCase, number: int, layout: ObjectLayout, entries: Items[Items[MemberParse]]) -> bool:
     """Whether the reasons chosen so far violate a further assertion."""
-    assertion = layout.watched[number]
+    assertion = layout.negated[number]
     if any(choice.absent >> i & 1 and entry.name in assertion.required for i, entry in enumerate(layout.entries)):
         return True
-    if choice.most is not None and choice.most < assertion.fewest:
+    if choice.max_count is not None and choice.max_count < assertion.min_count:
         return True
-    if assertion.most is not None and max(choice.fewest, len(choice.present)) > assertion.most:
+    if assertion.max_count is not None and max(choice.min_count, len(choice.present)) > assertion.max_count:
         return True
-    return any(all(reading.violates >> number & 1 for reading in entries[place]) for place, _ in choice.present)
+    return any(all(parse.violates >> number & 1 for parse in entries[location]) for location, _ in choice.present)
 
 
-def _depending(choice: _ObjectCase, places: list[int]) -> Iterator[_ObjectCase]:
+def _depending(choice: _ObjectCase, locations: list[int]) -> Iterator[_ObjectCase]:
     """The first of some entries does not occur, or all of them do."""
-    present = {place for place, _ in choice.present}
-    if choice.absent >> places[0] & 1 or present.issuperset(places[1:]):  # it holds
+    present = {location for location, _ in choice.present}
+    if choice.absent >> locations[0] & 1 or present.issuperset(locations[1:]):  # it holds
         yield choice
         return
-    without = choice.without_entry(places[0])
+    without = choice.without_entry(locations[0])
     if without is not None:
         yield without
     together: _ObjectCase | None = choice
-    for place in places:
-        together = together and together.with_entry(place, 0)
+    for location in locations:
+        together = together and together.with_entry(location, 0)
     if together is not None:
         yield together
 
@@ -252,11 +252,11 @@ def _depending(choice: _ObjectCase, places: list[int]) -> Iterator[_ObjectCase]:
 def _bounded(choices: list[_ObjectCase], layout: ObjectLayout) -> list[_ObjectCase]:
     kept = list(dict.fromkeys(choices))
     if len(kept) > _MAX_ALTERNATIVES:
-        place = (layout.watched + layout.held)[0].place
+        location = (layout.negated + layout.positive)[0].location
         raise UnsupportedFeature(
-            place.subject(),
+            location.subject(),
             "order",
-            where=place.pointer,
+            where=location.pointer,
             problem=f"in any order, its conditions on several members make more than {_MAX_ALTERNATIVES} alternatives",
             remedy='use order="declared"',
         )

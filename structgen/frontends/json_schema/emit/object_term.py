@@ -69,8 +69,8 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
         regions = zip(layout.others, others, strict=True)
         other = alternatives(*(chain(region.key, syntax.colon, value) for region, value in regions))
     required = sum(is_required for _, _, is_required in members)
-    need = max(layout.fewest - required, 0)
-    room = None if layout.most is None else layout.most - required
+    need = max(layout.min_count - required, 0)
+    room = None if layout.max_count is None else layout.max_count - required
     optional = len(members) - required
     bound = layout.max_others if other is not EMPTY else 0
     if (room is not None and room < need) or (bound is not None and need > optional + bound):
@@ -85,7 +85,7 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
-        term = permuted(due, free, other, layout.fewest, layout.most, syntax, max_others=bound)
+        term = permuted(due, free, other, layout.min_count, layout.max_count, syntax, max_others=bound)
         return distinct(term, is_endless=True) if repeats_count else term
     steps = need if room is None else room
     counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
@@ -120,26 +120,28 @@ def permuted(
     required: Items[Grammar],
     optional: Items[Grammar],
     other: Grammar,
-    fewest: int,
-    most: int | None,
+    min_count: int,
+    max_count: int | None,
     syntax: Syntax,
     *,
     max_others: int | None,
 ) -> Grammar:
-    """The objects with these members in any order, from ``fewest`` to ``most`` of them."""
+    """The objects with these members in any order, from ``min_count`` to ``max_count`` of them."""
     optional = [member for member in optional if member is not EMPTY]
     if other is not EMPTY and max_others is not None:
         optional += [other] * max_others
         other = EMPTY
-    if any(member is EMPTY for member in required) or (most is not None and most < max(fewest, len(required))):
+    if any(member is EMPTY for member in required) or (
+        max_count is not None and max_count < max(min_count, len(required))
+    ):
         return EMPTY
-    if other is EMPTY and fewest > len(required) + len(optional):
+    if other is EMPTY and min_count > len(required) + len(optional):
         return EMPTY
-    if most == 0 or (other is EMPTY and not required and not optional):
+    if max_count == 0 or (other is EMPTY and not required and not optional):
         return Sequence((syntax.open_object, syntax.end_object))
-    listed = Permutation(required, optional, other, syntax.comma, max(fewest, 1), most)
+    listed = Permutation(required, optional, other, syntax.comma, max(min_count, 1), max_count)
     some = Sequence((listed, syntax.close_object))
-    return Sequence((syntax.open_object, some if fewest or required else Choice((syntax.end_object, some))))
+    return Sequence((syntax.open_object, some if min_count or required else Choice((syntax.end_object, some))))
 
 
 class _MemberRow:
@@ -219,11 +221,11 @@ def refuse_count(layout: ObjectLayout) -> None:
     Raises:
         UnsupportedFeature: always.
     """
-    assertion = max(layout.held + layout.watched, key=lambda assertion: assertion.fewest)
+    assertion = max(layout.positive + layout.negated, key=lambda assertion: assertion.min_count)
     refused(
-        assertion.place,
+        assertion.location,
         "minProperties",
-        f"a text may repeat names that patterns leave, so {layout.fewest} distinct ones cannot be counted",
+        f"a text may repeat names that patterns leave, so {layout.min_count} distinct ones cannot be counted",
         remedy="declare the names under 'properties' with \"additionalProperties\": false, or list more in 'required'",
     )
 
@@ -234,9 +236,9 @@ def refuse_size(layout: ObjectLayout) -> None:
     Raises:
         LimitExceeded: always.
     """
-    assertion = (layout.held + layout.watched)[0]
+    assertion = (layout.positive + layout.negated)[0]
     raise LimitExceeded(
-        assertion.place.subject(),
+        assertion.location.subject(),
         limit="states",
         maximum=_MAX_STATES,
         evidence=f"{len(layout.entries)} names with what must be remembered of the members before",

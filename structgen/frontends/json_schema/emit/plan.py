@@ -65,9 +65,9 @@ def object_is_empty(
             required += 1
             if entry.is_forbidden or (yield ask(value)):
                 return True
-    if layout.most is not None and layout.most < max(layout.fewest, required):
+    if layout.max_count is not None and layout.max_count < max(layout.min_count, required):
         return True
-    need = layout.fewest - required
+    need = layout.min_count - required
     if need <= 0:
         return False
     for region, value in zip(layout.others, others, strict=True):
@@ -83,12 +83,12 @@ def object_is_empty(
 
 def array_is_empty(layout: ArrayLayout, items: Items[Part], rest: Part, ask: ProveEmpty[Part]) -> EmptinessProof:
     """Whether ``array_term`` makes nothing of a layout, given its items and the rest."""
-    if layout.most is not None and layout.most < layout.fewest:
+    if layout.max_count is not None and layout.max_count < layout.min_count:
         return True
-    for item in items[: layout.fewest]:
+    for item in items[: layout.min_count]:
         if (yield ask(item)):
             return True
-    if layout.fewest <= len(items):
+    if layout.min_count <= len(items):
         return False
     is_empty: bool = yield ask(rest)
     return is_empty
@@ -109,7 +109,7 @@ class Plan:
     """What is to be built for one conjunction of schemas.
 
     Attributes:
-        places: the schemas.
+        locations: the schemas.
         depth: how many arrays and objects stand around it where it was met first.
         children: the plans that its parts need, and ``build`` makes the term from theirs.
         term: the result, once it is there.
@@ -130,7 +130,7 @@ class Plan:
         "is_rule",
         "is_waiting",
         "level",
-        "places",
+        "locations",
         "prove",
         "rule_name",
         "state",
@@ -139,9 +139,9 @@ class Plan:
     )
 
     def __init__(
-        self, places: tuple[Location, ...], depth: int, term: Grammar | None = None, *, level: int = 0
+        self, locations: tuple[Location, ...], depth: int, term: Grammar | None = None, *, level: int = 0
     ) -> None:
-        self.places = places
+        self.locations = locations
         self.depth = depth
         self.level = level
         self.children: list[Plan] = []
@@ -162,7 +162,9 @@ class Plan:
     @property
     def name(self) -> str:
         """What its rule is about: the labels of its schemas, those that must not hold after ``~``."""
-        return " & ".join(f"~{place.label}" if place.is_negated else place.label for place in self.places)
+        return " & ".join(
+            f"~{location.label}" if location.is_negated else location.label for location in self.locations
+        )
 
 
 def union(terms: list[Grammar]) -> Grammar:
@@ -218,7 +220,7 @@ class PlanBuilder:
                 terms.append(Reference(self._name(child)))
         term = plan.build(terms)
         plan.state = _DONE
-        if plan.is_rule or (plan.uses > 1 and plan.places and not is_small(term)):
+        if plan.is_rule or (plan.uses > 1 and plan.locations and not is_small(term)):
             name = self._name(plan)
             self.rules[name] = term
             term = EMPTY if term is EMPTY else Reference(name)

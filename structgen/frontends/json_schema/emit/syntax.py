@@ -211,24 +211,26 @@ def _optional_sign() -> Grammar:
 _NAMED: Final = {None: b"null", True: b"true", False: b"false"}
 
 
-def string_literal(text: str, policy: JsonPolicy, place: Location, *steps: str | int) -> Grammar:
+def string_literal(text: str, policy: JsonPolicy, location: Location, *steps: str | int) -> Grammar:
     """The JSON strings of one text: the canonical one, or all.
 
     Raises:
         GrammarError: ``text`` has a lone surrogate.
     """
-    canonical = quoted(text, place, *steps)
+    canonical = quoted(text, location, *steps)
     return Literal(canonical) if policy.escapes == "canonical" else JsonString(Literal(text.encode()))
 
 
-def _has_forms(value: Json, place: Location, *, fractions: bool) -> bool:
+def _has_forms(value: Json, location: Location, *, fractions: bool) -> bool:
     """Whether a value is a number that may be written in several forms."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not Decimal(value).is_finite():
         return False
-    return fractions or place.resource.dialect.draft > 4
+    return fractions or location.resource.dialect.draft > 4
 
 
-def values_term(values: Iterable[Json], syntax: Syntax, place: Location, keyword: str, *, fractions: bool) -> Grammar:
+def values_term(
+    values: Iterable[Json], syntax: Syntax, location: Location, keyword: str, *, fractions: bool
+) -> Grammar:
     """The canonical texts of constants; with ``fractions``, an integral float keeps its own spelling too.
 
     Raises:
@@ -240,20 +242,20 @@ def values_term(values: Iterable[Json], syntax: Syntax, place: Location, keyword
     policy = syntax.policy
     for value in values:
         if isinstance(value, (dict, list, tuple)):
-            others.append(value_term(value, syntax, place, keyword))
+            others.append(value_term(value, syntax, location, keyword))
         elif isinstance(value, str) and policy.escapes == "canonical":
-            texts[quoted(value, place, keyword)] = None
+            texts[quoted(value, location, keyword)] = None
         elif isinstance(value, str):
-            others.append(string_literal(value, policy, place, keyword))
-        elif policy.numbers == "all" and _has_forms(value, place, fractions=fractions):
+            others.append(string_literal(value, policy, location, keyword))
+        elif policy.numbers == "all" and _has_forms(value, location, fractions=fractions):
             others.append(equal_numbers(exact(value), policy.digits))
         else:
-            texts.update(dict.fromkeys(_spellings(value, place, keyword, fractions=fractions)))
+            texts.update(dict.fromkeys(_spellings(value, location, keyword, fractions=fractions)))
     terms = [*map(Literal, texts), *others]
     return terms[0] if len(terms) == 1 else Choice(terms) if terms else EMPTY
 
 
-def _spellings(value: Json, place: Location, keyword: str, *, fractions: bool = True) -> Iterator[bytes]:
+def _spellings(value: Json, location: Location, keyword: str, *, fractions: bool = True) -> Iterator[bytes]:
     if value is None or isinstance(value, bool):
         yield _NAMED[value]
     elif isinstance(value, int):
@@ -261,7 +263,7 @@ def _spellings(value: Json, place: Location, keyword: str, *, fractions: bool = 
     elif isinstance(value, (float, Decimal)):
         number = Decimal(repr(value)) if isinstance(value, float) else value
         if not number.is_finite():
-            raise GrammarError(place.subject(keyword), f"{value!r} is not a JSON number")
+            raise GrammarError(location.subject(keyword), f"{value!r} is not a JSON number")
         is_integral = number.adjusted() < _MAX_INTEGER_DIGITS and number == number.to_integral_value()
         if is_integral:
             yield str(int(number)).encode()
@@ -269,7 +271,7 @@ def _spellings(value: Json, place: Location, keyword: str, *, fractions: bool = 
             yield (repr(value) if isinstance(value, float) else str(value)).encode()
     else:
         raise GrammarError(
-            place.subject(keyword),
+            location.subject(keyword),
             f"{type(value).__name__} is not a JSON value",
             evidence=f"found {value!r:.60}",
         )
@@ -279,7 +281,7 @@ _MAX_INTEGER_DIGITS: Final = 64
 _MAX_NESTING: Final = 2_000
 
 
-def value_term(value: Json, syntax: Syntax, place: Location, keyword: str) -> Grammar:
+def value_term(value: Json, syntax: Syntax, location: Location, keyword: str) -> Grammar:
     """The texts of one value: members in their order, or in any; whitespace after the policy, the rest canonical.
 
     Raises:
@@ -292,11 +294,11 @@ def value_term(value: Json, syntax: Syntax, place: Location, keyword: str) -> Gr
     while stack:
         item, is_ready = stack.pop()
         if not isinstance(item, (dict, list, tuple)):
-            done.append(values_term((item,), syntax, place, keyword, fractions=True))
+            done.append(values_term((item,), syntax, location, keyword, fractions=True))
         elif not is_ready:
             depth += 1
             if depth > _MAX_NESTING:
-                raise LimitExceeded(place.subject(keyword), limit="nesting", maximum=_MAX_NESTING)
+                raise LimitExceeded(location.subject(keyword), limit="nesting", maximum=_MAX_NESTING)
             stack.append((item, True))
             members_of_item = item.values() if isinstance(item, dict) else item
             stack.extend((member, False) for member in reversed(list(members_of_item)))
@@ -305,17 +307,17 @@ def value_term(value: Json, syntax: Syntax, place: Location, keyword: str) -> Gr
             count = len(item)
             members = done[len(done) - count :]
             del done[len(done) - count :]
-            done.append(_container(item, members, syntax, place, keyword))
+            done.append(_container(item, members, syntax, location, keyword))
     return done[0]
 
 
-def _container(value: Json, members: list[Grammar], syntax: Syntax, place: Location, keyword: str) -> Grammar:
+def _container(value: Json, members: list[Grammar], syntax: Syntax, location: Location, keyword: str) -> Grammar:
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
-                raise GrammarError(place.subject(keyword), f"{name!r} is not a name of a JSON object")
+                raise GrammarError(location.subject(keyword), f"{name!r} is not a name of a JSON object")
         members = [
-            chain(string_literal(name, syntax.policy, place, keyword), syntax.colon, member)
+            chain(string_literal(name, syntax.policy, location, keyword), syntax.colon, member)
             for name, member in zip(value, members, strict=True)
         ]
         begin, close, end = syntax.open_object, syntax.close_object, syntax.end_object

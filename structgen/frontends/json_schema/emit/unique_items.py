@@ -47,26 +47,26 @@ class _ItemPosition:
     """The items at one position.
 
     Attributes:
-        places: their schemas.
-        shapes: these as a disjunction.
+        locations: their schemas.
+        disjuncts: these as a disjunction.
         values: by the key of each value, the value and its texts; ``None`` where they are not finitely many.
         plan: where the term of the position is found among those that ``UniqueItems.term`` is given.
     """
 
-    __slots__ = ("places", "plan", "shapes", "values")
+    __slots__ = ("disjuncts", "locations", "plan", "values")
 
-    def __init__(self, places: tuple[Location, ...], shapes: list[Disjunct]) -> None:
-        self.places = places
-        self.shapes = shapes
+    def __init__(self, locations: tuple[Location, ...], disjuncts: list[Disjunct]) -> None:
+        self.locations = locations
+        self.disjuncts = disjuncts
         self.values: dict[object, tuple[Json, Grammar]] | None = None
         self.plan = -1
 
     @property
     def types(self) -> int:
         """The types of the items, as bits."""
-        found = 0 if self.places else ANY
-        for shape in self.shapes:
-            found |= shape.types
+        found = 0 if self.locations else ANY
+        for disjunct in self.disjuncts:
+            found |= disjunct.types
         return found
 
 
@@ -74,8 +74,8 @@ class UniqueItems:
     """The arrays of a layout with ``uniqueItems``.
 
     Attributes:
-        places: the conjunctions of schemas whose terms ``term`` needs.
-        shapes: those of the items that are spelled out, position by position.
+        locations: the conjunctions of schemas whose terms ``term`` needs.
+        disjuncts: those of the items that are spelled out, position by position.
         size: how many values that are.
         is_settled: whether the values tell which arrays are valid; else some items are not finitely many, and not
             provably different from all others, or the prefix has too many states, and ``term`` must not be called.
@@ -86,25 +86,25 @@ class UniqueItems:
         self._layout = layout
         self._syntax = syntax
         self._validity = validity
-        self.places: list[tuple[Location, ...]] = []
+        self.locations: list[tuple[Location, ...]] = []
         length = len(layout.items)
-        self._has_rest = layout.most is None or layout.most > length
+        self._has_rest = layout.max_count is None or layout.max_count > length
         positions = [*layout.items, layout.rest] if self._has_rest else layout.items
-        self._positions = [_ItemPosition(places, forms.shapes(places)) for places in positions]
-        self.shapes: list[list[Disjunct]] = []
+        self._positions = [_ItemPosition(locations, forms.disjuncts(locations)) for locations in positions]
+        self.disjuncts: list[list[Disjunct]] = []
         self.size = 0
         for position in self._positions:
             position.values = self._finite_values(position)
             if position.values is None:
-                position.plan = len(self.places)
-                self.places.append(position.places)
+                position.plan = len(self.locations)
+                self.locations.append(position.locations)
             else:
-                self.shapes.append(position.shapes)
+                self.disjuncts.append(position.disjuncts)
                 self.size += len(position.values)
-        repeats = self._has_rest and (layout.most is None or layout.most > length + 1)
+        repeats = self._has_rest and (layout.max_count is None or layout.max_count > length + 1)
         is_finite = not repeats or self._positions[-1].values is not None
         self.is_settled = (
-            not layout.is_watched
+            not layout.is_stateful
             and is_finite
             and all(map(self._are_apart, self._pairs()))
             and _has_few_states(layout, self._positions, self._has_rest, syntax)
@@ -123,14 +123,14 @@ class UniqueItems:
             return True
         if first.values is None:
             return False
-        return not any(self._validity.satisfies(value, second.places) for value, _ in first.values.values())
+        return not any(self._validity.satisfies(value, second.locations) for value, _ in first.values.values())
 
     def _finite_values(self, position: _ItemPosition) -> dict[object, tuple[Json, Grammar]] | None:
-        if not position.places:
+        if not position.locations:
             return None
         found: dict[object, tuple[Json, Grammar]] = {}
-        for shape in position.shapes:
-            values = self._values_of_shape(shape)
+        for disjunct in position.disjuncts:
+            values = self._values_of_disjunct(disjunct)
             if values is None:
                 return None
             for value, text in values:
@@ -141,32 +141,32 @@ class UniqueItems:
                 return None
         return found
 
-    def _values_of_shape(self, shape: Disjunct) -> list[tuple[Json, Grammar]] | None:
+    def _values_of_disjunct(self, disjunct: Disjunct) -> list[tuple[Json, Grammar]] | None:
         """The values with their texts; one value may be listed several times."""
-        if shape.refusals:
+        if disjunct.refusals:
             return None
-        if shape.values:
-            source, fractions = shape.values[0], bool(shape.types & FRACTION)
+        if disjunct.values:
+            source, fractions = disjunct.values[0], bool(disjunct.types & FRACTION)
             return [
-                (value, values_term([value], self._syntax, source.place, source.keyword, fractions=fractions))
-                for value in self._validity.constants(shape)
+                (value, values_term([value], self._syntax, source.location, source.keyword, fractions=fractions))
+                for value in self._validity.constants(disjunct)
             ]
-        if shape.types & ~(BOOLEAN | NULL | INTEGER):
+        if disjunct.types & ~(BOOLEAN | NULL | INTEGER):
             return None
         found: list[tuple[Json, Grammar]] = []
-        if shape.types & INTEGER:
-            assertion = shape.number or NumberAssertion()
+        if disjunct.types & INTEGER:
+            assertion = disjunct.number or NumberAssertion()
             numbers = _integers(assertion)
             if numbers is None:
                 return None
-            found += ((number, self._integer_term(number, assertion, shape)) for number in numbers)
-        if shape.types & BOOLEAN:
+            found += ((number, self._integer_term(number, assertion, disjunct)) for number in numbers)
+        if disjunct.types & BOOLEAN:
             found += _BOOLEANS.items()
-        if shape.types & NULL:
+        if disjunct.types & NULL:
             found.append((None, NULL_TERM))
         return found
 
-    def _integer_term(self, number: int, assertion: NumberAssertion, shape: Disjunct) -> Grammar:
+    def _integer_term(self, number: int, assertion: NumberAssertion, disjunct: Disjunct) -> Grammar:
         """The texts of one integer that ``assertion`` leaves."""
         if self._syntax.policy.numbers == "canonical":
             text = Literal(str(number).encode())
@@ -174,17 +174,17 @@ class UniqueItems:
         point = NumberAssertion()
         point.raise_lower(number, is_open=False)
         point.drop_upper(number, is_open=False)
-        return number_term(assertion.meet(point), self._syntax, shape.origins, integral=True)
+        return number_term(assertion.meet(point), self._syntax, disjunct.origins, integral=True)
 
     def term(self, terms: Items[Grammar]) -> Grammar:
-        """The arrays, given the terms of ``places``; ``EMPTY`` means that there are none.
+        """The arrays, given the terms of ``locations``; ``EMPTY`` means that there are none.
 
         Complexity: O(values), times the states of a prefix whose positions have values in common.
         """
         return _UniqueItemsBuilder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``places``, given these.
+        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
 
         Raises:
             UnsupportedFeature: as ``term``.
@@ -230,7 +230,7 @@ class _UniqueItemsBuilder:
         for key in reversed(list(self.states())):
             self._made[key] = self._items(*key)
         some = chain(self._made[0, frozenset()], syntax.close_array)
-        if self._layout.fewest:
+        if self._layout.min_count:
             return chain(syntax.open_array, some)
         return Sequence((syntax.open_array, alternatives(syntax.end_array, some)))
 
@@ -249,7 +249,7 @@ class _UniqueItemsBuilder:
 
     def _steps(self, index: int, used: frozenset[object]) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:
         """The items that may stand at a position of the prefix, with the state after each."""
-        if index >= self._length or index == self._layout.most:
+        if index >= self._length or index == self._layout.max_count:
             return
         values, later = self._positions[index].values, self._later[index + 1]
         if values is None:
@@ -265,7 +265,7 @@ class _UniqueItemsBuilder:
 
     def _items(self, index: int, used: frozenset[object]) -> Grammar:
         """What may stand from ``index`` on, one item at least."""
-        if index == self._layout.most:
+        if index == self._layout.max_count:
             return EMPTY
         if index < self._length:
             return alternatives(*(chain(item, self._after(*state)) for item, state in self._steps(index, used)))
@@ -273,18 +273,18 @@ class _UniqueItemsBuilder:
             return EMPTY
         position = self._positions[-1]
         if position.values is None:
-            return self._terms[position.plan] if self._layout.fewest <= index + 1 else EMPTY
+            return self._terms[position.plan] if self._layout.min_count <= index + 1 else EMPTY
         left = [text for key, (_, text) in position.values.items() if key not in used]
-        least = max(self._layout.fewest - index, 1)
-        most = None if self._layout.most is None else self._layout.most - index
-        if len(left) < least or (most is not None and most < least):
+        least = max(self._layout.min_count - index, 1)
+        max_count = None if self._layout.max_count is None else self._layout.max_count - index
+        if len(left) < least or (max_count is not None and max_count < least):
             return EMPTY
-        return Permutation((), left, None, self._syntax.comma, least, most)
+        return Permutation((), left, None, self._syntax.comma, least, max_count)
 
     def _after(self, index: int, used: frozenset[object]) -> Grammar:
         """What may follow an item, ``index`` being the next."""
         more = self._made[index, used]
         further = EMPTY if more is EMPTY else chain(self._syntax.comma, more)
-        if index < self._layout.fewest:
+        if index < self._layout.min_count:
             return further
         return EPSILON if further is EMPTY else Choice((EPSILON, further))

@@ -23,8 +23,8 @@ class ContainerAssertion(ABC):
     """What one schema says about the values of one type.
 
     Attributes:
-        place: the schema.
-        fewest, most: the bounds on the number of items or members; ``most`` is ``None`` without a bound.
+        location: the schema.
+        min_count, max_count: the bounds on the number of items or members; ``max_count`` is ``None`` without a bound.
         covers_rest: whether a schema for all further items or members is given, so that none is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems`` or ``unevaluatedProperties``; ``None`` if it excludes nothing.
         annotates: whether what it looks at counts as evaluated.
@@ -36,17 +36,17 @@ class ContainerAssertion(ABC):
         "_silent",
         "annotates",
         "covers_rest",
-        "fewest",
         "is_negated",
-        "most",
-        "place",
+        "location",
+        "max_count",
+        "min_count",
         "unevaluated",
     )
 
-    def __init__(self, place: Location) -> None:
-        self.place = place
-        self.fewest = 0
-        self.most: int | None = None
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.min_count = 0
+        self.max_count: int | None = None
         self.covers_rest = False
         self.unevaluated: Json | None = None
         self.annotates = True
@@ -84,7 +84,7 @@ class ContainerAssertion(ABC):
         """Drop what a negated assertion does not watch; its complement is made elsewhere."""
 
     def _copy(self: AnyContainerAssertion) -> AnyContainerAssertion:
-        other = type(self)(self.place)
+        other = type(self)(self.location)
         for kind in (ContainerAssertion, type(self)):
             for name in kind.__slots__:
                 setattr(other, name, getattr(self, name))
@@ -95,10 +95,10 @@ class ArrayAssertion(ContainerAssertion):
     """What one schema says about arrays.
 
     Attributes:
-        place: the schema.
+        location: the schema.
         prefix: the schemas of the first items, under ``prefix_keyword``.
         rest: the schema of all further items, under ``rest_keyword``.
-        fewest, most: the bounds on their number; ``most`` is ``None`` without a bound.
+        min_count, max_count: the bounds on their number; ``max_count`` is ``None`` without a bound.
         contained: the schema of ``contains``; from ``min_contained`` to ``max_contained`` items are valid there.
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
@@ -118,8 +118,8 @@ class ArrayAssertion(ContainerAssertion):
         "rest_keyword",
     )
 
-    def __init__(self, place: Location) -> None:
-        super().__init__(place)
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
         self.prefix: list[Json] = []
         self.prefix_keyword = "prefixItems"
         self.rest: Json = True
@@ -135,83 +135,85 @@ class ArrayAssertion(ContainerAssertion):
     @property
     def is_plain(self) -> bool:
         """Whether it restricts items or their number."""
-        return bool(self.prefix) or self.rest is not True or self.fewest > 0 or self.most is not None
+        return bool(self.prefix) or self.rest is not True or self.min_count > 0 or self.max_count is not None
 
     def item(self, index: int) -> Location | None:
         """The schema of the item at ``index``, or ``None`` if it may be anything."""
         if index < len(self.prefix):
             path, schema = (self.prefix_keyword, index), self.prefix[index]
-            return Location(schema, self.place.resource, self.place, path)
+            return Location(schema, self.location.resource, self.location, path)
         return self.further()
 
     def further(self) -> Location | None:
         """The schema of the items after the prefix, or ``None`` if they may be anything."""
         if self.rest is True:
             return None
-        return Location(self.rest, self.place.resource, self.place, (self.rest_keyword,))
+        return Location(self.rest, self.location.resource, self.location, (self.rest_keyword,))
 
 
 class ArrayLayout:
-    """The conjunction of the array assertions of a shape.
+    """The conjunction of the array assertions of a disjunct.
 
     Attributes:
-        held: the assertions that hold, and ``watched`` those that are violated.
+        positive: the assertions that hold, and ``negated`` those that are violated.
         counted: the assertions with ``contains``.
-        fewest, most: the bounds on the number of items.
+        min_count, max_count: the bounds on the number of items.
         items: for each position of the longest prefix the schemas that hold there.
         rest: the schemas that hold for all further items.
         unique: a schema with ``uniqueItems``, where more than one item is possible.
     """
 
-    __slots__ = ("counted", "fewest", "held", "items", "most", "rest", "unique", "watched")
+    __slots__ = ("counted", "items", "max_count", "min_count", "negated", "positive", "rest", "unique")
 
-    def __init__(self, assertions: tuple[ArrayAssertion, ...], most: int | None = None) -> None:
-        """Meet the assertions; ``most`` is a bound on the number of items beside theirs."""
-        self.held = tuple(assertion for assertion in assertions if not assertion.is_negated)
-        self.watched = tuple(assertion for assertion in assertions if assertion.is_negated)
-        self.counted = tuple(assertion for assertion in self.held if assertion.contained is not None)
-        self.fewest = max((assertion.fewest for assertion in self.held), default=0)
-        bounds = [assertion.most for assertion in self.held if assertion.most is not None]
-        self.most = min(bounds if most is None else [*bounds, most], default=None)
+    def __init__(self, assertions: tuple[ArrayAssertion, ...], max_count: int | None = None) -> None:
+        """Meet the assertions; ``max_count`` is a bound on the number of items beside theirs."""
+        self.positive = tuple(assertion for assertion in assertions if not assertion.is_negated)
+        self.negated = tuple(assertion for assertion in assertions if assertion.is_negated)
+        self.counted = tuple(assertion for assertion in self.positive if assertion.contained is not None)
+        self.min_count = max((assertion.min_count for assertion in self.positive), default=0)
+        bounds = [assertion.max_count for assertion in self.positive if assertion.max_count is not None]
+        self.max_count = min(bounds if max_count is None else [*bounds, max_count], default=None)
         prefix = max(len(assertion.prefix) for assertion in assertions)
-        if self.most is not None:
-            prefix = min(prefix, self.most)
-        self.items = [_locations(assertion.item(index) for assertion in self.held) for index in range(prefix)]
-        self.rest = _locations(assertion.further() for assertion in self.held)
+        if self.max_count is not None:
+            prefix = min(prefix, self.max_count)
+        self.items = [_locations(assertion.item(index) for assertion in self.positive) for index in range(prefix)]
+        self.rest = _locations(assertion.further() for assertion in self.positive)
         self.unique: Location | None = None
-        for assertion in self.held:
+        for assertion in self.positive:
             for keyword in assertion.refusals:
                 if keyword != "uniqueItems":
-                    refused(assertion.place, keyword)
-                if self.most is None or self.most > 1:
-                    self.unique = assertion.place
+                    refused(assertion.location, keyword)
+                if self.max_count is None or self.max_count > 1:
+                    self.unique = assertion.location
 
     @property
     def is_spare(self) -> bool:
         """Whether an array without equal items can end after any item, or after one that is not there yet."""
-        return self.fewest <= 1 and not self.watched and all(assertion.min_contained <= 1 for assertion in self.counted)
+        return (
+            self.min_count <= 1 and not self.negated and all(assertion.min_contained <= 1 for assertion in self.counted)
+        )
 
     @property
-    def is_watched(self) -> bool:
+    def is_stateful(self) -> bool:
         """Whether something must be remembered from item to item."""
-        return bool(self.watched or self.counted)
+        return bool(self.negated or self.counted)
 
 
 def _locations(found: Iterable[Location | None]) -> tuple[Location, ...]:
-    return tuple(place for place in found if place is not None)
+    return tuple(location for location in found if location is not None)
 
 
 class ObjectAssertion(ContainerAssertion):
     """What one schema says about objects.
 
     Attributes:
-        place: the schema.
+        location: the schema.
         properties: the schemas of declared names.
         patterns: the names under ``patternProperties`` with their languages; ``pattern_schemas``: with their schemas.
         additional: the schema of names that are neither.
         required: the names that must occur.
         names: the schema of all names (``propertyNames``), ``True`` if they are free.
-        fewest, most: the bounds on the number of members; ``most`` is ``None`` without a bound.
+        min_count, max_count: the bounds on the number of members; ``max_count`` is ``None`` without a bound.
         dependents: for a name the names that must occur beside it.
         additional_keyword: where ``additional`` stands.
         covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
@@ -220,17 +222,17 @@ class ObjectAssertion(ContainerAssertion):
         outside: the declared names whose value must not be valid against their schema.
         is_negated: objects that violate any of this but ``dependents`` are meant.
         labels: the constants of its members, once somebody has asked (``labels``).
-        held, denied: those that its members must have, and cannot have, likewise.
+        allowed_labels, denied_labels: the constants that its members must have, and cannot have, likewise cached.
     """
 
     __slots__ = (
         "_keys",
-        "_places",
+        "_locations",
         "additional",
         "additional_keyword",
-        "denied",
+        "allowed_labels",
+        "denied_labels",
         "dependents",
-        "held",
         "labels",
         "names",
         "outside",
@@ -240,8 +242,8 @@ class ObjectAssertion(ContainerAssertion):
         "required",
     )
 
-    def __init__(self, place: Location) -> None:
-        super().__init__(place)
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
         self.properties: dict[str, Json] = {}
         self.patterns: tuple[tuple[str, Grammar], ...] = ()
         self.pattern_schemas: dict[str, Json] = {}
@@ -252,10 +254,10 @@ class ObjectAssertion(ContainerAssertion):
         self.additional_keyword = "additionalProperties"
         self.outside: frozenset[str] = frozenset()
         self.labels: dict[str, tuple[frozenset[object], bool]] | None = None
-        self.held: list[tuple[str, frozenset[object]]] | None = None
-        self.denied: list[tuple[str, frozenset[object]]] | None = None
+        self.allowed_labels: list[tuple[str, frozenset[object]]] | None = None
+        self.denied_labels: list[tuple[str, frozenset[object]]] | None = None
         self._keys: dict[str, Grammar] = {}
-        self._places: dict[str, tuple[Location, ...]] = {}
+        self._locations: dict[str, tuple[Location, ...]] = {}
 
     def _set_aside(self) -> None:
         self.dependents = {}
@@ -265,10 +267,10 @@ class ObjectAssertion(ContainerAssertion):
         limited = (name for name, schema in self.properties.items() if schema is not True or name in self.outside)
         names = {*self.required, *limited}
         is_more = self.patterns or self.additional is not True or self.names is not True or self.dependents
-        if len(names) != 1 or is_more or self.fewest or self.most is not None or self.is_negated:
+        if len(names) != 1 or is_more or self.min_count or self.max_count is not None or self.is_negated:
             return None
         (name,) = names
-        other = ObjectAssertion(self.place)
+        other = ObjectAssertion(self.location)
         other.annotates = False
         other.properties = {name: self.properties.get(name, True)}
         other.outside = frozenset(names) - self.outside
@@ -280,7 +282,7 @@ class ObjectAssertion(ContainerAssertion):
     def only_depends(self) -> bool:
         """Whether ``dependents`` is all that it says."""
         says_more = self.properties or self.patterns or self.additional is not True or self.required
-        return not (says_more or self.names is not True or self.fewest or self.most is not None)
+        return not (says_more or self.names is not True or self.min_count or self.max_count is not None)
 
     @property
     def concerns_others(self) -> bool:
@@ -292,35 +294,37 @@ class ObjectAssertion(ContainerAssertion):
         found = self._keys.get(name)
         if found is None:
             keyword = "properties" if name in self.properties else "required"
-            found = self._keys[name] = Literal(quoted(name, self.place, keyword))
+            found = self._keys[name] = Literal(quoted(name, self.location, keyword))
         return found
 
     def property(self, name: str) -> Location:
         """The schema that ``properties`` holds for ``name``."""
-        place = Location(self.properties[name], self.place.resource, self.place, ("properties", name))
-        return place.complement() if name in self.outside else place
+        location = Location(self.properties[name], self.location.resource, self.location, ("properties", name))
+        return location.complement() if name in self.outside else location
 
     def pattern(self, pattern: str) -> Location:
         """The schema that ``patternProperties`` holds for ``pattern``."""
-        return Location(self.pattern_schemas[pattern], self.place.resource, self.place, ("patternProperties", pattern))
+        return Location(
+            self.pattern_schemas[pattern], self.location.resource, self.location, ("patternProperties", pattern)
+        )
 
-    def places_of(self, name: str) -> tuple[Location, ...]:
+    def locations_of(self, name: str) -> tuple[Location, ...]:
         """The schemas of the value of ``name``; to be asked once the assertion is read."""
-        found = self._places.get(name)
+        found = self._locations.get(name)
         if found is None:
-            found = self._places[name] = self._places_of(name)
+            found = self._locations[name] = self._locations_of(name)
         return found
 
-    def _places_of(self, name: str) -> tuple[Location, ...]:
-        places = [self.property(name)] if name in self.properties else []
-        places += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
-        if not places:
-            additional = self.additional_place()
+    def _locations_of(self, name: str) -> tuple[Location, ...]:
+        locations = [self.property(name)] if name in self.properties else []
+        locations += [self.pattern(text) for text, language in self.patterns if belongs(name, language)]
+        if not locations:
+            additional = self.additional_location()
             return () if additional is None else (additional,)
-        return tuple(places)
+        return tuple(locations)
 
-    def additional_place(self) -> Location | None:
+    def additional_location(self) -> Location | None:
         """The schema of other names, or ``None`` if they may hold anything."""
         if self.additional is True:
             return None
-        return Location(self.additional, self.place.resource, self.place, (self.additional_keyword,))
+        return Location(self.additional, self.location.resource, self.location, (self.additional_keyword,))

@@ -54,15 +54,15 @@ class AllowedValues:
 
     Attributes:
         members: the values, in the order of the schema.
-        place: the schema of the keyword, and ``keyword`` its name.
+        location: the schema of the keyword, and ``keyword`` its name.
         assertions: assertions that only one of the members satisfies, by its key.
     """
 
-    __slots__ = ("_keys", "_texts", "assertions", "keyword", "members", "place")
+    __slots__ = ("_keys", "_texts", "assertions", "keyword", "location", "members")
 
-    def __init__(self, members: list[Json], place: Location, keyword: str) -> None:
+    def __init__(self, members: list[Json], location: Location, keyword: str) -> None:
         self.members = members
-        self.place = place
+        self.location = location
         self.keyword = keyword
         self._keys: frozenset[object] | None = None
         self._texts: frozenset[str] | None = None
@@ -84,17 +84,17 @@ class AllowedValues:
 
 
 class OneOfBranch:
-    """One alternative of a ``oneOf``: shapes with different indices of one group must exclude each other.
+    """One alternative of a ``oneOf``: disjuncts with different indices of one group must exclude each other.
 
     Attributes:
-        place: the schema that holds the ``oneOf``.
+        location: the schema that holds the ``oneOf``.
         index: which alternative.
     """
 
-    __slots__ = ("index", "place")
+    __slots__ = ("index", "location")
 
-    def __init__(self, place: Location, index: int) -> None:
-        self.place = place
+    def __init__(self, location: Location, index: int) -> None:
+        self.location = location
         self.index = index
 
 
@@ -109,13 +109,13 @@ class Disjunct:
         refusals: keywords that cannot be enforced, with their place.
         branches: the alternatives of ``oneOf`` that were taken on the way here.
         origins: the schemas that were met.
-        known: what ``objects`` say about names, once somebody has asked.
+        name_constraints: what ``objects`` say about names; computed at first use.
     """
 
     __slots__ = (
         "arrays",
         "branches",
-        "known",
+        "name_constraints",
         "number",
         "objects",
         "origins",
@@ -125,7 +125,7 @@ class Disjunct:
         "values",
     )
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, location: Location) -> None:
         self.types = ANY
         self.values: tuple[AllowedValues, ...] = ()
         self.string: StringAssertion | None = None
@@ -134,8 +134,8 @@ class Disjunct:
         self.objects: tuple[ObjectAssertion, ...] = ()
         self.refusals: tuple[tuple[Location, str], ...] = ()
         self.branches: tuple[OneOfBranch, ...] = ()
-        self.origins: tuple[Location, ...] = (place,)
-        self.known: NameConstraints | None = None
+        self.origins: tuple[Location, ...] = (location,)
+        self.name_constraints: NameConstraints | None = None
 
     @property
     def is_free(self) -> bool:
@@ -188,7 +188,7 @@ class Disjunct:
 
 
 def meet(a: Disjunct, b: Disjunct) -> Disjunct:
-    """The shape of the values that belong to both."""
+    """The disjunct of the values that belong to both."""
     both = Disjunct.__new__(Disjunct)
     both.types = a.types & b.types
     both.values = a.values + b.values
@@ -199,117 +199,121 @@ def meet(a: Disjunct, b: Disjunct) -> Disjunct:
     both.refusals = a.refusals + b.refusals
     both.branches = a.branches + b.branches
     both.origins = united(a.origins, b.origins)
-    both.known = None
+    both.name_constraints = None
     return both
 
 
-def joined_strings(shapes: list[Disjunct]) -> list[Disjunct]:
-    """The same union with fewer shapes: those that differ only in the language of their strings become one.
+def joined_strings(disjuncts: list[Disjunct]) -> list[Disjunct]:
+    """The same union with fewer disjuncts: those that differ only in the language of their strings become one.
 
     Products of such unions are conjunctions of unions then, which an automaton reads side by side, and not the union
     of as many conjunctions as there are ways to choose.
     """
     groups: dict[object, list[Disjunct]] = {}
-    for shape in shapes:
-        key: object = id(shape)
-        if shape.only_matches and shape.string is not None:
-            key = shape.types, shape.string.shortest, shape.string.longest
-        groups.setdefault(key, []).append(shape)
+    for disjunct in disjuncts:
+        key: object = id(disjunct)
+        if disjunct.only_matches and disjunct.string is not None:
+            key = disjunct.types, disjunct.string.shortest, disjunct.string.longest
+        groups.setdefault(key, []).append(disjunct)
     return [group[0] if len(group) == 1 else _joined_strings(group) for group in groups.values()]
 
 
-def _joined_strings(shapes: list[Disjunct]) -> Disjunct:
-    joined = meet(shapes[0], shapes[0])
+def _joined_strings(disjuncts: list[Disjunct]) -> Disjunct:
+    joined = meet(disjuncts[0], disjuncts[0])
     languages: tuple[Grammar, ...] = ()
-    for shape in shapes:
-        joined.origins = united(joined.origins, shape.origins)
-        if shape.string is not None:
-            languages = united(languages, shape.string.languages)
+    for disjunct in disjuncts:
+        joined.origins = united(joined.origins, disjunct.origins)
+        if disjunct.string is not None:
+            languages = united(languages, disjunct.string.languages)
     if joined.string is not None:
-        is_free = not all(shape.string is None or shape.string.languages for shape in shapes)
+        is_free = not all(disjunct.string is None or disjunct.string.languages for disjunct in disjuncts)
         joined.string = joined.string.with_languages(() if is_free else (alternatives(*languages),))
     return joined
 
 
-def complement_of(shape: Disjunct, constants: Callable[[Disjunct], list[Json]]) -> list[Disjunct]:
-    """The values outside ``shape``; ``constants`` lists the members of one that has ``values``.
+def complement_of(disjunct: Disjunct, constants: Callable[[Disjunct], list[Json]]) -> list[Disjunct]:
+    """The values outside ``disjunct``; ``constants`` lists the members of one that has ``values``.
 
     Raises:
-        UnsupportedFeature: a part of the shape cannot be enforced, so neither can its complement.
+        UnsupportedFeature: a part of the disjunct cannot be enforced, so neither can its complement.
     """
-    place = shape.origins[0]
-    found = _outside_values(constants(shape), shape.values[0], place) if shape.values else _outside(shape, place)
-    if shape.refusals:
+    location = disjunct.origins[0]
+    found = (
+        _outside_values(constants(disjunct), disjunct.values[0], location)
+        if disjunct.values
+        else _outside(disjunct, location)
+    )
+    if disjunct.refusals:
         for one in found:
-            one.refusals += shape.refusals
+            one.refusals += disjunct.refusals
     return found
 
 
-def lacking(place: Location, name: str) -> list[Disjunct]:
+def lacking(location: Location, name: str) -> list[Disjunct]:
     """The values that are no objects with a member ``name``."""
-    shape = Disjunct(place)
-    assertion = ObjectAssertion(place)
+    disjunct = Disjunct(location)
+    assertion = ObjectAssertion(location)
     assertion.properties = {name: False}
     assertion.annotates = False
-    shape.objects = (assertion,)
-    return [shape]
+    disjunct.objects = (assertion,)
+    return [disjunct]
 
 
-def requiring(place: Location, name: str) -> list[Disjunct]:
+def requiring(location: Location, name: str) -> list[Disjunct]:
     """The objects with a member ``name``."""
-    shape = Disjunct(place)
-    shape.types = OBJECT
-    assertion = ObjectAssertion(place)
+    disjunct = Disjunct(location)
+    disjunct.types = OBJECT
+    assertion = ObjectAssertion(location)
     assertion.properties = {name: True}
     assertion.required = [name]
     assertion.annotates = False
-    shape.objects = (assertion,)
-    return [shape]
+    disjunct.objects = (assertion,)
+    return [disjunct]
 
 
-def mentioning(place: Location, names: Iterable[str]) -> list[Disjunct]:
+def mentioning(location: Location, names: Iterable[str]) -> list[Disjunct]:
     """All values; the names count as declared."""
-    shape = Disjunct(place)
-    assertion = ObjectAssertion(place)
+    disjunct = Disjunct(location)
+    assertion = ObjectAssertion(location)
     assertion.properties = dict.fromkeys(names, True)
     assertion.annotates = False
-    shape.objects = (assertion,)
-    return [shape]
+    disjunct.objects = (assertion,)
+    return [disjunct]
 
 
-def _of_type(place: Location, types: int) -> Disjunct:
-    shape = Disjunct(place)
-    shape.types = types
-    return shape
+def _of_type(location: Location, types: int) -> Disjunct:
+    disjunct = Disjunct(location)
+    disjunct.types = types
+    return disjunct
 
 
-def _outside(shape: Disjunct, place: Location) -> list[Disjunct]:
-    rest = _of_type(place, ANY & ~shape.types)
+def _outside(disjunct: Disjunct, location: Location) -> list[Disjunct]:
+    rest = _of_type(location, ANY & ~disjunct.types)
     others: list[Disjunct] = []
-    if shape.string and shape.types & STRING:
-        for strings in shape.string.complement():
-            others.append(_of_type(place, STRING))
+    if disjunct.string and disjunct.types & STRING:
+        for strings in disjunct.string.complement():
+            others.append(_of_type(location, STRING))
             others[-1].string = strings
-    if shape.number and shape.types & NUMBER:
-        for interval in shape.number.complement():
-            others.append(_of_type(place, shape.types & NUMBER))
+    if disjunct.number and disjunct.types & NUMBER:
+        for interval in disjunct.number.complement():
+            others.append(_of_type(location, disjunct.types & NUMBER))
             others[-1].number = interval
-    if shape.types & ARRAY:
-        for array in shape.arrays:
-            others += _outside_array(array, place)
-    if shape.types & OBJECT:
-        for assertion in shape.objects:
-            others += _outside_object(assertion, place)
+    if disjunct.types & ARRAY:
+        for array in disjunct.arrays:
+            others += _outside_array(array, location)
+    if disjunct.types & OBJECT:
+        for assertion in disjunct.objects:
+            others += _outside_object(assertion, location)
     return [*([rest] if rest.types else []), *others]
 
 
-def _outside_array(assertion: ArrayAssertion, place: Location) -> list[Disjunct]:
+def _outside_array(assertion: ArrayAssertion, location: Location) -> list[Disjunct]:
     found: list[Disjunct] = []
 
     def other(array: ArrayAssertion) -> None:
-        found.append(_of_type(place, ARRAY))
+        found.append(_of_type(location, ARRAY))
         found[-1].arrays = (array,)
-        found[-1].refusals = tuple((assertion.place, keyword) for keyword in assertion.refusals)
+        found[-1].refusals = tuple((assertion.location, keyword) for keyword in assertion.refusals)
 
     if assertion.is_negated or assertion.is_plain:
         other(assertion.complement())
@@ -323,29 +327,29 @@ def _outside_array(assertion: ArrayAssertion, place: Location) -> list[Disjunct]
     return found
 
 
-def _containing(assertion: ArrayAssertion, fewest: int, most: int | None) -> ArrayAssertion:
-    counted = ArrayAssertion(assertion.place)
+def _containing(assertion: ArrayAssertion, min_count: int, max_count: int | None) -> ArrayAssertion:
+    counted = ArrayAssertion(assertion.location)
     counted.annotates = False
-    counted.contained, counted.min_contained, counted.max_contained = assertion.contained, fewest, most
+    counted.contained, counted.min_contained, counted.max_contained = assertion.contained, min_count, max_count
     return counted
 
 
-def _outside_object(assertion: ObjectAssertion, place: Location) -> list[Disjunct]:
+def _outside_object(assertion: ObjectAssertion, location: Location) -> list[Disjunct]:
     found: list[Disjunct] = []
     if not assertion.only_depends:
-        found.append(_of_type(place, OBJECT))
+        found.append(_of_type(location, OBJECT))
         found[-1].objects = (assertion.complement_of_name() or assertion.complement(),)
     for name, others in assertion.dependents.items():
         for other in dict.fromkeys(others):
-            found.append(_of_type(place, OBJECT))
-            required, missing = requiring(place, name)[0], lacking(place, other)[0]
+            found.append(_of_type(location, OBJECT))
+            required, missing = requiring(location, name)[0], lacking(location, other)[0]
             found[-1].objects = (*required.objects, *missing.objects)
     return found
 
 
-def _outside_values(values: list[Json], source: AllowedValues, place: Location) -> list[Disjunct]:
+def _outside_values(values: list[Json], source: AllowedValues, location: Location) -> list[Disjunct]:
     """The values that differ from finitely many."""
-    rest = Disjunct(place)
+    rest = Disjunct(location)
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     truths: set[bool] = set()
@@ -374,34 +378,34 @@ def _outside_values(values: list[Json], source: AllowedValues, place: Location) 
     rest.types &= ~BOOLEAN
     if len(truths) == 2:
         return [rest]
-    other = _of_type(place, BOOLEAN)
-    other.values = (AllowedValues([not next(iter(truths))], source.place, source.keyword),)
+    other = _of_type(location, BOOLEAN)
+    other.values = (AllowedValues([not next(iter(truths))], source.location, source.keyword),)
     return [rest, other]
 
 
 def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
     """The assertion that one object alone satisfies."""
     key = value_key(value)
-    known = source.assertions.get(key)
-    if not isinstance(known, ObjectAssertion):
-        known = source.assertions[key] = ObjectAssertion(_made(source))
-        known.properties = {name: {"enum": [member]} for name, member in value.items()}
-        known.required = list(value)
-        known.additional = False
-    return known
+    assertion = source.assertions.get(key)
+    if not isinstance(assertion, ObjectAssertion):
+        assertion = source.assertions[key] = ObjectAssertion(_made(source))
+        assertion.properties = {name: {"enum": [member]} for name, member in value.items()}
+        assertion.required = list(value)
+        assertion.additional = False
+    return assertion
 
 
 def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
     """The assertion that one array alone satisfies."""
     key = value_key(value)
-    known = source.assertions.get(key)
-    if not isinstance(known, ArrayAssertion):
-        known = source.assertions[key] = ArrayAssertion(_made(source))
-        known.prefix = [{"enum": [item]} for item in value]
-        known.fewest = known.most = len(value)
-    return known
+    assertion = source.assertions.get(key)
+    if not isinstance(assertion, ArrayAssertion):
+        assertion = source.assertions[key] = ArrayAssertion(_made(source))
+        assertion.prefix = [{"enum": [item]} for item in value]
+        assertion.min_count = assertion.max_count = len(value)
+    return assertion
 
 
 def _made(source: AllowedValues) -> Location:
     """The place of schemas that stand for a constant."""
-    return Location(source.place.schema, source.place.resource, source.place, (source.keyword,))
+    return Location(source.location.schema, source.location.resource, source.location, (source.keyword,))

@@ -25,7 +25,7 @@ __all__ = [
     "NameConstraints",
     "are_disjoint",
     "between_branches",
-    "between_shapes",
+    "between_disjuncts",
     "constants_by_name",
     "constants_of",
     "settled_meet",
@@ -80,7 +80,7 @@ def constants_by_name(assertion: ObjectAssertion) -> dict[str, tuple[Keys, bool]
     labels = assertion.labels
     if labels is None:
         labels = assertion.labels = {}
-        dialect = assertion.place.resource.dialect
+        dialect = assertion.location.resource.dialect
         for name, schema in assertion.properties.items():
             found = constants_of(schema, dialect)
             if found is not None:
@@ -88,21 +88,23 @@ def constants_by_name(assertion: ObjectAssertion) -> dict[str, tuple[Keys, bool]
     return labels
 
 
-def _held(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
+def _allowed_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
     """The names of an assertion that holds with the only constants that they can have; found once."""
-    if assertion.held is None:
+    if assertion.allowed_labels is None:
         labels = constants_by_name(assertion)
-        assertion.held = [(name, keys) for name, (keys, _) in labels.items() if name not in assertion.outside]
-        assertion.held += [(name, _NONE) for name in assertion.outside if assertion.properties[name] is True]
-    return assertion.held
+        assertion.allowed_labels = [(name, keys) for name, (keys, _) in labels.items() if name not in assertion.outside]
+        assertion.allowed_labels += [(name, _NONE) for name in assertion.outside if assertion.properties[name] is True]
+    return assertion.allowed_labels
 
 
-def _denied(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
+def _denied_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
     """The names of an assertion that holds with constants that they cannot have; found once."""
-    if assertion.denied is None:
+    if assertion.denied_labels is None:
         labels = constants_by_name(assertion)
-        assertion.denied = [(name, labels[name][0]) for name in assertion.outside if name in labels and labels[name][1]]
-    return assertion.denied
+        assertion.denied_labels = [
+            (name, labels[name][0]) for name in assertion.outside if name in labels and labels[name][1]
+        ]
+    return assertion.denied_labels
 
 
 def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
@@ -117,52 +119,60 @@ def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
     """
     if not (a.objects and b.objects and a.types & b.types & OBJECT):
         return meet(a, b)
-    known = _name_constraints(a)
-    if known is not None:
+    constraints = _name_constraints(a)
+    if constraints is not None:
         are_objects = a.types & b.types == OBJECT
-        if are_objects and known.contradicts(b):
+        if are_objects and constraints.contradicts(b):
             return None
-        excluding = known.left_to_exclude(a, b)
+        excluding = constraints.left_to_exclude(a, b)
         if excluding is not None:
             if not excluding and are_objects and a.types == OBJECT and not (b.values or b.refusals or b.branches):
                 return a
             both = meet(a, b)
             both.objects = (*a.objects, *excluding)
-            both.known = known
+            both.name_constraints = constraints
             return both
-    return _settled(meet(a, b), known, len(a.objects))
+    return _settled(meet(a, b), constraints, len(a.objects))
 
 
-def _name_constraints(shape: Disjunct) -> NameConstraints | None:
-    """What the assertions of a shape say about names; ``None`` if they were not held against each other."""
-    if shape.known is None and not any(assertion.is_negated or assertion.outside for assertion in shape.objects):
-        shape.known = NameConstraints(shape)
-    return shape.known if shape.known is not None and shape.known.is_possible else None
+def _name_constraints(disjunct: Disjunct) -> NameConstraints | None:
+    """What the assertions of a disjunct say about names; ``None`` if they were not held against each other."""
+    if disjunct.name_constraints is None and not any(
+        assertion.is_negated or assertion.outside for assertion in disjunct.objects
+    ):
+        disjunct.name_constraints = NameConstraints(disjunct)
+    return (
+        disjunct.name_constraints
+        if disjunct.name_constraints is not None and disjunct.name_constraints.is_possible
+        else None
+    )
 
 
-def _settled(shape: Disjunct, before: NameConstraints | None, count: int) -> Disjunct | None:
-    """The shape without objects if its assertions obviously contradict each other, and without idle ones.
+def _settled(disjunct: Disjunct, before: NameConstraints | None, count: int) -> Disjunct | None:
+    """The disjunct without objects if its assertions obviously contradict each other, and without idle ones.
 
     ``before`` is what the first ``count`` assertions say about names, where that is known.
     """
-    if len(shape.objects) < 2:
-        return shape
-    known = NameConstraints(shape, before, count)
-    kept = tuple([f for f in shape.objects if not ((f.is_negated or f.outside) and known.is_idle(f))])
-    if not known.is_possible or any(assertion.is_negated and known.is_kept(assertion) for assertion in kept):
-        if shape.types == OBJECT:
+    if len(disjunct.objects) < 2:
+        return disjunct
+    constraints = NameConstraints(disjunct, before, count)
+    retained = tuple([f for f in disjunct.objects if not ((f.is_negated or f.outside) and constraints.is_idle(f))])
+    if not constraints.is_possible or any(
+        assertion.is_negated and constraints.holds(assertion) for assertion in retained
+    ):
+        if disjunct.types == OBJECT:
             return None
-        shape.objects, shape.types = (), shape.types & ~OBJECT
-        return shape
-    if len(kept) < len(shape.objects):
-        shape.objects = kept
-        known.has_outside = any(assertion.outside for assertion in kept)
-    shape.known = known
-    return shape
+        disjunct.objects, disjunct.types = (), disjunct.types & ~OBJECT
+        return disjunct
+    if len(retained) < len(disjunct.objects):
+        disjunct.objects = retained
+        constraints.has_outside = any(assertion.outside for assertion in retained)
+    disjunct.name_constraints = constraints
+    return disjunct
 
 
 class NameConstraints:
-    """What the assertions of a shape that hold say about names.
+    """What the assertions of a disjunct that hold say about names.
 
     It stays the same when negated assertions are added, and when idle ones are left out.
 
@@ -180,22 +190,22 @@ class NameConstraints:
     _listed: dict[str, Keys]  # before what is denied is taken away
     _closed: list[ObjectAssertion]
 
-    def __init__(self, shape: Disjunct, before: NameConstraints | None = None, count: int = 0) -> None:
+    def __init__(self, disjunct: Disjunct, before: NameConstraints | None = None, count: int = 0) -> None:
         """Look at the assertions; ``before`` is what was found at the first ``count`` of them."""
         allowed = {} if before is None else before._listed.copy()
         required = {} if before is None else before.required.copy()
-        self._holding = [assertion for assertion in shape.objects if not assertion.is_negated]
+        self._holding = [assertion for assertion in disjunct.objects if not assertion.is_negated]
         self._closed = [] if before is None else before._closed.copy()
         self.has_outside = before is not None and before.has_outside
-        for assertion in shape.objects if before is None else shape.objects[count:]:
+        for assertion in disjunct.objects if before is None else disjunct.objects[count:]:
             if assertion.is_negated:
                 continue
             for name in assertion.required:
                 required[name] = required.get(name, 0) + 1
             self.has_outside = self.has_outside or bool(assertion.outside)
-            for name, keys in _held(assertion):
-                known = allowed.get(name)
-                allowed[name] = keys if known is None else keys & known
+            for name, keys in _allowed_labels(assertion):
+                before_keys = allowed.get(name)
+                allowed[name] = keys if before_keys is None else keys & before_keys
             if assertion.additional is False and not assertion.patterns:
                 self._closed.append(assertion)
         self.required = required
@@ -203,7 +213,7 @@ class NameConstraints:
         if self.has_outside:
             allowed = dict(allowed)
             for assertion in self._holding:
-                for name, keys in _denied(assertion) if assertion.outside else ():
+                for name, keys in _denied_labels(assertion) if assertion.outside else ():
                     if name in allowed:
                         allowed[name] -= keys
         self.allowed = allowed
@@ -214,27 +224,27 @@ class NameConstraints:
                 self.is_possible = False
 
     def contradicts(self, other: Disjunct) -> bool:
-        """Whether a name that must occur has no constant in common with an assertion of another shape."""
+        """Whether a name that must occur has no constant in common with an assertion of another disjunct."""
         allowed = self.allowed
         for assertion in other.objects:
             if not assertion.is_negated:
-                for name, keys in _held(assertion):
-                    known = allowed.get(name)
+                for name, keys in _allowed_labels(assertion):
+                    constants = allowed.get(name)
                     is_required = name in self.required or name in assertion.required
-                    if is_required and known is not None and known.isdisjoint(keys):
+                    if is_required and constants is not None and constants.isdisjoint(keys):
                         return True
         return False
 
-    def left_to_exclude(self, shape: Disjunct, other: Disjunct) -> list[ObjectAssertion] | None:
-        """The assertions of another shape that exclude something from the settled ``shape`` that this is about.
+    def left_to_exclude(self, disjunct: Disjunct, other: Disjunct) -> list[ObjectAssertion] | None:
+        """The assertions of another disjunct that exclude something from the settled ``disjunct`` that this is about.
 
         ``None`` if more than that has to be looked at: if they say more, or contradict it.
         """
         found: list[ObjectAssertion] = []
         for assertion in other.objects:
             if assertion.is_negated:
-                if assertion not in shape.objects and not self._is_violated(assertion):
-                    if self.is_kept(assertion):
+                if assertion not in disjunct.objects and not self._is_violated(assertion):
+                    if self.holds(assertion):
                         return None
                     found.append(assertion)
             elif len(other.objects) > 1 or self.has_outside or not self._is_apart(assertion):
@@ -245,7 +255,7 @@ class NameConstraints:
         """Whether an assertion denies constants that no value has, of a member that occurs in any case."""
         if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
             return False
-        for name, keys in _denied(assertion):
+        for name, keys in _denied_labels(assertion):
             listed = self._listed.get(name)
             return listed is not None and listed.isdisjoint(keys) and all(map(self.required.get, assertion.required))
         return False
@@ -262,7 +272,7 @@ class NameConstraints:
             return self._is_violated(assertion)
         if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
             return False
-        for name, keys in _denied(assertion):
+        for name, keys in _denied_labels(assertion):
             listed = self._listed.get(name)
             if listed is None or not listed.isdisjoint(keys):
                 return False
@@ -280,18 +290,22 @@ class NameConstraints:
         if any(map(self._is_absent, assertion.required)):
             return True
         for name, (keys, _) in constants_by_name(assertion).items() if not assertion.outside else ():
-            known = self.allowed.get(name)
-            if self.required.get(name) and (not keys or (known is not None and keys.isdisjoint(known))):
+            constants = self.allowed.get(name)
+            if self.required.get(name) and (not keys or (constants is not None and keys.isdisjoint(constants))):
                 return True
         return False
 
-    def is_kept(self, assertion: ObjectAssertion) -> bool:
+    def holds(self, assertion: ObjectAssertion) -> bool:
         """Whether no object here violates an assertion."""
         if any(map(assertion.is_complement_of, self._holding)):
             return True
         if assertion.patterns or assertion.additional is not True or assertion.names is not True or assertion.outside:
             return False
-        if assertion.fewest or assertion.most is not None or not all(map(self.required.get, assertion.required)):
+        if (
+            assertion.min_count
+            or assertion.max_count is not None
+            or not all(map(self.required.get, assertion.required))
+        ):
             return False
         labels = constants_by_name(assertion)
         for name, schema in assertion.properties.items():
@@ -304,65 +318,67 @@ class NameConstraints:
 
 
 class Exclusion(NamedTuple):
-    """Two shapes of different alternatives that must have no value in common."""
+    """Two disjuncts of different alternatives that must have no value in common."""
 
     first: Disjunct
     second: Disjunct
-    place: Location
+    location: Location
     indices: tuple[int, int]
 
 
-def between_branches(branches: list[list[Disjunct]], place: Location, known: Container[int]) -> Iterator[Exclusion]:
-    """The pairs of a ``oneOf`` at ``place`` that are not obviously disjoint; none if its schema is ``known``.
+def between_branches(
+    branches: list[list[Disjunct]], location: Location, settled: Container[int]
+) -> Iterator[Exclusion]:
+    """The pairs of a ``oneOf`` at ``location`` that are not obviously disjoint; none if its schema is ``settled``.
 
-    Complexity: O(shapes) where constants of one property tell all alternatives apart, else quadratic.
+    Complexity: O(disjuncts) where constants of one property tell all alternatives apart, else quadratic.
     """
-    if id(place.schema) in known:
+    if id(location.schema) in settled:
         return
-    labelled = [(_Traits(shape), index) for index, shapes in enumerate(branches) for shape in shapes]
+    labelled = [(_Traits(disjunct), index) for index, disjuncts in enumerate(branches) for disjunct in disjuncts]
     if _are_told_apart(labelled):
         return
     for j, (second, label) in enumerate(labelled):
         for first, other in labelled[:j]:
             if label != other and not first.excludes(second):
-                yield Exclusion(first.shape, second.shape, place, (other, label))
+                yield Exclusion(first.disjunct, second.disjunct, location, (other, label))
 
 
-def between_shapes(
-    shapes: list[Disjunct], known: Container[int], found: Container[int] = frozenset()
+def between_disjuncts(
+    disjuncts: list[Disjunct], settled: Container[int], found: Container[int] = frozenset()
 ) -> Iterator[Exclusion]:
-    """The pairs among multiplied-out shapes that took different alternatives and are not obviously disjoint.
+    """The pairs among multiplied-out disjuncts that took different alternatives and are not obviously disjoint.
 
-    Alternatives of the schemas in ``known`` do exclude each other.  Where all schemas with alternatives are in
+    Alternatives of the schemas in ``settled`` do exclude each other.  Where all schemas with alternatives are in
     ``found``, which may grow meanwhile, no more pairs are looked for.
     """
-    traits = [_Traits(shape) for shape in shapes]
+    traits = [_Traits(disjunct) for disjunct in disjuncts]
     groups: dict[int, list[tuple[_Traits, int]]] = {}
     for one in traits:
-        for branch in one.shape.branches:
-            groups.setdefault(id(branch.place.schema), []).append((one, branch.index))
+        for branch in one.disjunct.branches:
+            groups.setdefault(id(branch.location.schema), []).append((one, branch.index))
     if all(map(_are_told_apart, groups.values())):
         return
-    undecided = [key for key in groups if key not in known]
+    undecided = [key for key in groups if key not in settled]
     for j, second in enumerate(traits):
         if all(key in found for key in undecided):
             return
         for first in traits[:j]:
             if not first.excludes(second):
-                clash = _clash(first.shape, second.shape, known)
+                clash = _clash(first.disjunct, second.disjunct, settled)
                 if clash:
-                    yield Exclusion(first.shape, second.shape, *clash)
+                    yield Exclusion(first.disjunct, second.disjunct, *clash)
 
 
 def are_disjoint(one: list[Disjunct], other: list[Disjunct]) -> bool:
-    """Whether no shape of the one list obviously has a value in common with one of the other."""
+    """Whether no disjunct of the one list obviously has a value in common with one of the other."""
     left, right = list(map(_Traits, one)), list(map(_Traits, other))
     return all(a.excludes(b) for a in left for b in right)
 
 
 def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
-    """Whether some required property has constants in all shapes, and none under two labels."""
-    if not all(one.shape.types == OBJECT for one, _ in labelled):
+    """Whether some required property has constants in all disjuncts, and none under two labels."""
+    if not all(one.disjunct.types == OBJECT for one, _ in labelled):
         return False
     candidates = labelled[0][0].constants if labelled else {}
     for name in candidates:
@@ -375,31 +391,31 @@ def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
     return False
 
 
-def _clash(a: Disjunct, b: Disjunct, known: Container[int]) -> tuple[Location, tuple[int, int]] | None:
-    """The alternatives that tell two shapes apart; none where a pair is known to be told apart already."""
+def _clash(a: Disjunct, b: Disjunct, settled: Container[int]) -> tuple[Location, tuple[int, int]] | None:
+    """The alternatives that tell two disjuncts apart; none where a pair is known to be told apart already."""
     found: tuple[Location, tuple[int, int]] | None = None
     for one in a.branches:
         for other in b.branches:
-            if one.place.schema is other.place.schema and one.index != other.index:
-                if id(one.place.schema) in known:
+            if one.location.schema is other.location.schema and one.index != other.index:
+                if id(one.location.schema) in settled:
                     return None
-                found = found or (one.place, (one.index, other.index))
+                found = found or (one.location, (one.index, other.index))
     return found
 
 
 class _Traits:
-    """What tells shapes apart quickly.
+    """What tells disjuncts apart quickly.
 
     Attributes:
         constants: for each required property with constants, their keys.
     """
 
-    __slots__ = ("constants", "shape")
+    __slots__ = ("constants", "disjunct")
 
-    def __init__(self, shape: Disjunct) -> None:
-        self.shape = shape
+    def __init__(self, disjunct: Disjunct) -> None:
+        self.disjunct = disjunct
         self.constants: dict[str, frozenset[object]] = {}
-        objects = [assertion for assertion in shape.objects if not assertion.is_negated]
+        objects = [assertion for assertion in disjunct.objects if not assertion.is_negated]
         required = {name for assertion in objects for name in assertion.required}
         for assertion in objects:
             for name, (keys, _) in constants_by_name(assertion).items():
@@ -407,10 +423,10 @@ class _Traits:
                     self.constants[name] = keys & self.constants.get(name, keys)
 
     def excludes(self, other: _Traits) -> bool:
-        """Whether the two shapes obviously have nothing in common."""
-        if self.shape.excludes(other.shape):
+        """Whether the two disjuncts obviously have nothing in common."""
+        if self.disjunct.excludes(other.disjunct):
             return True
-        if self.shape.types & other.shape.types != OBJECT:
+        if self.disjunct.types & other.disjunct.types != OBJECT:
             return False
         return any(
             keys.isdisjoint(other.constants[name]) for name, keys in self.constants.items() if name in other.constants

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from structgen.frontends.disjointness import are_disjoint
-from structgen.frontends.json_schema.normal.exclusion import between_shapes
+from structgen.frontends.json_schema.normal.exclusion import between_disjuncts
 from structgen.frontends.json_schema.source.json_value import STRING
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.frontends.json_schema.term import ANY_STRING, alternatives, belongs
@@ -63,19 +63,19 @@ class DeclaredName:
     Attributes:
         name: the name, and ``key`` its text.
         is_required: whether it must occur.
-        places: the schemas of its value.
+        locations: the schemas of its value.
         is_forbidden: ``propertyNames`` excludes it.
     """
 
-    __slots__ = ("is_forbidden", "is_required", "key", "name", "places")
+    __slots__ = ("is_forbidden", "is_required", "key", "locations", "name")
 
     def __init__(
-        self, name: str, assertion: ObjectAssertion, places: tuple[Location, ...], *, is_required: bool
+        self, name: str, assertion: ObjectAssertion, locations: tuple[Location, ...], *, is_required: bool
     ) -> None:
         self.name = name
         self.key: Grammar = assertion.key(name)
         self.is_required = is_required
-        self.places = places
+        self.locations = locations
         self.is_forbidden = False
 
 
@@ -85,17 +85,17 @@ class NameRegion:
     Attributes:
         key: their texts.
         matched: the patterns that they match.
-        places: the schemas of their values.
+        locations: the schemas of their values.
         is_open: whether all names belong to it but the declared ones, so that they never run out.
     """
 
-    __slots__ = ("_excluded", "_parts", "is_open", "key", "matched", "places")
+    __slots__ = ("_excluded", "_parts", "is_open", "key", "locations", "matched")
 
     def __init__(
-        self, matched: tuple[str, ...], places: tuple[Location, ...], parts: list[Grammar], excluded: list[Grammar]
+        self, matched: tuple[str, ...], locations: tuple[Location, ...], parts: list[Grammar], excluded: list[Grammar]
     ) -> None:
         self.matched = matched
-        self.places = places
+        self.locations = locations
         self._parts = parts
         self._excluded = excluded
         self.key = _region_key(parts, excluded)
@@ -110,13 +110,13 @@ NameRules = Callable[[tuple[Location, ...]], NameRule]
 
 
 class ObjectLayout:
-    """The conjunction of the object assertions of a shape.
+    """The conjunction of the object assertions of a disjunct.
 
     Attributes:
-        held: the assertions that hold, and ``watched`` those that are violated.
+        positive: the assertions that hold, and ``negated`` those that are violated.
         entries: the declared names: in the order of ``properties``, then the required ones that are not there.
         others: the regions of all other names.
-        fewest, most: the bounds on the number of members.
+        min_count, max_count: the bounds on the number of members.
         dependents: for a name those that must occur beside it.
         most_others: the bound of the policy on the number of members with undeclared names.
         name_rules: what is left of the names by schemas of names.
@@ -126,21 +126,21 @@ class ObjectLayout:
         "_longest_name",
         "dependents",
         "entries",
-        "fewest",
-        "held",
+        "max_count",
         "max_others",
-        "most",
+        "min_count",
         "name_rules",
+        "negated",
         "others",
-        "watched",
+        "positive",
     )
 
     def __init__(self, assertions: tuple[ObjectAssertion, ...], name_rules: NameRules, policy: JsonPolicy) -> None:
-        self.held = tuple(assertion for assertion in assertions if not assertion.is_negated)
-        self.watched = tuple(assertion for assertion in assertions if assertion.is_negated)
+        self.positive = tuple(assertion for assertion in assertions if not assertion.is_negated)
+        self.negated = tuple(assertion for assertion in assertions if assertion.is_negated)
         self.name_rules = name_rules
-        self.dependents = _dependents(self.held)
-        if len(assertions) == 1 and not assertions[0].patterns and not self.is_watched:
+        self.dependents = _dependents(self.positive)
+        if len(assertions) == 1 and not assertions[0].patterns and not self.is_stateful:
             self._of_one(assertions[0])
         else:
             self._of_several(assertions)
@@ -148,26 +148,26 @@ class ObjectLayout:
         if policy.escapes == "all":
             for entry in self.entries:
                 entry.key = JsonString(Literal(entry.name.encode()))
-        rules = tuple(names_location(assertion) for assertion in self.held if assertion.names is not True)
+        rules = tuple(names_location(assertion) for assertion in self.positive if assertion.names is not True)
         names = name_rules(rules) if rules else None
         if names is not None:
             for entry in self.entries:
                 entry.is_forbidden = not names.admits(entry.name)
         self.others: list[NameRegion] = []
-        is_closed = any(assertion.additional is False and not assertion.patterns for assertion in self.held)
+        is_closed = any(assertion.additional is False and not assertion.patterns for assertion in self.positive)
         if not is_closed and self.max_others != 0:
             self.others = list(self._regions(assertions, [entry.name for entry in self.entries], names))
 
     @property
-    def is_watched(self) -> bool:
+    def is_stateful(self) -> bool:
         """Whether something must be remembered from member to member."""
-        return bool(self.watched or self.dependents)
+        return bool(self.negated or self.dependents)
 
     def _of_one(self, assertion: ObjectAssertion) -> None:
-        self.fewest, self.most = assertion.fewest, assertion.most
-        properties, place = assertion.properties, assertion.place
+        self.min_count, self.max_count = assertion.min_count, assertion.max_count
+        properties, location = assertion.properties, assertion.location
         required = frozenset(assertion.required)
-        resource = place.resource
+        resource = location.resource
         self.entries = [
             DeclaredName(
                 name,
@@ -175,13 +175,13 @@ class ObjectLayout:
                 (
                     assertion.property(name)
                     if assertion.outside
-                    else Location(schema, resource, place, ("properties", name)),
+                    else Location(schema, resource, location, ("properties", name)),
                 ),
                 is_required=name in required,
             )
             for name, schema in properties.items()
         ]
-        additional = assertion.additional_place()
+        additional = assertion.additional_location()
         others = () if additional is None else (additional,)
         self.entries += [
             DeclaredName(name, assertion, others, is_required=True)
@@ -190,9 +190,11 @@ class ObjectLayout:
         ]
 
     def _of_several(self, assertions: tuple[ObjectAssertion, ...]) -> None:
-        self.fewest = max((assertion.fewest for assertion in self.held), default=0)
-        self.most = min((assertion.most for assertion in self.held if assertion.most is not None), default=None)
-        required = {name for assertion in self.held for name in assertion.required}
+        self.min_count = max((assertion.min_count for assertion in self.positive), default=0)
+        self.max_count = min(
+            (assertion.max_count for assertion in self.positive if assertion.max_count is not None), default=None
+        )
+        required = {name for assertion in self.positive for name in assertion.required}
         owners: dict[str, ObjectAssertion] = {}
         for assertion in assertions:
             for name in assertion.properties:
@@ -200,16 +202,16 @@ class ObjectLayout:
         for assertion in assertions:
             for name in assertion.required:
                 owners.setdefault(name, assertion)
-        for assertion in self.held:
+        for assertion in self.positive:
             for name, others in assertion.dependents.items():
                 for one in (*others, name):
                     owners.setdefault(one, assertion)
-        places: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
-        for assertion in self.held:  # those that are about few names are asked for no others
+        locations: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
+        for assertion in self.positive:  # those that are about few names are asked for no others
             for name in owners if assertion.concerns_others else assertion.properties:
-                places[name] += assertion.places_of(name)
+                locations[name] += assertion.locations_of(name)
         self.entries = [
-            DeclaredName(name, assertion, places[name], is_required=name in required)
+            DeclaredName(name, assertion, locations[name], is_required=name in required)
             for name, assertion in owners.items()
         ]
 
@@ -229,8 +231,8 @@ class ObjectLayout:
                 if text not in patterns:
                     patterns[text] = language, [name for name in declared if belongs(name, language)]
         for matched in _subsets(assertions, {text: language for text, (language, _) in patterns.items()}):
-            places = region_locations(self.held, matched)
-            if any(place.schema is False for place in places):
+            locations = region_locations(self.positive, matched)
+            if any(location.schema is False for location in locations):
                 continue
             if matched:
                 inside = [patterns[text][0] for text in matched]
@@ -243,14 +245,14 @@ class ObjectLayout:
                 inside, excluded = [], declared
                 outside = [language for language, _ in patterns.values()]
             literals: list[Grammar] = [Literal(name.encode("utf-8", "replace")) for name in excluded]
-            region = NameRegion(matched, places, [*inside, *allowed], [*literals, *outside])
+            region = NameRegion(matched, locations, [*inside, *allowed], [*literals, *outside])
             region.is_open = not inside and not outside and permitted is None and self._longest_name != 0
             yield region
 
 
 def names_location(assertion: ObjectAssertion) -> Location:
     """The schema of the names of an assertion."""
-    return Location(assertion.names, assertion.place.resource, assertion.place, ("propertyNames",))
+    return Location(assertion.names, assertion.location.resource, assertion.location, ("propertyNames",))
 
 
 def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:
@@ -273,9 +275,9 @@ def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Gramma
         grown = [(*known, text) for known in found if meeting[text].issuperset(known)]
         found += [*grown, (text,)]
         if len(found) > _MAX_REGIONS:
-            place = next(assertion.place for assertion in assertions if assertion.patterns)
+            location = next(assertion.location for assertion in assertions if assertion.patterns)
             refused(
-                place,
+                location,
                 "patternProperties",
                 f"the {len(texts)} patterns divide the names into more than {_MAX_REGIONS} regions",
                 remedy="anchor the patterns with distinct prefixes such as '^a_' and '^b_'",
@@ -286,12 +288,12 @@ def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Gramma
 
 def region_locations(assertions: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:
     """The schemas of the values of undeclared names that match exactly these patterns."""
-    places: list[Location] = []
+    locations: list[Location] = []
     for assertion in assertions:
         found = [assertion.pattern(text) for text, _ in assertion.patterns if text in matched]
-        additional = None if found else assertion.additional_place()
-        places += found if additional is None else [additional]
-    return tuple(places)
+        additional = None if found else assertion.additional_location()
+        locations += found if additional is None else [additional]
+    return tuple(locations)
 
 
 def _region_key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
@@ -307,14 +309,14 @@ def _region_key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
 class NameLanguage:
     """The names that are valid against every one of the schemas."""
 
-    def __init__(self, places: tuple[Location, ...], forms: NormalForm, validity: Validity) -> None:
-        self._places = places
+    def __init__(self, locations: tuple[Location, ...], forms: NormalForm, validity: Validity) -> None:
+        self._locations = locations
         self._forms = forms
         self._validity = validity
 
     def admits(self, name: str) -> bool:
         """Whether a name is left."""
-        return self._validity.satisfies(name, self._places)
+        return self._validity.satisfies(name, self._locations)
 
     def language(self) -> Grammar | None:
         """The names that are left; ``None``: all; ``EMPTY``: none.
@@ -323,23 +325,23 @@ class NameLanguage:
             UnsupportedFeature: a keyword under ``propertyNames`` cannot be enforced.
         """
         terms: list[Grammar] = []
-        shapes = [shape for shape in self._forms.shapes(self._places) if shape.types & STRING]
-        for one in between_shapes(shapes, self._forms.overlaps):
-            self._forms.note(one)
-        for shape in shapes:
-            for place, keyword in shape.refusals:
-                refused(place, keyword)
-            term = self._texts(shape)
+        disjuncts = [disjunct for disjunct in self._forms.disjuncts(self._locations) if disjunct.types & STRING]
+        for one in between_disjuncts(disjuncts, self._forms.overlaps):
+            self._forms.note_overlap(one)
+        for disjunct in disjuncts:
+            for location, keyword in disjunct.refusals:
+                refused(location, keyword)
+            term = self._texts(disjunct)
             if term is None:
                 return None
             terms.append(term)
         return alternatives(*terms)
 
-    def _texts(self, shape: Disjunct) -> Grammar | None:
-        if shape.values:
-            texts = [value for value in self._validity.constants(shape) if isinstance(value, str)]
+    def _texts(self, disjunct: Disjunct) -> Grammar | None:
+        if disjunct.values:
+            texts = [value for value in self._validity.constants(disjunct) if isinstance(value, str)]
             return Choice([Literal(text.encode("utf-8", "replace")) for text in texts]) if texts else EMPTY
-        assertion = shape.string
+        assertion = disjunct.string
         if assertion is None:
             return None
         if assertion.is_contradictory:

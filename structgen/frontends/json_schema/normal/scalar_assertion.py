@@ -266,9 +266,9 @@ class StringAssertion:
         """
         if self.is_contradictory:
             return [StringAssertion()]
-        for one, place in self.formats.items():
+        for one, location in self.formats.items():
             if one.unbounded:
-                refused(place, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
+                refused(location, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
         shorter, longer, other = StringAssertion(), StringAssertion(), StringAssertion()
         shorter.longest = self.shortest - 1
         found = [shorter] if self.shortest > 0 else []
@@ -291,10 +291,10 @@ class StringAssertion:
             return False
         if not all(belongs(text, language) for language in self.languages):
             return False
-        for one, place in self.formats.items():
+        for one, location in self.formats.items():
             is_member = one.admits(text)
             if is_member is None:
-                refused(place, "format", f"whether {text!r:.60} is a {one.name} cannot be decided")
+                refused(location, "format", f"whether {text!r:.60} is a {one.name} cannot be decided")
             if not is_member:
                 return False
         return True
@@ -318,10 +318,10 @@ class StringAssertion:
         """
         if is_proof:
             return [*self.languages, *(one.outer for one in self.formats)]
-        for one, place in self.formats.items():
+        for one, location in self.formats.items():
             if not one.is_regular:
                 refused(
-                    place,
+                    location,
                     "format",
                     f"format {one.name!r}, which is not regular, is not combined with lengths, patterns, other formats "
                     "or names",

@@ -3,7 +3,7 @@
 ``unevaluatedProperties`` and ``unevaluatedItems`` are turned into assertions about the rest that no schema in place
 has evaluated.
 
-They are resolved in the normal form.  Each shape of the schema they stand in comes from a known choice of
+They are resolved in the normal form.  Each disjunct of the schema they stand in comes from a known choice of
 alternatives, so what these alternatives evaluate is known, and the keyword becomes an assertion for all other members
 or items.  What comes out of a negation evaluates nothing: a schema that fails, and one under ``not``, leaves no
 annotations (2020-12, sections 11.2, 11.3).
@@ -63,16 +63,16 @@ class Applicator:
 
     Attributes:
         keyword: one of ``IN_PLACE``; ``""`` for the constraints of the schema itself.
-        places: the schemas under it; none where ``keyword`` is a reference, which is resolved later; those of ``if``,
-            ``then`` and ``else``, where what is missing is the schema ``true``.
-        names: for ``dependentSchemas`` and ``dependencies`` the name that calls each of ``places`` into being.
+        locations: the schemas under it; none for a reference, which is resolved later; for ``if`` three schemas, where
+            a missing ``then`` or ``else`` is the schema ``true``.
+        names: for ``dependentSchemas`` and ``dependencies`` the name whose presence applies each of ``locations``.
     """
 
-    __slots__ = ("keyword", "names", "places")
+    __slots__ = ("keyword", "locations", "names")
 
-    def __init__(self, keyword: str, places: tuple[Location, ...] = (), names: tuple[str, ...] = ()) -> None:
+    def __init__(self, keyword: str, locations: tuple[Location, ...] = (), names: tuple[str, ...] = ()) -> None:
         self.keyword = keyword
-        self.places = places
+        self.locations = locations
         self.names = names
 
 
@@ -80,119 +80,119 @@ class ParsedSchema:
     """One schema object, read.
 
     Attributes:
-        place: the schema.
-        shape: its own constraints.
-        parts: what applies in place, in the order of the schema, the schema's own constraints among them at the
+        location: the schema.
+        disjunct: its own constraints.
+        applicators: what applies in place, in the order of the schema, the schema's own constraints among them at the
             place of ``properties``; empty if there is nothing but its own constraints.
         looks_at_the_rest: it has ``unevaluatedProperties`` or ``unevaluatedItems`` that can exclude something.
     """
 
-    __slots__ = ("looks_at_the_rest", "parts", "place", "shape")
+    __slots__ = ("applicators", "disjunct", "location", "looks_at_the_rest")
 
-    def __init__(self, place: Location, shape: Disjunct, parts: tuple[Applicator, ...]) -> None:
-        self.place = place
-        self.shape = shape
-        self.parts = parts
-        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in shape.objects) or any(
-            assertion.unevaluated is not None for assertion in shape.arrays
+    def __init__(self, location: Location, disjunct: Disjunct, applicators: tuple[Applicator, ...]) -> None:
+        self.location = location
+        self.disjunct = disjunct
+        self.applicators = applicators
+        self.looks_at_the_rest = any(assertion.unevaluated is not None for assertion in disjunct.objects) or any(
+            assertion.unevaluated is not None for assertion in disjunct.arrays
         )
 
     @property
     def wrapped(self) -> Applicator | None:
-        """The one part whose alternatives the schema is, where it constrains nothing itself."""
-        if len(self.parts) != 2 or not self.shape.is_free:
+        """The one applicator whose alternatives the schema is, where it constrains nothing itself."""
+        if len(self.applicators) != 2 or not self.disjunct.is_free:
             return None
-        part = self.parts[0] if self.parts[0].keyword else self.parts[1]
-        if part.keyword in _ALTERNATIVES or (part.keyword == "allOf" and len(part.places) == 1):
-            return part
+        applicator = self.applicators[0] if self.applicators[0].keyword else self.applicators[1]
+        if applicator.keyword in _ALTERNATIVES or (applicator.keyword == "allOf" and len(applicator.locations) == 1):
+            return applicator
         return None
 
 
-def _type(shape: Disjunct, place: Location, value: Json) -> None:
+def _type(disjunct: Disjunct, location: Location, value: Json) -> None:
     if isinstance(value, str) and value in _TYPES:
-        shape.types &= _TYPES[value]
+        disjunct.types &= _TYPES[value]
     elif isinstance(value, (list, tuple)) and value:
         bits = 0
         for index, name in enumerate(value):
             if not isinstance(name, str) or name not in _TYPES:
-                malformed(place, "type", f"one of {', '.join(_TYPES)}", index)
+                malformed(location, "type", f"one of {', '.join(_TYPES)}", index)
             bits |= _TYPES[name]
-        shape.types &= bits
+        disjunct.types &= bits
     else:
-        malformed(place, "type", f"one of {', '.join(_TYPES)}, or an array of them")
-    if place.schema.get("nullable") is True:
-        shape.types |= NULL
+        malformed(location, "type", f"one of {', '.join(_TYPES)}, or an array of them")
+    if location.schema.get("nullable") is True:
+        disjunct.types |= NULL
 
 
-def _nullable(_: Disjunct, place: Location, value: Json) -> None:
+def _nullable(_: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, bool):
-        malformed(place, "nullable", "true or false")
+        malformed(location, "nullable", "true or false")
 
 
-def _enum(shape: Disjunct, place: Location, value: Json) -> None:
+def _enum(disjunct: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, (list, tuple)):
-        malformed(place, "enum", "an array of values")
-    shape.values += (AllowedValues(list(value), place, "enum"),)
+        malformed(location, "enum", "an array of values")
+    disjunct.values += (AllowedValues(list(value), location, "enum"),)
 
 
-def _const(shape: Disjunct, place: Location, value: Json) -> None:
-    shape.values += (AllowedValues([value], place, "const"),)
+def _const(disjunct: Disjunct, location: Location, value: Json) -> None:
+    disjunct.values += (AllowedValues([value], location, "const"),)
 
 
-def _schema_array(_: Disjunct, place: Location, value: Json, keyword: str) -> None:
+def _schema_array(_: Disjunct, location: Location, value: Json, keyword: str) -> None:
     if not isinstance(value, (list, tuple)) or not value:
-        malformed(place, keyword, "a non-empty array of schemas")
+        malformed(location, keyword, "a non-empty array of schemas")
     for index, schema in enumerate(value):
         if not isinstance(schema, (dict, bool)):
-            malformed(place, keyword, "a schema", index)
+            malformed(location, keyword, "a schema", index)
 
 
-def _all_of(shape: Disjunct, place: Location, value: Json) -> None:
-    _schema_array(shape, place, value, "allOf")
+def _all_of(disjunct: Disjunct, location: Location, value: Json) -> None:
+    _schema_array(disjunct, location, value, "allOf")
 
 
-def _any_of(shape: Disjunct, place: Location, value: Json) -> None:
-    _schema_array(shape, place, value, "anyOf")
+def _any_of(disjunct: Disjunct, location: Location, value: Json) -> None:
+    _schema_array(disjunct, location, value, "anyOf")
 
 
-def _one_of(shape: Disjunct, place: Location, value: Json) -> None:
-    _schema_array(shape, place, value, "oneOf")
+def _one_of(disjunct: Disjunct, location: Location, value: Json) -> None:
+    _schema_array(disjunct, location, value, "oneOf")
 
 
-def _ref(_: Disjunct, place: Location, value: Json) -> None:
+def _ref(_: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, str):
-        malformed(place, "$ref", "a URI reference")
+        malformed(location, "$ref", "a URI reference")
 
 
-def _one_schema(place: Location, value: Json, keyword: str) -> None:
+def _one_schema(location: Location, value: Json, keyword: str) -> None:
     if not isinstance(value, (dict, bool)):
-        malformed(place, keyword, "a schema")
+        malformed(location, keyword, "a schema")
 
 
-def _not(_: Disjunct, place: Location, value: Json) -> None:
-    _one_schema(place, value, "not")
+def _not(_: Disjunct, location: Location, value: Json) -> None:
+    _one_schema(location, value, "not")
 
 
-def _if(_: Disjunct, place: Location, value: Json) -> None:
-    _one_schema(place, value, "if")
+def _if(_: Disjunct, location: Location, value: Json) -> None:
+    _one_schema(location, value, "if")
 
 
-def _then(_: Disjunct, place: Location, value: Json) -> None:
-    _one_schema(place, value, "then")
+def _then(_: Disjunct, location: Location, value: Json) -> None:
+    _one_schema(location, value, "then")
 
 
-def _else(_: Disjunct, place: Location, value: Json) -> None:
-    _one_schema(place, value, "else")
+def _else(_: Disjunct, location: Location, value: Json) -> None:
+    _one_schema(location, value, "else")
 
 
-def _dynamic_ref(_: Disjunct, place: Location, value: Json) -> None:
+def _dynamic_ref(_: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, str):
-        malformed(place, "$dynamicRef", "a URI reference")
+        malformed(location, "$dynamicRef", "a URI reference")
 
 
-def _recursive_ref(_: Disjunct, place: Location, value: Json) -> None:
+def _recursive_ref(_: Disjunct, location: Location, value: Json) -> None:
     if value != "#":
-        malformed(place, "$recursiveRef", "'#'")
+        malformed(location, "$recursiveRef", "'#'")
 
 
 CONSTRAINTS: Final[dict[str, KeywordReader]] = {
@@ -242,48 +242,50 @@ class SchemaReader:
         self._in_place = IN_PLACE & self._readers.keys()
         self.active = frozenset((*self._readers, dialect.id_keyword))
 
-    def read(self, place: Location) -> ParsedSchema:
-        """Read the schema object at ``place``.
+    def read(self, location: Location) -> ParsedSchema:
+        """Read the schema object at ``location``.
 
         Raises:
-            GrammarError: it is no schema, or the value of a keyword has the wrong shape.
+            GrammarError: it is no schema, or the value of a keyword has the wrong disjunct.
             UnsupportedFeature: a pattern is refused by the regex front end.
 
         Complexity: linear in the number of keywords, names and values; sub-schemas are not entered.
         """
-        schema = place.schema
+        schema = location.schema
         if not isinstance(schema, dict):
             raise GrammarError(
-                place.subject(), "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
+                location.subject(), "a schema must be an object or a boolean", evidence=f"found {shown(schema)}"
             )
-        shape = Disjunct(place)
+        disjunct = Disjunct(location)
         if self._reference_stands_alone and "$ref" in schema:
-            _ref(shape, place, schema["$ref"])
-            return ParsedSchema(place, shape, (Applicator(""), Applicator("$ref")))
+            _ref(disjunct, location, schema["$ref"])
+            return ParsedSchema(location, disjunct, (Applicator(""), Applicator("$ref")))
         readers = self._readers
         for keyword, value in schema.items():
             reader = readers.get(keyword)
             if reader is not None:
-                reader(shape, place, value)
-        return ParsedSchema(place, shape, () if self._in_place.isdisjoint(schema) else tuple(self._parts(place)))
+                reader(disjunct, location, value)
+        return ParsedSchema(
+            location, disjunct, () if self._in_place.isdisjoint(schema) else tuple(self._parts(location))
+        )
 
-    def _parts(self, place: Location) -> list[Applicator]:
-        parts: list[Applicator] = []
+    def _parts(self, location: Location) -> list[Applicator]:
+        applicators: list[Applicator] = []
         conditions: list[
             Applicator
         ] = []  # what they mention comes last, so that they never change the order of members
         own: Applicator | None = None
-        for keyword, value in place.schema.items():
+        for keyword, value in location.schema.items():
             if keyword == "properties" and keyword in self._readers:
                 own = Applicator("")
-                parts.append(own)
+                applicators.append(own)
             elif keyword in REFERENCES and keyword in self._in_place:
-                parts.append(Applicator(keyword))
+                applicators.append(Applicator(keyword))
             elif keyword in self._in_place:
-                part = _applicator(place, keyword, value)
-                if part is not None:
-                    (conditions if keyword in _CONDITIONS else parts).append(part)
-        return [*parts, *conditions] if own else [Applicator(""), *parts, *conditions]
+                applicator = _applicator(location, keyword, value)
+                if applicator is not None:
+                    (conditions if keyword in _CONDITIONS else applicators).append(applicator)
+        return [*applicators, *conditions] if own else [Applicator(""), *applicators, *conditions]
 
 
 @lru_cache(maxsize=16)
@@ -292,48 +294,48 @@ def reader_of(dialect: Dialect) -> SchemaReader:
     return SchemaReader(dialect)
 
 
-def _applicator(place: Location, keyword: str, value: Json) -> Applicator | None:
+def _applicator(location: Location, keyword: str, value: Json) -> Applicator | None:
     def inner(schema: Json, *path: str | int) -> Location:
-        return Location(schema, place.resource, place, path)
+        return Location(schema, location.resource, location, path)
 
     if keyword == "not":
         return Applicator(keyword, (inner(value, keyword),))
     if keyword == "if":
         names = ("if", "then", "else")
-        return Applicator(keyword, tuple(inner(place.schema.get(name, True), name) for name in names))
+        return Applicator(keyword, tuple(inner(location.schema.get(name, True), name) for name in names))
     if keyword in ("dependentSchemas", "dependencies"):
         named = {name: schema for name, schema in value.items() if isinstance(schema, (dict, bool))}
-        places = tuple(inner(schema, keyword, name) for name, schema in named.items())
-        return Applicator(keyword, places, tuple(named)) if named else None
+        locations = tuple(inner(schema, keyword, name) for name, schema in named.items())
+        return Applicator(keyword, locations, tuple(named)) if named else None
     return Applicator(keyword, tuple(inner(schema, keyword, index) for index, schema in enumerate(value)))
 
 
-def judging_the_rest(shape: Disjunct, local: ParsedSchema, forms: NormalForm) -> Disjunct:
-    """The values of a shape of ``local`` whose unevaluated members and items are valid as ``local`` demands."""
-    rest = Disjunct(local.place)
-    for own in local.shape.objects:
-        if own.unevaluated is not None and not any(_covers(assertion) for assertion in shape.objects):
-            rest.objects = (_other_members(shape, local.place, own.unevaluated),)
-    for array in local.shape.arrays:
-        if array.unevaluated is not None and not any(_covers(assertion) for assertion in shape.arrays):
-            rest.arrays = (_other_items(shape, local.place, array.unevaluated, forms),)
-    return shape if rest.is_free else meet(shape, rest)
+def judging_the_rest(disjunct: Disjunct, parsed: ParsedSchema, forms: NormalForm) -> Disjunct:
+    """The values of a disjunct of ``parsed`` whose unevaluated members and items are valid as ``parsed`` demands."""
+    rest = Disjunct(parsed.location)
+    for own in parsed.disjunct.objects:
+        if own.unevaluated is not None and not any(_covers(assertion) for assertion in disjunct.objects):
+            rest.objects = (_other_members(disjunct, parsed.location, own.unevaluated),)
+    for array in parsed.disjunct.arrays:
+        if array.unevaluated is not None and not any(_covers(assertion) for assertion in disjunct.arrays):
+            rest.arrays = (_other_items(disjunct, parsed.location, array.unevaluated, forms),)
+    return disjunct if rest.is_free else meet(disjunct, rest)
 
 
-def silenced(shapes: list[Disjunct]) -> list[Disjunct]:
-    """The same shapes, of which nothing counts as evaluated."""
-    return [_silenced(shape) for shape in shapes]
+def silenced(disjuncts: list[Disjunct]) -> list[Disjunct]:
+    """The same disjuncts, of which nothing counts as evaluated."""
+    return [_silenced(disjunct) for disjunct in disjuncts]
 
 
-def _silenced(shape: Disjunct) -> Disjunct:
-    if not any(assertion.annotates for assertion in shape.objects) and not any(
-        assertion.annotates for assertion in shape.arrays
+def _silenced(disjunct: Disjunct) -> Disjunct:
+    if not any(assertion.annotates for assertion in disjunct.objects) and not any(
+        assertion.annotates for assertion in disjunct.arrays
     ):
-        return shape
-    other = meet(shape, shape)
-    other.values, other.refusals, other.branches = shape.values, shape.refusals, shape.branches
-    other.objects = tuple(assertion.silent() for assertion in shape.objects)
-    other.arrays = tuple(assertion.silent() for assertion in shape.arrays)
+        return disjunct
+    other = meet(disjunct, disjunct)
+    other.values, other.refusals, other.branches = disjunct.values, disjunct.refusals, disjunct.branches
+    other.objects = tuple(assertion.silent() for assertion in disjunct.objects)
+    other.arrays = tuple(assertion.silent() for assertion in disjunct.arrays)
     return other
 
 
@@ -341,11 +343,11 @@ def _covers(assertion: ObjectAssertion | ArrayAssertion) -> bool:
     return assertion.covers_rest and assertion.annotates
 
 
-def _other_members(shape: Disjunct, place: Location, schema: Json) -> ObjectAssertion:
-    rest = ObjectAssertion(place)
+def _other_members(disjunct: Disjunct, location: Location, schema: Json) -> ObjectAssertion:
+    rest = ObjectAssertion(location)
     rest.additional, rest.additional_keyword, rest.covers_rest = schema, "unevaluatedProperties", True
     patterns: dict[str, Grammar] = {}
-    for assertion in shape.objects:
+    for assertion in disjunct.objects:
         if assertion.annotates:
             rest.properties |= dict.fromkeys(assertion.properties, True)
             patterns |= dict(assertion.patterns)
@@ -354,17 +356,17 @@ def _other_members(shape: Disjunct, place: Location, schema: Json) -> ObjectAsse
     return rest
 
 
-def _other_items(shape: Disjunct, place: Location, schema: Json, forms: NormalForm) -> ArrayAssertion:
-    rest = ArrayAssertion(place)
+def _other_items(disjunct: Disjunct, location: Location, schema: Json, forms: NormalForm) -> ArrayAssertion:
+    rest = ArrayAssertion(location)
     rest.rest, rest.rest_keyword, rest.covers_rest = schema, "unevaluatedItems", True
-    assertions = [assertion for assertion in shape.arrays if assertion.annotates]
+    assertions = [assertion for assertion in disjunct.arrays if assertion.annotates]
     rest.prefix = [True] * max((len(assertion.prefix) for assertion in assertions), default=0)
     contained = [assertion.contained for assertion in assertions if assertion.contained is not None]
-    if contained and place.resource.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
+    if contained and location.resource.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
         either: dict[str, Json] = {"anyOf": []}
-        inner = Location(schema, place.resource, place, ("unevaluatedItems",))
+        inner = Location(schema, location.resource, location, ("unevaluatedItems",))
         alternatives = Applicator("anyOf", (*contained, inner))
-        whole = Location(either, place.resource, place, ("unevaluatedItems",))
+        whole = Location(either, location.resource, location, ("unevaluatedItems",))
         forms.adopt(ParsedSchema(whole, Disjunct(whole), (Applicator(""), alternatives)))
         rest.rest = either
     return rest

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from structgen.frontends.json_schema.normal.container_assertion import ObjectAssertion
-from structgen.frontends.json_schema.normal.exclusion import between_shapes
+from structgen.frontends.json_schema.normal.exclusion import between_disjuncts
 from structgen.frontends.json_schema.source.json_value import ARRAY, NUMBER, OBJECT, STRING, type_of, value_key
 from structgen.frontends.json_schema.source.location import Location, refused
 from structgen.grammar.trampoline import trampoline
@@ -38,7 +38,7 @@ def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAs
     holding = [assertion for assertion in assertions if assertion.annotates]
     if any(assertion.covers_rest for assertion in holding) or not any(map(names_some, holding)):
         return assertions
-    rest = ObjectAssertion(assertions[0].place)
+    rest = ObjectAssertion(assertions[0].location)
     rest.additional, rest.additional_keyword = False, _POLICY_KEYWORD
     for assertion in holding:
         rest.properties |= dict.fromkeys(_names(assertion), True)
@@ -48,15 +48,15 @@ def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAs
     return (*assertions, rest)
 
 
-def forbids(place: Location) -> bool:
+def forbids(location: Location) -> bool:
     """Whether a schema stands for what the policy forbids of its parent."""
-    return place.schema is False and place.parent is not None and place.path == (_POLICY_KEYWORD,)
+    return location.schema is False and location.parent is not None and location.path == (_POLICY_KEYWORD,)
 
 
-def is_nameless(shape: Disjunct) -> bool:
-    """Whether nothing in a shape names a member or speaks of all others, nor lists the values."""
-    holding = [assertion for assertion in shape.objects if assertion.annotates]
-    return not shape.values and not any(assertion.covers_rest or names_some(assertion) for assertion in holding)
+def is_nameless(disjunct: Disjunct) -> bool:
+    """Whether nothing in a disjunct names a member or speaks of all others, nor lists the values."""
+    holding = [assertion for assertion in disjunct.objects if assertion.annotates]
+    return not disjunct.values and not any(assertion.covers_rest or names_some(assertion) for assertion in holding)
 
 
 def names_some(assertion: ObjectAssertion) -> bool:
@@ -157,59 +157,59 @@ class Validity:
     def __init__(self, forms: NormalForm) -> None:
         self._forms = forms
 
-    def constants(self, shape: Disjunct) -> list[Json]:
-        """The values that all ``enum`` and ``const`` of a shape have in common and its other keywords admit."""
-        first = shape.values[0]
+    def constants(self, disjunct: Disjunct) -> list[Json]:
+        """The values that all ``enum`` and ``const`` of a disjunct have in common and its other keywords admit."""
+        first = disjunct.values[0]
         members = first.members
-        for values in shape.values[1:]:
+        for values in disjunct.values[1:]:
             members = [value for value in members if value_key(value) in values.keys]
-        if shape.string or shape.number or shape.arrays or shape.objects:
-            if shape.string is None or not shape.types & STRING:
-                return [value for value in members if trampoline(self._fits(value, shape))]
-            if len(shape.values) == 1 and len(first.texts) == len(members):
-                texts = shape.string.admitted(first.texts)
+        if disjunct.string or disjunct.number or disjunct.arrays or disjunct.objects:
+            if disjunct.string is None or not disjunct.types & STRING:
+                return [value for value in members if trampoline(self._fits(value, disjunct))]
+            if len(disjunct.values) == 1 and len(first.texts) == len(members):
+                texts = disjunct.string.admitted(first.texts)
                 return [value for value in members if value in texts] if texts else []
-            texts = shape.string.admitted(value for value in members if isinstance(value, str))
+            texts = disjunct.string.admitted(value for value in members if isinstance(value, str))
             return [
                 value
                 for value in members
-                if (value in texts if isinstance(value, str) else trampoline(self._fits(value, shape)))
+                if (value in texts if isinstance(value, str) else trampoline(self._fits(value, disjunct)))
             ]
-        return [value for value in members if type_of(value) & shape.types or type_of(value) == 0]
+        return [value for value in members if type_of(value) & disjunct.types or type_of(value) == 0]
 
-    def satisfies(self, value: Json, places: tuple[Location, ...]) -> bool:
+    def satisfies(self, value: Json, locations: tuple[Location, ...]) -> bool:
         """Whether ``value`` is valid against every one of the schemas."""
-        return trampoline(self._satisfies(value, places))
+        return trampoline(self._satisfies(value, locations))
 
-    def _satisfies(self, value: Json, places: tuple[Location, ...]) -> _Answer:
-        if not places:
+    def _satisfies(self, value: Json, locations: tuple[Location, ...]) -> _Answer:
+        if not locations:
             return True
         fitting: list[Disjunct] = []
-        for shape in self._forms.shapes(places):
-            if shape.types & type_of(value) and _is_constant(value, shape):
-                for place, keyword in shape.refusals:
-                    refused(place, keyword)
-                if (yield self._fits(value, shape)):
-                    fitting.append(shape)
-        for one in between_shapes(fitting, self._forms.overlaps):
-            self._forms.note(one)
+        for disjunct in self._forms.disjuncts(locations):
+            if disjunct.types & type_of(value) and _is_constant(value, disjunct):
+                for location, keyword in disjunct.refusals:
+                    refused(location, keyword)
+                if (yield self._fits(value, disjunct)):
+                    fitting.append(disjunct)
+        for one in between_disjuncts(fitting, self._forms.overlaps):
+            self._forms.note_overlap(one)
         return len(fitting) > 0
 
-    def _fits(self, value: Json, shape: Disjunct) -> _Answer:
+    def _fits(self, value: Json, disjunct: Disjunct) -> _Answer:
         """Whether ``value`` satisfies all but ``enum`` and ``const``."""
         kind = type_of(value)
-        if kind and not kind & shape.types:
+        if kind and not kind & disjunct.types:
             return False
         if isinstance(value, str):
-            return shape.string is None or shape.string.admits(value)
+            return disjunct.string is None or disjunct.string.admits(value)
         if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
-            return shape.number is None or shape.number.admits(value)
+            return disjunct.number is None or disjunct.number.admits(value)
         if kind == ARRAY:
-            for array in shape.arrays:
+            for array in disjunct.arrays:
                 if not (yield self._array(value, array)):
                     return False
         if kind == OBJECT:
-            for assertion in shape.objects:
+            for assertion in disjunct.objects:
                 if not (yield self._object(value, assertion)):
                     return False
         return True
@@ -230,11 +230,11 @@ class Validity:
         )
 
     def _items(self, value: list[Json], assertion: ArrayAssertion) -> _Answer:
-        if len(value) < assertion.fewest or (assertion.most is not None and len(value) > assertion.most):
+        if len(value) < assertion.min_count or (assertion.max_count is not None and len(value) > assertion.max_count):
             return False
         for index, item in enumerate(value):
-            place = assertion.item(index)
-            if place is not None and not (yield self._satisfies(item, (place,))):
+            location = assertion.item(index)
+            if location is not None and not (yield self._satisfies(item, (location,))):
                 return False
         return True
 
@@ -245,57 +245,57 @@ class Validity:
         return not any(other not in value for name in value for other in assertion.dependents.get(name, ()))
 
     def _members(self, value: dict[str, Json], assertion: ObjectAssertion) -> _Answer:
-        if len(value) < assertion.fewest or (assertion.most is not None and len(value) > assertion.most):
+        if len(value) < assertion.min_count or (assertion.max_count is not None and len(value) > assertion.max_count):
             return False
         if any(name not in value for name in assertion.required):
             return False
         for name, member in value.items():
-            if not (yield self._satisfies(member, assertion.places_of(name))):
+            if not (yield self._satisfies(member, assertion.locations_of(name))):
                 return False
             if assertion.names is not True:
-                names = Location(assertion.names, assertion.place.resource, assertion.place, ("propertyNames",))
+                names = Location(assertion.names, assertion.location.resource, assertion.location, ("propertyNames",))
                 if not (yield self._satisfies(name, (names,))):
                     return False
         return True
 
 
-def _is_constant(value: Json, shape: Disjunct) -> bool:
-    key = value_key(value) if shape.values else None
-    return all(key in values.keys for values in shape.values)
+def _is_constant(value: Json, disjunct: Disjunct) -> bool:
+    key = value_key(value) if disjunct.values else None
+    return all(key in values.keys for values in disjunct.values)
 
 
 _MAX_DEPTH: Final = 8
 
 
-def is_unbounded(places: tuple[Location, ...], forms: NormalForm, depth: int = 0, *, closes: bool = False) -> bool:
+def is_unbounded(locations: tuple[Location, ...], forms: NormalForm, depth: int = 0, *, closes: bool = False) -> bool:
     """Whether a schema has more values than any text has room for, if it has one at all.
 
     Yes is certain; no may be wrong: patterns, formats, bounds of numbers and alternatives are not looked into.  With
     ``closes``, undeclared members are forbidden.
     """
-    if not places:
+    if not locations:
         return True
-    if len(places) > 1 or depth > _MAX_DEPTH or places[0].is_negated:
+    if len(locations) > 1 or depth > _MAX_DEPTH or locations[0].is_negated:
         return False
-    place = places[0]
-    if isinstance(place.schema, bool):
-        return place.schema
-    local = forms.read(place)
-    part = local.wrapped
-    if part is not None:
-        inner = [inner for _, inner in forms.in_place(local)]
+    location = locations[0]
+    if isinstance(location.schema, bool):
+        return location.schema
+    parsed = forms.read(location)
+    applicator = parsed.wrapped
+    if applicator is not None:
+        inner = [inner for _, inner in forms.in_place(parsed)]
         return len(inner) == 1 and is_unbounded((inner[0],), forms, depth + 1, closes=closes)
-    shape = local.shape
-    if local.parts or shape.values or shape.refusals or local.looks_at_the_rest:
+    disjunct = parsed.disjunct
+    if parsed.applicators or disjunct.values or disjunct.refusals or parsed.looks_at_the_rest:
         return False
-    types, text = shape.types, shape.string
+    types, text = disjunct.types, disjunct.string
     if types & STRING and (text is None or not (text.languages or text.formats or text.longest is not None)):
         return True
-    if types & NUMBER and shape.number is None:
+    if types & NUMBER and disjunct.number is None:
         return True
     return bool(
-        (types & ARRAY and _are_arrays_unbounded(shape.arrays, forms, depth, closes=closes))
-        or (types & OBJECT and _are_objects_unbounded(shape.objects, forms, depth, closes=closes))
+        (types & ARRAY and _are_arrays_unbounded(disjunct.arrays, forms, depth, closes=closes))
+        or (types & OBJECT and _are_objects_unbounded(disjunct.objects, forms, depth, closes=closes))
     )
 
 
@@ -305,7 +305,7 @@ def _are_arrays_unbounded(
     if not assertions:
         return True
     assertion = assertions[0]
-    if assertion.prefix or assertion.contained is not None or assertion.refusals or assertion.most == 0:
+    if assertion.prefix or assertion.contained is not None or assertion.refusals or assertion.max_count == 0:
         return False
     rest = assertion.further()
     return is_unbounded(() if rest is None else (rest,), forms, depth + 1, closes=closes)
@@ -317,7 +317,7 @@ def _are_objects_unbounded(
     if not assertions:
         return True
     assertion = assertions[0]
-    if assertion.patterns or assertion.names is not True or assertion.dependents or assertion.most is not None:
+    if assertion.patterns or assertion.names is not True or assertion.dependents or assertion.max_count is not None:
         return False
     if assertion.additional is True and not (closes and not assertion.covers_rest and names_some(assertion)):
         return True

@@ -111,10 +111,10 @@ class Location:
     def steps(self) -> tuple[str | int, ...]:
         """The steps that lead to it from the root of its document."""
         paths: list[tuple[str | int, ...]] = []
-        place: Location | None = self
-        while place is not None:
-            paths.append(place.path)
-            place = place.parent
+        location: Location | None = self
+        while location is not None:
+            paths.append(location.path)
+            location = location.parent
         return tuple(step for path in reversed(paths) for step in path)
 
     @property
@@ -160,24 +160,24 @@ def shown(value: Json, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def malformed(place: Location, keyword: str, expected: str, *steps: str | int) -> NoReturn:
-    """Report a keyword whose value has the wrong shape; ``steps`` lead from the keyword to the part at fault.
+def malformed(location: Location, keyword: str, expected: str, *steps: str | int) -> NoReturn:
+    """Report a keyword whose value has the wrong disjunct; ``steps`` lead from the keyword to the part at fault.
 
     Raises:
         GrammarError: always.
     """
-    value = place.schema[keyword]
+    value = location.schema[keyword]
     for step in steps:
         value = value[step]
     raise GrammarError(
-        place.subject(keyword, *steps),
+        location.subject(keyword, *steps),
         f"{keyword!r} must be {expected}" if not steps else f"must be {expected}",
         evidence=f"found {shown(value)}",
     )
 
 
 def refused(
-    place: Location, keyword: str, problem: str = "", *, remedy: str = "", steps: tuple[str | int, ...] = ()
+    location: Location, keyword: str, problem: str = "", *, remedy: str = "", steps: tuple[str | int, ...] = ()
 ) -> NoReturn:
     """Refuse a keyword by name.
 
@@ -185,9 +185,9 @@ def refused(
         UnsupportedFeature: always.
     """
     raise UnsupportedFeature(
-        place.subject(keyword, *steps),
+        location.subject(keyword, *steps),
         keyword,
-        where=place.at(keyword, *steps),
+        where=location.at(keyword, *steps),
         problem=problem or f"{keyword!r} cannot be enforced by the automaton",
         remedy=remedy or f"remove {keyword!r}, or check it after generation",
     )

@@ -136,14 +136,14 @@ class References:
     def start(self) -> Location:
         """The schema that was given."""
         root = self._documents.root.resource
-        return self._place(root, (), self._scopes.get({}).entering(root) if self._scopes else None)
+        return self._location(root, (), self._scopes.get({}).entering(root) if self._scopes else None)
 
     def originals(self, schemas: set[int]) -> set[int]:
         """The identities of the schemas of the documents, given those that were read."""
         return {self._scopes.originals.get(key, key) for key in schemas} if self._scopes else schemas
 
-    def resolve(self, place: Location, keyword: str) -> Location:
-        """The schema that the reference under ``keyword`` at ``place`` names.
+    def resolve(self, location: Location, keyword: str) -> Location:
+        """The schema that the reference under ``keyword`` at ``location`` names.
 
         Raises:
             GrammarError: there is none.
@@ -151,61 +151,63 @@ class References:
             ScopesNeeded: the answer depends on the dynamic scope.
             LimitExceeded: there are too many dynamic scopes.
         """
-        reference: str = place.schema[keyword]
+        reference: str = location.schema[keyword]
         if keyword != "$ref":
-            return self._resolve(place, keyword, reference)
-        key = place.resource, reference
+            return self._resolve(location, keyword, reference)
+        key = location.resource, reference
         found = self._resolved.get(key)
         if found is None:
-            found = self._resolved[key] = self._resolve(place, keyword, reference)
+            found = self._resolved[key] = self._resolve(location, keyword, reference)
         return found
 
-    def _resolve(self, place: Location, keyword: str, reference: str) -> Location:
+    def _resolve(self, location: Location, keyword: str, reference: str) -> Location:
         uri, _, fragment = reference.partition("#")
-        start = place.resource if not uri else self._find(place, keyword, uri)
+        start = location.resource if not uri else self._find(location, keyword, uri)
         name = unquote(fragment)
         if not name or name.startswith("/"):
             steps = [_unescape(step) for step in name.split("/")[1:]]
-            resource, path = _follow(start, steps, place, keyword)
+            resource, path = _follow(start, steps, location, keyword)
         else:
             resource = start.document.index.base(start)
             anchors = resource.document.index.anchors
             if (resource, name) not in anchors:
-                _missing(place, keyword, f"no schema there has the anchor {name!r}")
+                _missing(location, keyword, f"no schema there has the anchor {name!r}")
             path = anchors[resource, name]
         if keyword != "$ref":
-            resource, path = self._outermost(place, resource, path, RECURSIVE if keyword == "$recursiveRef" else name)
+            resource, path = self._outermost(
+                location, resource, path, RECURSIVE if keyword == "$recursiveRef" else name
+            )
         self._documents.use(resource.document)
-        return self._placed(place, resource, path, keyword)
+        return self._placed(location, resource, path, keyword)
 
     def _outermost(
-        self, place: Location, resource: Resource, path: SchemaPath, name: str
+        self, location: Location, resource: Resource, path: SchemaPath, name: str
     ) -> tuple[Resource, SchemaPath]:
         """The target of a dynamic reference whose first target is a schema of ``resource``."""
         dynamic = resource.document.index.dynamic
         base = resource.document.index.base(resource)
         if dynamic.get(base, {}).get(name) != path:  # the first target is no dynamic anchor
             return resource, path
-        if self._scopes is None or place.resource.scope is None:
+        if self._scopes is None or location.resource.scope is None:
             raise ScopesNeeded
-        winner = place.resource.scope.winners.get(name, base)
+        winner = location.resource.scope.winners.get(name, base)
         return winner, winner.document.index.dynamic[winner][name]
 
-    def _placed(self, place: Location, resource: Resource, path: SchemaPath, keyword: str) -> Location:
-        scope = place.resource.scope
+    def _placed(self, location: Location, resource: Resource, path: SchemaPath, keyword: str) -> Location:
+        scope = location.resource.scope
         if scope is None or self._scopes is None:
-            found = self._place(resource, path, None)
+            found = self._location(resource, path, None)
         else:
-            base, here = (one.document.index.base(one) for one in (resource, place.resource))
+            base, here = (one.document.index.base(one) for one in (resource, location.resource))
             if base is here:
-                found = self._place(place.resource, path, scope)
+                found = self._location(location.resource, path, scope)
             else:
-                found = self._place(base, path, scope.entering(base))
+                found = self._location(base, path, scope.entering(base))
         if not isinstance(found.schema, (dict, bool)):
-            _missing(place, keyword, f"it names {type(found.schema).__name__} where a schema must be")
+            _missing(location, keyword, f"it names {type(found.schema).__name__} where a schema must be")
         return found
 
-    def _place(self, resource: Resource, path: SchemaPath, scope: DynamicScope | None) -> Location:
+    def _location(self, resource: Resource, path: SchemaPath, scope: DynamicScope | None) -> Location:
         if scope is not None and self._scopes is not None and resource.scope is not scope:
             resource = self._scopes.instance(resource, scope)
         schema: Json = resource.root
@@ -213,46 +215,46 @@ class References:
             schema = schema[int(step) if isinstance(schema, list) else step]
         return Location(schema, resource, None, path)
 
-    def _find(self, place: Location, keyword: str, uri: str) -> Resource:
-        wanted = absolute_uri(place.resource.uri, uri)
-        if wanted and wanted == place.resource.uri:
-            return place.resource
-        found = self._documents.find(wanted, place.resource.document)
+    def _find(self, location: Location, keyword: str, uri: str) -> Resource:
+        wanted = absolute_uri(location.resource.uri, uri)
+        if wanted and wanted == location.resource.uri:
+            return location.resource
+        found = self._documents.find(wanted, location.resource.document)
         if found is None:
             refused(
-                place,
+                location,
                 keyword,
-                f"{place.schema[keyword]!r} is in a document that is not known, and nothing is fetched",
+                f"{location.schema[keyword]!r} is in a document that is not known, and nothing is fetched",
                 remedy=f"give {wanted!r} in 'registry', or copy the schema under '$defs'",
             )
         return found
 
 
-def enter(place: Location) -> Resource:
+def enter(location: Location) -> Resource:
     """Let the references of a schema be relative to its own identifier, if it has one; return its resource.
 
     The result and ``place.resource`` are the same afterwards.
     """
-    resource = place.resource
-    schema = place.schema
+    resource = location.resource
+    schema = location.schema
     if schema is resource.root or resource.dialect.id_keyword not in schema:
         return resource
-    path = place.steps
+    path = location.steps
     pointer = "".join(f"/{escape(step)}" for step in path)
     found = resource.document.inner(schema, resource, pointer)
     if found is not None:
         inner = resource.inner(schema, *found, path)
         if resource.scope is not None:
             inner.scope = resource.scope.entering(resource.document.index.base(inner))
-        place.resource = inner
-    return place.resource
+        location.resource = inner
+    return location.resource
 
 
-def _follow(start: Resource, steps: list[str], place: Location, keyword: str) -> tuple[Resource, SchemaPath]:
+def _follow(start: Resource, steps: list[str], location: Location, keyword: str) -> tuple[Resource, SchemaPath]:
     """Follow a JSON Pointer down from the root of ``start``: the innermost resource on the way, and the path."""
     resource, schema = start, start.root
     for count, step in enumerate(steps):
-        schema = _child(schema, step, steps[:count], place, keyword)
+        schema = _child(schema, step, steps[:count], location, keyword)
         if isinstance(schema, dict) and ("$id" in schema or "id" in schema):
             pointer = start.pointer + "".join(f"/{escape(part)}" for part in steps[: count + 1])
             resource = start.document.index.at(pointer) or resource
@@ -263,20 +265,20 @@ def _unescape(step: str) -> str:
     return step.replace("~1", "/").replace("~0", "~")
 
 
-def _child(schema: Json, step: str, before: list[str], place: Location, keyword: str) -> Json:
+def _child(schema: Json, step: str, before: list[str], location: Location, keyword: str) -> Json:
     """One step of a JSON Pointer."""
     if isinstance(schema, dict) and step in schema:
         return schema[step]
     if isinstance(schema, list) and step.isdecimal() and step.isascii() and int(step[:9]) < len(schema):
         return schema[int(step[:9])]
     here = "#" + "".join(f"/{escape(part)}" for part in before)
-    return _missing(place, keyword, f"{here} has no {step!r}")
+    return _missing(location, keyword, f"{here} has no {step!r}")
 
 
-def _missing(place: Location, keyword: str, evidence: str) -> NoReturn:
+def _missing(location: Location, keyword: str, evidence: str) -> NoReturn:
     raise GrammarError(
-        place.subject(keyword),
-        f"reference {place.schema[keyword]!r} leads nowhere",
+        location.subject(keyword),
+        f"reference {location.schema[keyword]!r} leads nowhere",
         evidence=evidence,
         remedy="refer to a schema of this document, for instance '#/$defs/name'",
     )

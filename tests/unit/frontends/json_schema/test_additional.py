@@ -13,7 +13,8 @@ from byte_membership import BYTES, is_member
 from structgen.engine import compile
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.json_schema import JsonPolicy, forget_known, json_schema
-from structgen.frontends.json_schema.translation import program_key, setting_of
+from structgen.frontends.json_schema.setting import setting_of
+from structgen.frontends.json_schema.translation import program_key
 from structgen.grammar.limits import Limits
 
 FORBIDDEN = JsonPolicy(additional="forbidden", whitespace="single", order="any")

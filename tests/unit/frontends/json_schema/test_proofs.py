@@ -13,9 +13,9 @@ from structgen.frontends.json_schema import json_schema
 from structgen.frontends.json_schema.emit.planner import Planner
 from structgen.frontends.json_schema.normal.normal_form import NormalForm
 from structgen.frontends.json_schema.policy import JsonPolicy
+from structgen.frontends.json_schema.setting import setting_of
 from structgen.frontends.json_schema.source.document import Documents, SchemaRegistry
 from structgen.frontends.json_schema.source.reference import References
-from structgen.frontends.json_schema.translation import setting_of
 from structgen.grammar.limits import Limits
 from structgen.grammar.nodes import EMPTY
 from structgen.grammar.nodes.description import Described, Status
