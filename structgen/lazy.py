@@ -37,7 +37,7 @@ def lazy_names(module: str, file: str, *, kept: Collection[str] | None = None) -
         if name.startswith("__") or name not in read():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         source, original = read()[name]
-        if source == module:  # a submodule, which its import makes an attribute
+        if source in (module, f"{module}.{name}"):  # a submodule, which its import makes an attribute
             return importlib.import_module(f"{module}.{name}")
         value = getattr(importlib.import_module(source), original)
         if kept is not None and name not in kept:

@@ -1,6 +1,6 @@
 """Programs: typed functions and generators that a language model answers.
 
-``structgen.program`` is this package and the decorator, whichever was asked for first: the package can be called.
+``structgen.program`` is this package and the decorator, so the package can be called.
 """
 
 import sys

@@ -29,14 +29,17 @@ Form: TypeAlias = Literal["text", "json"]
 """Whether an answer is written as it is, or as JSON."""
 
 POLICY: Final = JsonPolicy(whitespace="single")
-"""As ``json.dumps`` writes by default, and most models: what lies between values is forced, and costs no passes."""
+"""As ``json.dumps`` writes by default, and most models.
+
+The text between values is forced, and costs no forward pass.
+"""
 _ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is asked for.
+    """The answer that a step requests.
 
     Attributes:
         annotation: the type, or the grammar, that was given.
@@ -46,7 +49,7 @@ class Answer:
         choices: the texts, where there are few and each is one value; else empty.
         source: what its texts are quoted from, if they are.
         schema: the JSON Schema that ``grammar`` was made from, if any.
-        formats: what names under ``format`` in it mean, beside those that everybody knows.
+        formats: the meaning of names under ``format``, in addition to the standard ones.
     """
 
     annotation: Any
@@ -59,7 +62,7 @@ class Answer:
     formats: Mapping[str, Grammar] = field(default_factory=dict)
 
     def value(self, text: str) -> Any:
-        """Return the value that ``text`` stands for.
+        """Return the value that ``text`` spells.
 
         Raises:
             pydantic.ValidationError: a validator of the type's own refuses it.
@@ -72,8 +75,8 @@ class Answer:
 def answer_of(annotation: Any) -> Answer:
     """Read an annotation.
 
-    Text is asked for as it is: by a grammar, ``str``, a ``Literal`` of strings, an ``Enum`` of strings, and
-    ``Annotated`` with a grammar.  Every other type is asked for as JSON.
+    Text is requested as it is: by a grammar, ``str``, a ``Literal`` of strings, an ``Enum`` of strings, and
+    ``Annotated`` with a grammar.  Every other type is requested as JSON.
 
     Args:
         annotation: a type, or a grammar; an ``Answer`` is returned as it is.
@@ -116,7 +119,7 @@ def answer_of(annotation: Any) -> Answer:
 def schema_of_answer(annotation: Any) -> tuple[Any, Mapping[str, Grammar]]:
     """The JSON Schema of what may be written for a type, with the formats that it names.
 
-    Objects have no undeclared members: pydantic ignores these, and nobody wants them.
+    Objects have no undeclared members: pydantic would ignore them.
 
     Raises:
         GrammarError: it is a type without a JSON form.
@@ -130,7 +133,7 @@ def _text(annotation: Any, grammar: Grammar, choices: tuple[str, ...] = ()) -> A
 
 
 def _without_grammar(annotation: Any) -> Any:
-    """The type that a text is read as: in JSON a grammar could stand beside ``str`` alone."""
+    """The type that a text is read as: in JSON a grammar can only annotate ``str``."""
     metadata = [one for one in getattr(annotation, "__metadata__", ()) if not isinstance(one, Grammar)]
     if not hasattr(annotation, "__metadata__"):
         return annotation
@@ -183,7 +186,7 @@ class Evidence:
         start: character of the document where it first occurs.
         end: character after that occurrence.
         spans: start and end of all occurrences, the first included, in order; they may overlap.
-        logprob: of the most probable quotation, where that was asked for: the model's log-probability of writing it
+        logprob: of the most probable quotation, where it was requested: the model's log-probability of writing it
             as its tokens spell it and ending it there, given the text before; else None.
     """
 
@@ -215,7 +218,7 @@ class QuotationSource:
         whole_words: whether quotations neither begin nor end within a word.
         schema: of the answer, with the patterns of the quoted strings.
         search_limit: of the search for the most probable quotations, see
-            ``structgen.decode.autoregressive.search``; 0 where they are drawn token by token.
+            ``structgen.decode.autoregressive.search``; 0 samples them token by token.
     """
 
     document: str = field(repr=False)
@@ -224,7 +227,7 @@ class QuotationSource:
     search_limit: int = 0
 
     def evidence(self, value: Any, logprobs: Mapping[Path, float] = _NO_LOGPROBS) -> tuple[Evidence, ...]:
-        """The quotations in a value, in the order in which they stand in it.
+        """The quotations in a value, in their order.
 
         Args:
             value: as ``json.loads`` reads it.

@@ -67,7 +67,7 @@ def map_items(
 ) -> list[Mapped[Value]]:
     """Run ``program`` for each item: see ``Program.map``.
 
-    One thread a place of the batch, each of which takes the next item when it is through with one.  The forward passes
+    One thread for each slot of the batch; a thread takes the next item when it has finished one.  The forward passes
     of all are run together; all else of a program is its thread's own.  A server puts requests together by itself;
     passes over canvases are not put together.
 
@@ -79,7 +79,7 @@ def map_items(
     calls = [_arguments_of(item) for item in items]
     found: list[Mapped[Value] | None] = [None] * len(calls)
     pending = iter(range(len(calls)))
-    lock, told = threading.Lock(), threading.Condition()
+    lock, finished = threading.Lock(), threading.Condition()
     stopped = threading.Event()
     done: list[int] = []
 
@@ -89,9 +89,9 @@ def map_items(
                 if stopped.is_set():
                     return
                 found[index] = _run_item(program, index, calls[index], {**settings, "model": batch or model}, stopped)
-                with told:
+                with finished:
                     done.append(index)
-                    told.notify_all()
+                    finished.notify_all()
 
     with nullcontext() if isinstance(model, (RemoteModel, DiffusionModel)) else Batch(model) as batch:
         workers = [nullcontext() if batch is None else batch.worker() for _ in range(min(batch_size, len(calls)))]
@@ -100,7 +100,7 @@ def map_items(
             thread.start()
         try:
             with _progress(progress, len(calls)) as report:
-                _watch(threads, done, told, len(calls), report)
+                _watch(threads, done, finished, len(calls), report)
         finally:
             stopped.set()
             if batch is not None and any(thread.is_alive() for thread in threads):  # interrupted
@@ -112,7 +112,7 @@ def map_items(
 
 @contextmanager
 def _progress(progress: Progress | bool, total: int) -> Iterator[Progress]:
-    """What is told how many are through: a bar if it is True."""
+    """The callback for the number of finished items: a bar if it is True."""
     if progress is not True:
         yield progress or silent
         return
@@ -127,7 +127,7 @@ def _progress(progress: Progress | bool, total: int) -> Iterator[Progress]:
 
 
 def _watch(
-    threads: Sequence[threading.Thread], done: list[int], told: threading.Condition, total: int, progress: Progress
+    threads: Sequence[threading.Thread], done: list[int], finished: threading.Condition, total: int, progress: Progress
 ) -> None:
     """Report how many items are through until all are."""
 
@@ -136,8 +136,8 @@ def _watch(
 
     reported = -1
     while reported < total:
-        with told:
-            told.wait_for(news, timeout=1)
+        with finished:
+            finished.wait_for(news, timeout=1)
             count = len(done)
         if count > reported:
             reported = count

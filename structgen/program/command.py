@@ -125,8 +125,8 @@ def ask(
         annotation: a type, or a grammar.
         max_tokens: the most tokens of this answer; None leaves it to the program, as with the others.
         sampler: chooses tokens, writes the whole answer, or takes completions of its canvas.
-        tries: how often a field is drawn that its type's validators refuse.
-        potentials: what else the answer has to fulfil, or is worth, beside what the program says: potentials,
+        tries: the maximum number of samples of a field that its type's validators refuse.
+        potentials: further conditions or weights of the answer, in addition to those of the program: potentials,
             constraints, or functions of the text.
     """
     return Ask(annotation, max_tokens, sampler, tries, tuple(potentials))

@@ -102,8 +102,8 @@ class Turns:
 class Conversation:
     """What was said so far, by the program and by the model.
 
-    Text goes to the turn that is open: at first the user's, and once the model has been asked, the assistant's, which
-    the model then goes on with.  The context is brought up to date when the model is asked: the key-value cache keeps
+    Text goes to the turn that is open: at first the user's, and once the model has answered, the assistant's, which
+    the model then continues.  The context is brought up to date when the model answers: the key-value cache keeps
     all that did not change, whatever the chat template does to earlier turns.
 
     Args:

@@ -100,11 +100,11 @@ class Program(Generic[Parameters, Value]):
                 "it has nothing to ask",
                 remedy="write the prompt as its docstring, return it, or yield the steps",
             )
-        self.answer  # noqa: B018  what is wrong with the annotation is told at once
+        self.answer  # noqa: B018  an unusable annotation is an error at once
 
     @functools.cached_property
     def answer(self) -> Answer:
-        """What is asked for: the return annotation.
+        """The requested answer: the return annotation.
 
         Raises:
             ProgramError: there is none, or it can't be resolved.
@@ -120,7 +120,7 @@ class Program(Generic[Parameters, Value]):
             raise
 
     def prompt(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> str:
-        """Return what the model is asked, without asking it.
+        """Return the prompt, without running the model.
 
         Raises:
             ProgramError: the arguments do not fit, or it yields its steps.
@@ -217,7 +217,7 @@ class Program(Generic[Parameters, Value]):
             items: arguments: a mapping by name, a tuple by position, anything else as the only one.
             batch_size: how many run at a time, each in a thread of its own.
             model: as for a call.
-            progress: told how many are through; True shows a bar on standard error.
+            progress: called with the number of finished items; True shows a bar on standard error.
             **settings: as for a call.
 
         Returns:
@@ -337,11 +337,11 @@ def program(function: Callable[..., Any] | None = None, /, **settings: Any) -> A
             * ``max_tokens``: the most tokens of one answer, EOS not counted.
             * ``sampler``: chooses tokens, writes whole answers, or takes completions of canvases; by default the most
               probable tokens, or the most probable completions.
-            * ``potentials``: what else answers have to fulfil, or are worth.
+            * ``potentials``: further conditions or weights of answers.
             * ``seed``: of the sampler's random numbers.
             * ``drafter``: what draft tokens tokens, so that one forward pass tells several: see ``structgen.generate``.
             * ``chat``: whether the prompt becomes turns of the model's chat template.
-            * ``tries``: how often a field is drawn at most that the type's own validators refuse.
+            * ``tries``: the maximum number of samples of a field that the type's own validators refuse.
             * ``describe``: whether the prompt ends with the form of the answer and the descriptions of its fields.
             * ``alternatives``: how many other tokens the trace notes at each choice.
             * ``marginals``: whether to weigh all values of fields that have few: see ``FieldScore.marginals``.

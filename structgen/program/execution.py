@@ -50,11 +50,11 @@ class ProgramSettings:
         max_tokens: the most tokens of one answer.
         sampler: chooses tokens, writes whole answers, or takes completions of canvases; None is the default of the
             model's kind: ``Greedy()``, or ``Dingo()``.
-        potentials: what else answers have to fulfil, or are worth.
+        potentials: further conditions or weights of answers.
         seed: of the random numbers; each answer has a stream of its own.
         drafter: what draft tokens tokens for models that write token by token.
         chat: whether turns are spelled by the model's chat template.
-        tries: how often a field is drawn that its type's own validators refuse.
+        tries: the maximum number of samples of a field that its type's own validators refuse.
         describe: whether the prompt says how the answer is to be written.
         alternatives: how many other tokens the trace notes at each choice.
         marginals: whether all values of fields that have few are weighed: see ``FieldScore.marginals``.
@@ -142,18 +142,18 @@ class Execution:
             self._conversation = step.conversation
             return None
         if isinstance(step, BranchCommand):
-            return (yield from self._act(step.branch.conversation, step.what, told=False))
-        return (yield from self._act(self._conversation, step, told=True))
+            return (yield from self._act(step.branch.conversation, step.what, is_reported=False))
+        return (yield from self._act(self._conversation, step, is_reported=True))
 
-    def _act(self, conversation: AnyConversation, step: Any, *, told: bool) -> Generator[Event, None, Any]:
+    def _act(self, conversation: AnyConversation, step: Any, *, is_reported: bool) -> Generator[Event, None, Any]:
         if isinstance(step, str):
             conversation.say(step)
-            if told and step:
+            if is_reported and step:
                 yield Text(step, written=False)
             return None
         if isinstance(step, TurnCommand):
             conversation.turn(step.role, step.text)
-            if told and step.text:
+            if is_reported and step.text:
                 yield Text(step.text, written=False)
             return None
         request = step if isinstance(step, Ask) else Ask(step)
@@ -166,7 +166,7 @@ class Execution:
             )
         events = self._write(conversation, answer_of(request.annotation), request)
         for event in events:
-            if told:
+            if is_reported:
                 yield event
         return self.outcomes[-1].value
 
@@ -238,7 +238,7 @@ class Execution:
         if potentials:
             raise ProgramError(
                 self._subject,
-                "potentials cannot be asked while a server writes",
+                "potentials cannot be evaluated while a server writes",
                 evidence=f"there are {len(potentials)}",
                 remedy="check the value by its type's validators, or take a local model",
             )

@@ -49,8 +49,8 @@ _PATTERN_LANGUAGES: Final = {
     search_language(each, dialect="ecma"): each for each in (QUOTED_PATTERN, QUOTED_OR_EMPTY_PATTERN)
 }
 # A character of a string with escapes only where they must be.  Other spellings of a quotation would only divide its
-# probability, and each would be drawn anew where a check refuses the value.  (Hence no format of its own for what can
-# be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
+# probability, and each would be sampled again where a check refuses the value.  (Hence no format of its own for what
+# can be quoted: a format says what a string decodes to, and leaves open how it is spelled.)
 _CHARACTER: Final = regex(r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00[01][0-9a-f]')
 # A string with further keywords says itself what it may be.
 _FREE_STRING: Final = frozenset(
@@ -116,7 +116,7 @@ def quoted(
 
 
 def _with_quotations(schema: Any) -> Any:
-    """A copy in which the free strings have a pattern that stands for the quotations.  Linear."""
+    """A copy in which the free strings have a pattern as a placeholder of the quotations.  Linear."""
     made: list[Any] = [None]
     work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # where the copy goes
     while work:
@@ -142,7 +142,7 @@ def _with_quotations(schema: Any) -> Any:
 
 
 def _with_quoted_strings(term: Grammar, quotations: Grammar) -> Grammar:
-    """The term with quotations in the strings that stand for them; what holds these is not shared with other grammars.
+    """The term with quotations in place of the placeholders; terms that hold them are not shared with other grammars.
 
     Args:
         term: of the schema with the patterns.
@@ -160,7 +160,7 @@ def _with_quoted_strings(term: Grammar, quotations: Grammar) -> Grammar:
 
 
 def _quoted_string(value: Grammar, quotations: Grammar) -> Grammar | None:
-    """The quotations of the lengths that the value of a string may have; None where it stands for none."""
+    """The quotations of the lengths that the value of a string may have; None for a string without a placeholder."""
     parts = value.items if isinstance(value, Intersection) else (value,)
     if not any(part in _PATTERN_LANGUAGES for part in parts):
         return None
@@ -203,7 +203,7 @@ class Extract(Protocol):
         """Return the value."""
 
     def run(self, kind: type[Value], document: str, /, **settings: Any) -> Run[Value]:
-        """Return the value with all that is known of it; with ``evidence=True`` also where the texts stand."""
+        """Return the value with all that is known of it; with ``evidence=True`` also the positions of the texts."""
 
     def stream(self, kind: Any, document: str, /, **settings: Any) -> Generator[Event, None, None]:
         """Yield events; the last is ``Done``."""
@@ -236,7 +236,7 @@ def _extract(
         kind: what to extract: a type, ``list[Model]`` for any number of one.
         document: the text.
         evidence: whether free texts must be quoted from the document; ``extract.run(...).evidence`` then says where
-            they stand.  Free is each ``str`` without an enumeration, pattern or format.  A quotation is not empty,
+            they are.  Free is each ``str`` without an enumeration, pattern or format.  A quotation is not empty,
             unless its field says ``min_length=0``.  With ``"exact"`` each quotation is the most probable one under the
             model, not the one that its most probable tokens lead to; that costs more forward passes.
         search_limit: the most prefixes of a quotation that one search for the most probable runs through the model.

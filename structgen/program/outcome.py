@@ -39,9 +39,9 @@ class FieldScore:
         end: byte after its last.
         logprob: log-probability of its tokens in the projection: of the chosen value among the allowed ones, as these
             tokens spell it; None where a server wrote it, for it does not tell.
-        marginals: the probability of each value that might stand here, given the text before it, however it is
+        marginals: the probability of each possible value, given the text before it, however it is
             spelled; they sum to 1.  Of a canvas: see ``structgen.program.backends.field_marginals``.
-            None unless they were asked for and the field has few values.
+            None unless they were requested and the field has few values.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class FieldScore:
 @final
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A value that a check refused, and that was drawn again."""
+    """A value that a check refused and that was sampled again."""
 
     path: Path
     text: str
@@ -75,9 +75,9 @@ class Violation:
 @final
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A part of a constraint that a server does not enforce as it stands.
+    """A part of a constraint that a server does not enforce.
 
-    What it writes there is checked when it is here, and asked for again.
+    Its text is checked on arrival, and requested again where it is wrong.
 
     Attributes:
         where: JSON Pointer into the schema (``#/...``).
@@ -101,7 +101,7 @@ class Served:
     Attributes:
         text: the output.
         finish_reason: as in ``Result``.
-        requests: how often it was asked for.
+        requests: the number of requests.
         prompt_tokens: tokens of the prompt of the last request; None where the server does not tell.
         tokens: tokens of the output; likewise.
         losses: what of the constraint the server is not known to enforce.
@@ -121,9 +121,9 @@ class Outcome:
     """One answer of the model within a program.
 
     Attributes:
-        answer: what was asked for.
+        answer: the requested answer.
         result: the output with its scores; of a model on a server ``Served``, without.
-        value: what it stands for.
+        value: the value that it spells.
         fields: the fields of a JSON answer, in the order in which they end; of a text the whole.
         violations: what checks refused on the way.
         exact: the log-probabilities of the quotations that were searched for, by their paths.
@@ -143,7 +143,7 @@ class Outcome:
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Where the fields stand in the document that they are quoted from; empty where they are not quoted."""
+        """The positions of quoted fields in the document; empty where nothing is quoted."""
         source = self.answer.source
         if source is None:
             return ()
@@ -200,7 +200,7 @@ class Run(Generic[Value]):
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Where the fields of all answers stand in the documents that they are quoted from."""
+        """The positions of the quoted fields of all answers in their documents."""
         return tuple(held for outcome in self.outcomes for held in outcome.evidence)
 
     @cached_property
@@ -337,11 +337,11 @@ def field_scores(
     """Return the fields of an answer with the log-probabilities of their tokens.
 
     Args:
-        answer: what was asked for.
+        answer: the requested answer.
         result: the output.
-        ends: where its fields lie; of a text the whole.
-        value: what a text stands for.
-        marginals: for each field, where they were asked for.
+        ends: the positions of its fields; of a text the whole.
+        value: the value that a text spells.
+        marginals: for each field, where they were requested.
     """
     offsets = token_offsets(result.tokens, result.vocabulary.tokens)
     sums = [0.0]

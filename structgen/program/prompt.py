@@ -106,7 +106,7 @@ def _object(schema: Any, definitions: Any, depth: int, open_names: tuple[str, ..
 class Template:
     """A text with places in braces: ``{name}``, ``{name.part}``, ``{name[0]}``, ``{name:.2f}``, ``{name!r}``.
 
-    Doubled braces stand for themselves.
+    Doubled braces are literal braces.
 
     Attributes:
         text: the source.
@@ -122,7 +122,7 @@ class Template:
 
         Args:
             docstring: the source.
-            known: the names that may stand in it.
+            known: the names that may occur in it.
             subject: what messages call it.
 
         Raises:

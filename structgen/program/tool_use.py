@@ -47,7 +47,7 @@ class Tool(Generic[Parameters, Value]):
     Attributes:
         function: the function.
         name: what the model calls it.
-        description: what the model is told of it.
+        description: the text about it in the prompt.
         arguments: a pydantic model of the arguments, which is also what may be written.
     """
 
@@ -112,7 +112,7 @@ def tool(
         function: what to make a tool of; each parameter is annotated with a type that has a JSON form.  Descriptions of
             parameters are given as pydantic takes them, ``Annotated[int, Field(description="...")]``.
         name: what the model calls it; by default the name of the function.
-        description: what the model is told; by default the docstring.
+        description: the text about it in the prompt; by default the docstring.
 
     Raises:
         ProgramError: it is no plain function, or a parameter cannot be given by name or has no annotation; the
@@ -268,7 +268,7 @@ def agent(
     """Make a program that lets the model call tools until it answers: ``agent([search])("Who was ...?")``.
 
     At each step the model writes a call, ``{"tool": "search", "arguments": {...}}``, or the answer,
-    ``{"answer": ...}``; the grammar admits nothing else.  What a tool returns, or the exception that it raises, becomes
+    ``{"answer": ...}``; the grammar allows nothing else.  What a tool returns, or the exception that it raises, becomes
     a turn of the user.
 
     Args:
@@ -380,7 +380,7 @@ def _form(answer: Answer) -> str:
 
 
 def _called(tool: Tool[Any, Any], arguments: BaseModel) -> Call:
-    """Call a tool; what it raises is told to the model, who may do better."""
+    """Call a tool; an exception becomes a message to the model, which may try again."""
     given = tool.given(arguments)
     try:
         return Call(tool.name, given, result=tool.function(**given))
@@ -389,7 +389,7 @@ def _called(tool: Tool[Any, Any], arguments: BaseModel) -> Call:
 
 
 def _result_message(call: Call) -> str:
-    """What the model is told of a call."""
+    """The message to the model about a call."""
     if call.error is not None:
         return f"{call.tool} failed: {call.error}"
     return f"{call.tool} returned: {call.result if isinstance(call.result, str) else _written(call.result)}"

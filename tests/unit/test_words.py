@@ -46,6 +46,5 @@ def test_no_banned_word_is_used(folder: str) -> None:
         if (name.split("/")[0] if "/" in name else ".") != folder or _is_allowed(name):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for match in BANNED.finditer(line):
-                found.append(f"{name}:{number}: {match.group()}")
+            found += [f"{name}:{number}: {match.group()}" for match in BANNED.finditer(line)]
     assert not found, "\n".join(found[:40])

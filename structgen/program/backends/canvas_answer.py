@@ -1,4 +1,4 @@
-"""Answers of models that fill canvases: what was said before them, and how their events are told.
+"""Answers of diffusion models: the conversation before them, and their events.
 
 Each answer is a canvas of its own after the conversation so far.
 """
@@ -127,13 +127,14 @@ class CanvasAnswerStream:
     """Lets a model fill a canvas with an answer; iterate over its events, then ask for the ``outcome``.
 
     A value that the type's own validators refuse is taken back with all after it, and filled in anew: on a canvas
-    whose language has the text before it, and not that value after this text.  So the draws are those of the sampler
-    from what remains.  A grammar that recurs cannot be told to leave a text out; there the whole answer is drawn anew.
+    whose language has the text before it, and not that value after this text.  So the sampler
+    chooses from the remaining completions.  A recursive grammar cannot exclude a text; the whole answer is sampled
+    again.
 
     Args:
         model: the diffusion model.
         prompt_ids: what was said before.
-        answer: what is asked for.
+        answer: the requested answer.
         max_tokens: the most tokens of the answer, unless ``unmasking`` says how many slots there are.
         sampler: takes completions.
         unmasking: how the canvas is filled.
@@ -295,7 +296,7 @@ class CanvasAnswerStream:
                     f"field {path_text(end.path)!r}" if end.path else "the answer",
                     f"its checks refuse {text[:80]!r}, which cannot be left out of a grammar that recurs",
                     evidence=problem,
-                    remedy="take sampler=Posterior(), which draws the answer anew",
+                    remedy="take sampler=Posterior(), which samples the answer again",
                 ) from error
             self._kept, self._constraint = b"", self._whole
         if self._follower is not None:
@@ -329,7 +330,7 @@ def canvas_sampler(sampler: object, model: DiffusionModel, subject: str) -> AnyC
 
 @final
 class _PromptedModel:
-    """A diffusion model that has been told something already: every prompt is that."""
+    """A diffusion model with a conversation before it, which is every prompt."""
 
     def __init__(self, model: DiffusionModel, prompt_ids: list[int]) -> None:
         self.name = model.name

@@ -47,7 +47,7 @@ def field_marginals(
 
     Args:
         generation: a finished output; left as it is.
-        answer: what was asked for.
+        answer: the requested answer.
         ends: its fields.
         offsets: the byte at which each token begins, and the end.
         max_tokens: the budget of the output.
@@ -100,7 +100,7 @@ def values_of(answer: Answer, texts: Sequence[bytes]) -> dict[bytes, Any] | None
 
 
 def _text_value(answer: Answer, text: bytes) -> Any:
-    """What a text stands for; itself where a check refuses it, or where its value can't be a key."""
+    """The value that a text spells; the text itself where a check refuses it, or where the value cannot be a key."""
     from pydantic import ValidationError
 
     shown = text.decode("utf-8", "replace")
@@ -113,7 +113,7 @@ def _text_value(answer: Answer, text: bytes) -> Any:
 
 
 def few_texts(matcher: Matcher, *, is_json: bool, most: int) -> list[bytes] | None:
-    """Return all texts that may stand where a matcher stands; None if there are more than ``most``.
+    """Return all texts that may follow the position of a matcher; None if there are more than ``most``.
 
     Args:
         matcher: at the first byte; it is left as it is.
@@ -167,17 +167,17 @@ def canvas_marginals(
 
     The slots from the one in which the field begins are freed, and the model is asked once about this canvas.  What it
     says, restricted to the language and to the text before the field, is a distribution of canvases; the probability of
-    a value is the mass of the canvases that have it there, whatever tokens spell it and whatever stands after.
+    a value is the mass of the canvases that have it there, whatever tokens spell it and whatever follows.
 
     Args:
         model: the model.
         prompt_ids: what was said before.
-        answer: what was asked for.
+        answer: the requested answer.
         constraint: its grammar.
         result: the answer.
         ends: its fields.
         temperature: of the distribution of each slot.
-        tail: how slots after the member count.
+        tail: how slots after the output count.
 
     Complexity: a forward pass for each field, and a language for each of its values.
     """
@@ -222,6 +222,6 @@ def canvas_marginals(
 
 
 def _having(grammar: Grammar, answer: Answer, before: bytes, text: bytes) -> Grammar:
-    """The members with ``text`` as the value that follows ``before``."""
+    """The strings with ``text`` as the value that follows ``before``."""
     having: Grammar = literal((before + text).decode())
     return grammar & (having + _REST if answer.form == "json" else having)

@@ -20,7 +20,7 @@ __all__ = ["QuotationSearch"]
 
 @final
 class _JsonStringRegion:
-    """A JSON string that follows ``before``, of which the last byte opens it."""
+    """A JSON string whose opening quote is the last byte of ``before``."""
 
     is_rest = False
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Ending", "RemoteAnswerStream", "RemoteConversation", "RemoteModel", "RemotePrompt"]
 
 RemotePrompt: TypeAlias = "str | tuple[dict[str, str], ...]"
-"""A text that is gone on with, or the messages of a chat; if the last is the assistant's, that is gone on with."""
+"""A text to continue, or the messages of a chat; a last message of the assistant is continued."""
 
 # Servers choose the whitespace between values, so it is left out before the automaton reads on.
 _COMPACT: Final = JsonPolicy(whitespace="compact")
@@ -52,7 +52,7 @@ class Ending:
         finish_reason: ``"stop"``, or ``"length"`` where the server cut it off.
         prompt_tokens: tokens of the prompt; None where the server does not tell.
         tokens: tokens of the output; likewise.
-        losses: what of the constraint the server was not asked to enforce, or is not known to.
+        losses: the parts of the constraint that the server was not asked to enforce, or is not known to enforce.
     """
 
     finish_reason: Literal["stop", "length"]
@@ -71,7 +71,7 @@ class RemoteModel(Protocol):
 
     @property
     def tries(self) -> int:
-        """How often one answer is asked for at most."""
+        """The maximum number of requests for one answer."""
 
     def serve(
         self, prompt: RemotePrompt, answer: Answer, *, max_tokens: int, sampler: AnySampler, seed: int
@@ -80,7 +80,7 @@ class RemoteModel(Protocol):
 
         Raises:
             ModelError: the server can't be reached, refuses, fails, or ignores constraints.
-            GrammarError: the server has no notation for what is asked.
+            GrammarError: the server has no notation for the answer.
         """
 
 
@@ -154,17 +154,17 @@ class _Rejected(Exception):
 class RemoteAnswerStream:
     """Asks a server for an answer; iterate over its events, then ask for the ``outcome``.
 
-    A text that violates the grammar or the type's own validators is dropped as soon as that shows, and asked for
-    again: in a chat, the model is told what was wrong.
+    A text that violates the grammar or the type's own validators is dropped as soon as that is certain, and requested
+    again; in a chat the model gets the reason.
 
     Args:
         model: the server's model.
         prompt: what was said so far.
-        answer: what is asked for.
+        answer: the requested answer.
         max_tokens: the most tokens of the answer.
         sampler: chooses tokens, as far as the server knows it.
         seed: of the server's random numbers; each further try takes the next.
-        tries: how often the answer is asked for at most; the model's own bound holds too.
+        tries: the maximum number of requests; the model's own bound holds too.
         limits: for compiling.
     """
 
@@ -281,7 +281,7 @@ class _ReceivedText:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text is a member of the language."""
+        """Whether the text belongs to the grammar."""
         return self._matcher.is_accepting
 
     def read(self, piece: str) -> Iterator[Event]:
@@ -305,7 +305,7 @@ class _ReceivedText:
                 yield from self._follower.read(self._but_last_space(data), self._matcher)
 
     def finish(self) -> Generator[Event, None, Any]:
-        """The text is over; the value is what it stands for.
+        """The text is complete; the value is the one that it spells.
 
         Raises:
             _Rejected: it is no answer.

@@ -1,4 +1,4 @@
-"""One answer being written: events as its fields become final, and fields drawn again where a check refuses them."""
+"""One answer being written: events as its fields become final; a field that a check refuses is sampled again."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _FORBIDDEN: Final = Violation((), "", "the potentials forbid what it led to")
 class TokenAnswerStream:
     """Lets a model write an answer; iterate over its events, then ask for the ``outcome``.
 
-    A field that its type's own validators refuse is taken back at once, and drawn again without the tokens that led
-    there.  So no refused value stays in the context, and the draws are those of the sampler from what remains.
+    A field that its type's own validators refuse is taken back at once and sampled again without the tokens that led
+    there.  So no refused value stays in the context, and the sampler chooses from the remaining tokens.
 
     Args:
         context: what the answer is added to.
-        answer: what is asked for.
+        answer: the requested answer.
         constraint: its grammar, compiled for the model's vocabulary.
         max_tokens: see ``structgen.generate``.
         sampler: see ``structgen.generate``.
         potentials: see ``structgen.generate``.
         seed: see ``structgen.generate``.
         drafter: see ``structgen.generate``.
-        tries: how often one field is drawn at most.
+        tries: the maximum number of samples of one field.
         alternatives: see ``structgen.decode.start_generation``.
         marginals: whether to compute ``FieldScore.marginals``, which takes forward passes of its own.
 

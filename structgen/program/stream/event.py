@@ -198,7 +198,7 @@ class FieldStarted:
 class FieldFinal:
     """Whatever is written from here on, the value at ``path`` is ``value``.
 
-    It comes with the token that settles it, which may lie before the value's last character, and after the checks of
+    It comes with the token that settles it, which may come before the value's last character, and after the checks of
     the field.
 
     Attributes:
@@ -214,13 +214,13 @@ class FieldFinal:
 
     @property
     def partial(self) -> Any:
-        """The answer so far, of its own type: what is final, validated, and nothing else.
+        """The answer so far, of its own type: only final, validated fields.
 
         Objects, mappings and lists grow from one event to the next, as do unions of objects once their tag is final; a
         field that is not final yet is missing, and all else (tuples, sets, other unions) appears when it is complete.
         It is one object that grows: copy what is to stay.  None where nothing is there yet.
 
-        Complexity: linear in the fields since the event for which it was asked last.
+        Complexity: linear in the fields since the event at which it was last read.
         """
         return None if self._made is None else self._made.after(self._count)
 
@@ -233,7 +233,7 @@ class FieldFinal:
 @final
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """A check refused a value; it is drawn again.
+    """A check refused a value; it is sampled again.
 
     Attributes:
         length: how many characters of the present answer stay.

@@ -129,22 +129,22 @@ class ValueRefused(Exception):
 
 @final
 class FieldTracker:
-    """Tells the fields of a JSON answer, and runs the checks of each before it is told.
+    """Reports the fields of a JSON answer, after the checks of each.
 
-    What no continuation can change is told before it is written: what the automaton forces is read ahead.
+    A value that no continuation can change is reported before it is written: forced text is read ahead.
 
     Args:
         adapter: of the answer's type.
 
     Attributes:
-        ends: the values that are complete, in the order in which they were told; those that were read ahead lie where
+        ends: the complete values, in the order in which they were reported; those that were read ahead are where
             the automaton's spelling has them.
     """
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._assembly = Assembly(adapter)
         self._cursor = JsonCursor()
-        self._foretold_count = 0  # prefixes and ends of values that were told before their text was there
+        self._foretold_count = 0  # starts and ends of values that were reported before their text was written
         self.ends: list[FieldEnd] = []
 
     @property
@@ -201,7 +201,7 @@ class FieldTracker:
         """Events for what no continuation can change any more."""
         forced = matcher.forced_bytes()
         if not forced and not self._cursor.open_number:
-            return  # nothing begins or ends with what was written, for that was told
+            return  # what was written starts and ends nothing that was not reported
         ahead = self._cursor.copy()
         found = ahead.feed(forced)
         if not found and ahead.open_number and NUMBER_BYTES.isdisjoint(matcher.live_bytes()):
@@ -231,7 +231,7 @@ def field_tracker_of(answer: Answer) -> FieldTracker | None:
 
 
 def value_of_text(answer: Answer, text: str) -> Any:
-    """What the text of an answer stands for.
+    """The value that the text of an answer spells.
 
     Raises:
         Refused: a validator of the type's own refuses it.

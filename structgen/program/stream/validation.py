@@ -1,7 +1,7 @@
 """What pydantic makes of each part of an answer, as soon as the part is complete.
 
 What a type's own validators refuse no grammar can know.  At the end of the whole answer it would be too late to mend
-it; at the end of the field, only the field is drawn again.  So each value is validated where it ends, once: what
+it; at the end of the field, only the field is sampled again.  So each value is validated where it ends, once: what
 contains it is made by the type's own schema, with its parts given.
 """
 
@@ -50,14 +50,14 @@ class _FieldValidated(Exception):
 
 @final
 class SchemaNode:
-    """A place in a type: what stands there, and what it is made of.
+    """A position in a type, with its parts.
 
     Validated as a whole is what is no container, a union (unless its tag is known: see ``chosen``), what a validator
     rewrites before it is read, and a container whose items' validators look at the fields around it.  All other
     containers are made of their parts.
 
     Args:
-        schema: pydantic's, of what stands there.
+        schema: pydantic's schema of this position.
         config: of the model around it.
         definitions: the schemas that others refer to, by their names.
 
@@ -110,7 +110,7 @@ class SchemaNode:
         return self._chosen[tag]
 
     def value(self, data: bytes, parts: Parts | None) -> Any:
-        """Validate the value that stands here.
+        """Validate the value at this position.
 
         Args:
             data: JSON.
@@ -125,7 +125,7 @@ class SchemaNode:
             return self._validator("made", self._made).validate_json(data)
 
     def field_value(self, key: str, data: bytes, parts: Parts | None, siblings: Parts) -> Any:
-        """Validate a field of the object that stands here, which looks at those before it.
+        """Validate a field of the object at this position; its validators may read the fields before it.
 
         Args:
             key: its key.
@@ -270,7 +270,7 @@ class SchemaNode:
         elif kind in _ARRAYS:
             held = self.container.get("items_schema")
             rest = self.container.get("variadic_item_index")
-            if rest is not None and rest < len(held) - 1:  # which item stands where shows at the end
+            if rest is not None and rest < len(held) - 1:  # the order of items is known at the end
                 return None
         else:
             return None

@@ -136,7 +136,7 @@ def test_whatever_the_model_wants_the_loop_ends_with_an_answer(json_vocabulary: 
     [
         (str, 'a "text"'),
         (Literal["yes", "no"], "no"),
-        (Annotated[str, structgen.Regex("[a-z]{2}[0-9]")], "ab1"),
+        (Annotated[str, structgen.grammars.Regex("[a-z]{2}[0-9]")], "ab1"),
         (Colour, "red"),
         (list[int], [1, 2]),
         (int | None, None),
@@ -207,7 +207,7 @@ def test_wrong_agents() -> None:
         agent([add], max_steps=0)
     with pytest.raises(TypeError, match="unknown settings chat, temperature"):
         agent([add], temperature=1, chat=False)
-    assert structgen.agent is agent
+    assert structgen.program.agent is agent
 
 
 def test_wrong_calls(json_vocabulary: Vocabulary) -> None:

@@ -83,7 +83,7 @@ def test_labels_have_the_mass_of_all_their_spellings(tail: str, temperature: flo
     for seed in range(3):
         model = HashDiffusion(VOCABULARY, seed=seed)
         unmasking = sg.Unmasking(canvas=3, temperature=temperature)
-        sampler = sg.Posterior(tail=tail)  # type: ignore[arg-type]
+        sampler = sg.diffusion.Posterior(tail=tail)  # type: ignore[arg-type]
         run = label.run("ab", model=model, marginals=True, sampler=sampler, unmasking=unmasking)
         masses = _masses(model, "ab", [FREE] * 3, temperature, tail)
         wanted = _shares({text: masses[text.encode()] for text in ("a", "ab", "abb", "b")})
@@ -131,7 +131,7 @@ def test_fields_of_many_values_have_none() -> None:
 def test_smc_counts_the_whole_canvas() -> None:
     """Its target is a distribution of whole canvases, so slots after the end count."""
     model = HashDiffusion(VOCABULARY, seed=5)
-    run = label.run("ab", model=model, marginals=True, sampler=sg.SMC(4), unmasking=sg.Unmasking(canvas=3))
+    run = label.run("ab", model=model, marginals=True, sampler=sg.samplers.SMC(4), unmasking=sg.Unmasking(canvas=3))
     masses = _masses(model, "ab", [FREE] * 3, 1.0, "scored")
     wanted = _shares({text: masses[text.encode()] for text in ("a", "ab", "abb", "b")})
     assert run.fields[""].marginals == pytest.approx(wanted, rel=1e-4)

@@ -461,6 +461,6 @@ def test_wrong_calls(vocabulary: Vocabulary) -> None:
         run_of(Even(vocabulary), One, "ab a", evidence="exact", search_limit=0)
     with pytest.raises(ValueError, match="evidence is True, False or 'exact'"):
         run_of(Even(vocabulary), One, "ab a", evidence="beam")
-    remote = structgen.remote("http://127.0.0.1:9/v1", model="none", kind="vllm")
+    remote = structgen.integrations.openai_server.remote("http://127.0.0.1:9/v1", model="none", kind="vllm")
     with pytest.raises(ProgramError, match="most probable quotations"):
         run_of(remote, One, "ab a", evidence="exact")  # type: ignore[arg-type]

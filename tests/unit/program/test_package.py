@@ -14,7 +14,7 @@ import pytest
         "import structgen",
         "import structgen.program",
         "import structgen.program.json_cursor",
-        "import structgen; structgen.Run",
+        "import structgen; structgen.program.Run",
     ],
 )
 def test_the_name_is_the_decorator_in_every_order(first: str) -> None:
@@ -24,7 +24,7 @@ import structgen as sg
 @sg.program
 def f(x: str) -> int:
     '''{{x}}'''
-import structgen.program.events
+import structgen.program.stream.event
 from structgen.program import Text
 @sg.program(max_tokens=3)
 def g(x: str) -> int:

@@ -93,7 +93,7 @@ def test_a_generator_program_is_a_conversation_of_canvases() -> None:
         first = yield Literal["yes", "no"]
         yield " and "
         second = yield sg.regex("[a-c]{2}")
-        yield sg.user("Sure?")
+        yield sg.program.user("Sure?")
         third = yield bool
         return first, second, third
 
@@ -130,7 +130,7 @@ def test_forks_share_what_was_said() -> None:
     @sg.program
     def branches() -> Generator[Any, Any, Any]:
         yield "Say "
-        left, right = yield sg.fork(2)
+        left, right = yield sg.program.fork(2)
         yield left.say("left")
         yield right.say("right")
         first = yield left.ask(sg.regex("[a-z]{3}"))
@@ -157,17 +157,17 @@ def test_without_chat_all_text_is_one() -> None:
 
 
 def _turns() -> Generator[Any, Any, Any]:
-    yield sg.user("a")
+    yield sg.program.user("a")
 
 
 def test_each_answer_has_a_stream_of_its_own() -> None:
     """With draws, answers to the same prompt differ, and the same seed gives the same run."""
 
-    @sg.program(sampler=sg.Posterior())
+    @sg.program(sampler=sg.diffusion.Posterior())
     def twice() -> Generator[Any, Any, Any]:
         yield "?"
         first = yield sg.regex("[a-z]{4}")
-        yield sg.user("?")
+        yield sg.program.user("?")
         second = yield sg.regex("[a-z]{4}")
         return first, second
 
@@ -239,7 +239,7 @@ def never() -> Annotated[str, sg.regex("[0-7]"), AfterValidator(nothing)]:  # ty
 def test_refused_values_do_not_come_again() -> None:
     """Eight values, of which only the last passes: with eight tries it is always found."""
     for seed in range(8):
-        run = lucky.run(model=model(seed=seed), sampler=sg.Posterior(), seed=seed)
+        run = lucky.run(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed)
         tried = [each.text for each in run.outcomes[0].violations]
         assert run.value == "7"
         assert len(set(tried)) == len(tried)
@@ -302,7 +302,7 @@ def span() -> Span:
 
 def test_checks_of_the_whole_see_all_fields() -> None:
     for seed in range(3):
-        found = span(model=model(seed=seed), sampler=sg.Posterior(), seed=seed)
+        found = span(model=model(seed=seed), sampler=sg.diffusion.Posterior(), seed=seed)
         assert 0 < found.end - found.start <= 2
 
 
@@ -330,7 +330,7 @@ def test_grammars_that_recur_are_drawn_anew() -> None:
     with pytest.raises(GenerationError, match=r"refuse '\"a\"', which cannot be left out .* recurs; .*Posterior"):
         tree("x", model=model('{"label":"a"}'))
     flat = sg.Unmasking(temperature=8.0)
-    drawn = sg.Posterior()
+    drawn = sg.diffusion.Posterior()
     found = [tree.run("x", model=model(seed=seed), sampler=drawn, unmasking=flat, seed=seed) for seed in range(6)]
     assert all("a" not in re.findall('"label":"(.)"', run.text) for run in found)
     refused = [each for run in found for each in run.outcomes[0].violations]
@@ -353,7 +353,7 @@ def test_nested_structures() -> None:
         """{text}"""
 
     text = '{"table":null,"lines":[{"item":"tea","count":2},{"item":"cake","count":1}]}'
-    unmasking = sg.Unmasking(canvas=80, policy=sg.Factor(2.0))
+    unmasking = sg.Unmasking(canvas=80, policy=sg.policies.Factor(2.0))
     run = order.run("two teas and a cake", model=model(text), unmasking=unmasking)
     assert run.value == Order.model_validate_json(text)
     assert set(run.fields) >= {"table", "lines[0].item", "lines[1].count"}
@@ -389,12 +389,12 @@ def test_in_threads() -> None:
 def test_unmasking_says_how_canvases_are_filled() -> None:
     """Slots, policy, blocks and what is told of it, for each answer."""
     seen: list[Snapshot] = []
-    unmasking = sg.Unmasking(canvas=24, policy=sg.Static(per_step=6), block=12, stream=seen.append)
+    unmasking = sg.Unmasking(canvas=24, policy=sg.policies.Static(per_step=6), block=12, stream=seen.append)
     run = extract.run("x", model=model(ADA), unmasking=unmasking)
     result = run.outcomes[0].result
     assert isinstance(result, sg.Result)
     assert result.canvas is not None
-    assert (result.canvas.slots, result.canvas.policy, result.canvas.block) == (24, sg.Static(per_step=6), 12)
+    assert (result.canvas.slots, result.canvas.policy, result.canvas.block) == (24, sg.policies.Static(per_step=6), 12)
     assert seen[-1].canvas.tolist() == list(result.canvas.tokens)
     assert sg.program(unmasking=unmasking)(_named)(model=model("ab")) == "ab"
 
@@ -413,7 +413,7 @@ def test_max_tokens_bounds_an_answer() -> None:
     @sg.program
     def word() -> Generator[Any, Any, Any]:
         yield "?"
-        return (yield sg.ask(sg.regex("[a-z]{1,40}"), max_tokens=5))
+        return (yield sg.program.ask(sg.regex("[a-z]{1,40}"), max_tokens=5))
 
     assert len(word(model=model())) <= 5
     with pytest.raises(BudgetError, match="max_tokens=6"):
@@ -421,7 +421,7 @@ def test_max_tokens_bounds_an_answer() -> None:
 
 
 def test_smc_writes_answers() -> None:
-    assert extract("x", model=model(ADA), sampler=sg.SMC(2), max_tokens=20) == Person(name="Ada", age=36)
+    assert extract("x", model=model(ADA), sampler=sg.samplers.SMC(2), max_tokens=20) == Person(name="Ada", age=36)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_smc_writes_answers() -> None:
         ({"potentials": [lambda text: True]}, "potentials"),
         ({"alternatives": 3}, "alternatives"),
         ({"sampler": sg.Greedy()}, "Greedy is a sampler of models that write token by token"),
-        ({"sampler": sg.Beam(2)}, "Beam is a sampler"),
+        ({"sampler": sg.samplers.Beam(2)}, "Beam is a sampler"),
     ],
 )
 def test_what_only_token_by_token_can_do_is_refused_by_name(settings: Any, words: str) -> None:
@@ -446,7 +446,10 @@ def test_exact_quotations_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"sampler": sg.Dingo()}, "Dingo is for models that fill"), ({"unmasking": sg.Unmasking(canvas=9)}, "unmasking")],
+    [
+        ({"sampler": sg.diffusion.Dingo()}, "Dingo is for models that fill"),
+        ({"unmasking": sg.Unmasking(canvas=9)}, "unmasking"),
+    ],
 )
 def test_what_only_canvases_can_do_is_refused_on_other_models(settings: Any, words: str) -> None:
     with pytest.raises(ProgramError, match=words):
@@ -464,12 +467,12 @@ def test_programs_call_programs_on_the_same_model() -> None:
 
 
 def test_agents_call_tools() -> None:
-    @sg.tool
+    @sg.program.tool
     def double(number: int) -> int:
         """Double a number."""
         return 2 * number
 
-    task = sg.agent([double], answer=bool, max_steps=1)
+    task = sg.program.agent([double], answer=bool, max_steps=1)
     answer = task("?", model=model('{"tool":"double","arguments":{"number":4}}'))
     assert [(call.tool, call.result) for call in answer.calls] == [("double", 8)]
     assert answer.is_forced

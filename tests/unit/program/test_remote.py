@@ -241,7 +241,7 @@ def test_the_value_is_told_before_the_end() -> None:
     events = list(extract.stream("Ada", model=Scripted(ADA)))
     assert isinstance(events[-2], ObjectFinal)
     assert events[-2].value == Person(name="Ada", age=36)
-    assert structgen.Run is type(events[-1].run)
+    assert structgen.program.Run is type(events[-1].run)
 
 
 def test_many_items_and_failures_of_some() -> None:

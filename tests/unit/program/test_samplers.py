@@ -25,7 +25,7 @@ class Span(BaseModel):
     end: int = Field(ge=0, le=30)
 
 
-@structgen.potential(over="value")
+@structgen.potentials.potential(over="value")
 def in_order(span: Span) -> bool:
     return span.start < span.end
 

@@ -35,7 +35,7 @@ def weather(place: Place, days: Annotated[int, Field(ge=1, le=9)] = 1, options: 
 
 def test_a_tool_is_its_function() -> None:
     assert isinstance(weather, Tool)
-    assert structgen.tool is tool
+    assert structgen.program.tool is tool
     assert (weather.name, weather.description) == ("weather", "The weather of a place.")
     assert weather(Place(city="Rome")) == "Rome 1 None"
     assert "days" in repr(weather)
@@ -69,12 +69,12 @@ def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], message:
 
 LETTER = regex("[ab]")
 SPELT = [
-    (Annotated[str, structgen.Regex("[A-Z]{2}-[0-9]{2}")], "AB-12", "AB-123"),
-    (Annotated[str, structgen.Lark('start: "(" start ")" | "x"')], "((x))", "((x)"),
+    (Annotated[str, structgen.grammars.Regex("[A-Z]{2}-[0-9]{2}")], "AB-12", "AB-123"),
+    (Annotated[str, structgen.grammars.Lark('start: "(" start ")" | "x"')], "((x))", "((x)"),
     (Annotated[str, structgen.select(['say "hi"', "b"])], 'say "hi"', 'say "h"'),
-    (Annotated[str, Field(max_length=3), structgen.Regex("a+")], "aaa", "aaaa"),
-    (Annotated[str, structgen.Regex("a+")] | None, None, 3),
-    (list[Annotated[str, structgen.Regex("a+")]], ["a", "aa"], ["a", "b"]),
+    (Annotated[str, Field(max_length=3), structgen.grammars.Regex("a+")], "aaa", "aaaa"),
+    (Annotated[str, structgen.grammars.Regex("a+")] | None, None, 3),
+    (list[Annotated[str, structgen.grammars.Regex("a+")]], ["a", "aa"], ["a", "b"]),
 ]
 
 
