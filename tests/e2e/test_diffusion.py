@@ -60,14 +60,18 @@ def test_a_program_runs_on_it(model: Any) -> None:
     def keep(text: str) -> Generator[Any, Any, Any]:
         yield f"pet: {text}"
         pet = yield Pet
-        yield sg.user(f"pet: {text}")
+        yield sg.program.user(f"pet: {text}")
         kind = yield Literal["dog", "cat"]
         return pet, kind
 
-    pet, kind = keep("Rex the dog, 4 years, has its shots", model=model, unmasking=sg.Unmasking(policy=sg.Factor()))
+    pet, kind = keep(
+        "Rex the dog, 4 years, has its shots", model=model, unmasking=sg.Unmasking(policy=sg.policies.Factor())
+    )
     assert pet.name == "Rex"
     assert kind in ("dog", "cat")
-    drawn = [keep("Rex the dog", model=model, sampler=sg.Posterior(), max_tokens=40, seed=seed) for seed in (1, 1)]
+    drawn = [
+        keep("Rex the dog", model=model, sampler=sg.diffusion.Posterior(), max_tokens=40, seed=seed) for seed in (1, 1)
+    ]
     assert drawn[0] == drawn[1]
 
 
@@ -76,8 +80,8 @@ def test_records_keep_to_their_schemas(model: Any) -> None:
     right = total = 0
     for example in examples("new_values", seed=5, count=4):
         schema = TASKS[example.task].schema
-        grammar = sg.json_schema(dict(schema), policy=sg.JsonPolicy(whitespace="compact"))
-        result = sg.generate(model, example.prompt, grammar, policy=sg.Threshold(0.9), canvas=64)
+        grammar = sg.json_schema(dict(schema), policy=sg.grammars.JsonPolicy(whitespace="compact"))
+        result = sg.generate(model, example.prompt, grammar, policy=sg.policies.Threshold(0.9), canvas=64)
         jsonschema.validate(json.loads(result.text), schema)
         right += sum(result.value.get(key) == value for key, value in example.record.items())
         total += len(example.record)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from docs_run import CHECKOUT, page_path, run_page
+from docs_run import CHECKOUT, run_page
 
 import structgen
 import structgen.program.definition as home

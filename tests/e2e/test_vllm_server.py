@@ -98,7 +98,7 @@ def _answers(httpx: Any, url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def server(url: str) -> Iterator[OpenAIServer]:
-    with structgen.remote(url, NAME, timeout=300) as held:
+    with structgen.integrations.openai_server.remote(url, NAME, timeout=300) as held:
         yield held
 
 
@@ -129,7 +129,7 @@ def test_it_is_found_to_be_vllm_that_keeps_to_constraints(server: OpenAIServer) 
 def test_another_dialect_is_refused_or_ignored(url: str) -> None:
     """vLLM does not know llama-server's parameters, and its canary says so."""
     with (
-        structgen.remote(url, NAME, kind="llama_server", timeout=300) as other,
+        structgen.integrations.openai_server.remote(url, NAME, kind="llama_server", timeout=300) as other,
         pytest.raises(ModelError, match="ignores the constraint"),
     ):
         other.translation(Literal["a", "b"])
@@ -197,7 +197,7 @@ def test_what_the_server_would_refuse_is_not_sent(server: OpenAIServer, schema: 
         """Say something."""
 
     assert server.translation(Annotated[Any, WithJsonSchema(schema)]).losses
-    with contextlib.suppress(ValidationFailed, structgen.GenerationError):
+    with contextlib.suppress(ValidationFailed, structgen.errors.GenerationError):
         answer(model=server, tries=1)
 
 
@@ -205,7 +205,7 @@ def test_what_is_not_enforced_is_checked_here(server: OpenAIServer) -> None:
     """A pattern that no server has a name for: the violations are told, and all tries are used."""
 
     class Held(BaseModel):
-        code: Annotated[str, structgen.Regex("[0-9]{40}x")]
+        code: Annotated[str, structgen.grammars.Regex("[0-9]{40}x")]
 
     @structgen.program(max_tokens=60, describe=False)
     def say() -> Held:
@@ -223,7 +223,7 @@ def test_turns_go_on(server: OpenAIServer) -> None:
         colour = yield Literal["red", "green"]
         yield " because it is "
         reason = yield structgen.regex("[a-z]{3,12}")
-        yield structgen.user("And a number?")
+        yield structgen.program.user("And a number?")
         number = yield Annotated[int, Field(ge=0, le=9)]
         return colour, reason, number
 

@@ -17,10 +17,11 @@ from structgen_kernels.dispatch import use_backend
 from structgen_kernels.errors import KernelArgumentError
 from structgen_kernels.philox import Noise
 
-from structgen import JsonPolicy, compile, json_schema
+from structgen import compile, json_schema
 from structgen.decode.diffusion.regular import Chain, Edges, RegularLanguage
 from structgen.decode.diffusion.token_automaton import byte_automaton, lift
 from structgen.engine import Vocabulary
+from structgen.grammars import JsonPolicy
 
 SUM_TOLERANCE = 1e-6
 """What a sum may differ by for each slot, in nats, however large it is."""

@@ -264,8 +264,9 @@ def test_scores_agree_with_the_pass_of_the_host() -> None:
 
 @pytest.mark.usefixtures("backend")
 def test_a_real_schema_on_a_real_vocabulary(deepseek_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    from structgen import JsonPolicy, compile, json_schema
+    from structgen import compile, json_schema
     from structgen.decode.diffusion.token_automaton import byte_automaton, lift
+    from structgen.grammars import JsonPolicy
 
     monkeypatch.setattr(scoring, "_CLASSES", 512)
     grammar = json_schema(SCHEMA, policy=JsonPolicy(whitespace="compact"))

@@ -20,10 +20,10 @@ TOY = HashDiffusion(VOCABULARY, seed=3, context=0.5)
 @pytest.mark.parametrize(
     ("policy", "sampler"),
     [
-        (sg.Threshold(0.7), sg.Dingo()),
-        (sg.EntropyBound(0.5), sg.Posterior()),
-        (sg.Prophet((1.5, 1.0, 0.5)), sg.Dingo()),
-        (sg.FreeDave(depth=3), sg.Dingo()),
+        (sg.policies.Threshold(0.7), sg.diffusion.Dingo()),
+        (sg.policies.EntropyBound(0.5), sg.diffusion.Posterior()),
+        (sg.policies.Prophet((1.5, 1.0, 0.5)), sg.diffusion.Dingo()),
+        (sg.diffusion.FreeDave(depth=3), sg.diffusion.Dingo()),
     ],
     ids=["maxima", "moments and draws", "leaders", "several canvases"],
 )

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from kernel_mask_cases import bitmask_of
+from ordered_without_replacement import OrderedWithoutReplacement
 from structgen_kernels.choices.gumbel_order import gumbel_order
 from structgen_kernels.errors import NonFiniteLogitsError
 from structgen_kernels.masks.mask_rows import MaskRows
 from structgen_kernels.philox import Noise
-from ordered_without_replacement import OrderedWithoutReplacement
 from token_orders import TokenOrders
 
 from structgen.decode.step.without_replacement import sample_geometric, sample_recursive

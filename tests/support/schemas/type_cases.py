@@ -187,33 +187,33 @@ class Plate(BaseModel):
     """Every place in which a grammar may stand."""
 
     model_config = ConfigDict(extra="forbid")
-    plain: Annotated[str, sg.Regex(r"[A-Z]{3}")]
-    several: list[Annotated[str, sg.Regex(r"a+b")]] = []
-    named: dict[Annotated[str, sg.Regex(r"k\d")], int] = {}
-    either: Annotated[str, sg.Regex(r"\d+")] | int = 0
-    maybe: Annotated[str, sg.Lark('start: "(" start ")" | "x"')] | None = None
-    whole: Annotated[str | None, sg.Regex("yes|no")] = None
+    plain: Annotated[str, sg.grammars.Regex(r"[A-Z]{3}")]
+    several: list[Annotated[str, sg.grammars.Regex(r"a+b")]] = []
+    named: dict[Annotated[str, sg.grammars.Regex(r"k\d")], int] = {}
+    either: Annotated[str, sg.grammars.Regex(r"\d+")] | int = 0
+    maybe: Annotated[str, sg.grammars.Lark('start: "(" start ")" | "x"')] | None = None
+    whole: Annotated[str | None, sg.grammars.Regex("yes|no")] = None
     own: Annotated[str, sg.select(["p", "q"]) + sg.literal("-")] = "p-"
-    short: Annotated[str, sg.Regex("a+"), Field(max_length=3)] = "a"
-    also: Annotated[str, Field(min_length=2), sg.Regex("b*")] = "bb"
-    both: Annotated[str, sg.Regex("[a-z]+"), Field(pattern="^x")] = "x"
+    short: Annotated[str, sg.grammars.Regex("a+"), Field(max_length=3)] = "a"
+    also: Annotated[str, Field(min_length=2), sg.grammars.Regex("b*")] = "bb"
+    both: Annotated[str, sg.grammars.Regex("[a-z]+"), Field(pattern="^x")] = "x"
 
 
 @dataclasses.dataclass
 class Marked:
-    code: Annotated[str, sg.Regex(r"[é\n\"]+")]
+    code: Annotated[str, sg.grammars.Regex(r"[é\n\"]+")]
 
 
 class MarkedDict(TypedDict):
-    code: Annotated[str, sg.Regex("a|b")]
+    code: Annotated[str, sg.grammars.Regex("a|b")]
 
 
 class MarkedTuple(NamedTuple):
-    code: Annotated[str, sg.Lark('start: "<" start? ">"')]
+    code: Annotated[str, sg.grammars.Lark('start: "<" start? ">"')]
 
 
 UserId = NewType("UserId", int)
-Code = TypeAliasType("Code", Annotated[str, sg.Regex("[0-9]{2}")])
+Code = TypeAliasType("Code", Annotated[str, sg.grammars.Regex("[0-9]{2}")])
 Nesting = TypeAliasType("Nesting", "list[Nesting] | int")
 Shape = Annotated[Cat | Dog, Field(discriminator="kind")]
 UTC = dt.UTC
@@ -388,16 +388,20 @@ CASES: dict[str, Case] = {
     "new type": Case(UserId, [UserId(1), UserId(-2)], ['"x"', "1.5"]),
     "type alias": Case(Code, ["12", "00"], ['"1"', '"123"', "12"]),
     "recursive alias": Case(Nesting, [1, [[], [2]]], ['"x"', '[["x"]]']),
-    "regex": Case(Annotated[str, sg.Regex(r"[A-Z]{3}")], ["ABC", "XYZ"], ['"abc"', '"ABCD"', "1"]),
-    "regex of escapes": Case(Annotated[str, sg.Regex(r'[\n"\\é]+')], ['"', '\n\\é"'], ['"n"', '""']),
-    "lark": Case(Annotated[str, sg.Lark('start: "(" start ")" | "x"')], ["x", "((x))"], ['"((x)"', '"()"']),
-    "lark of escapes": Case(Annotated[str, sg.Lark('start: "\\"" start "é" | "\\n"')], ["\n", '""\néé'], ['"é"']),
+    "regex": Case(Annotated[str, sg.grammars.Regex(r"[A-Z]{3}")], ["ABC", "XYZ"], ['"abc"', '"ABCD"', "1"]),
+    "regex of escapes": Case(Annotated[str, sg.grammars.Regex(r'[\n"\\é]+')], ['"', '\n\\é"'], ['"n"', '""']),
+    "lark": Case(Annotated[str, sg.grammars.Lark('start: "(" start ")" | "x"')], ["x", "((x))"], ['"((x)"', '"()"']),
+    "lark of escapes": Case(
+        Annotated[str, sg.grammars.Lark('start: "\\"" start "é" | "\\n"')], ["\n", '""\néé'], ['"é"']
+    ),
     "grammar": Case(Annotated[str, sg.literal("a") | sg.regex("b+")], ["a", "bb"], ['"ab"', '"c"']),
-    "marked optional": Case(Annotated[str, sg.Regex("a+")] | None, [None, "aa"], ['"b"', "1"]),
-    "marked items": Case(list[Annotated[str, sg.Regex("a+")]], [[], ["a", "aa"]], ['["b"]', '"a"']),
-    "marked keys": Case(dict[Annotated[str, sg.Regex("k[0-9]")], int], [{}, {"k1": 1}], ['{"k":1}', '{"k12":1}']),
+    "marked optional": Case(Annotated[str, sg.grammars.Regex("a+")] | None, [None, "aa"], ['"b"', "1"]),
+    "marked items": Case(list[Annotated[str, sg.grammars.Regex("a+")]], [[], ["a", "aa"]], ['["b"]', '"a"']),
+    "marked keys": Case(
+        dict[Annotated[str, sg.grammars.Regex("k[0-9]")], int], [{}, {"k1": 1}], ['{"k":1}', '{"k12":1}']
+    ),
     "marked set": Case(
-        set[Annotated[str, sg.Lark('start: "a" start "b" | "ab"')]], [set(), {"ab", "aabb"}], ['["aab"]']
+        set[Annotated[str, sg.grammars.Lark('start: "a" start "b" | "ab"')]], [set(), {"ab", "aabb"}], ['["aab"]']
     ),
     "marked everywhere": Case(
         Plate,

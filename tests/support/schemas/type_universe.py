@@ -153,10 +153,10 @@ class Universe:
             return rng.choice(["", "é", "[]", "[[é]é][]é"])
 
         marked = [
-            (Annotated[str, sg.Regex(r"[a-z]\d+")], lambda: f"q{rng.randrange(1000)}"),
-            (Annotated[str, sg.Regex(r'["\\]*', dialect="ecma")], lambda: rng.choice(["", '"\\', '""'])),
-            (Annotated[str, sg.Regex("x+"), Field(max_length=4)], lambda: "x" * rng.randint(1, 4)),
-            (Annotated[str, sg.Lark(_NESTED)], nested),
+            (Annotated[str, sg.grammars.Regex(r"[a-z]\d+")], lambda: f"q{rng.randrange(1000)}"),
+            (Annotated[str, sg.grammars.Regex(r'["\\]*', dialect="ecma")], lambda: rng.choice(["", '"\\', '""'])),
+            (Annotated[str, sg.grammars.Regex("x+"), Field(max_length=4)], lambda: "x" * rng.randint(1, 4)),
+            (Annotated[str, sg.grammars.Lark(_NESTED)], nested),
             (Annotated[str, sg.select(["on", "off"]) + sg.literal("!")], lambda: rng.choice(["on!", "off!"])),
         ]
         return Kind(*rng.choice(marked), "string")

@@ -53,7 +53,7 @@ def who(text: str):
 @sg.program
 def greedy(text: str):
     yield text
-    yield sg.ask(Person, sampler=sg.Greedy())
+    yield sg.program.ask(Person, sampler=sg.Greedy())
 """
 
 Outcome = tuple[int, str, str]

@@ -8,13 +8,13 @@ import pytest
 from bpe_vocabularies import bpe_vocabulary
 from result_equality import assert_alike
 
-from structgen import AWRS, SMC
 from structgen.decode import Greedy, generate
 from structgen.engine import compile
 from structgen.frontends.chat import answer, think
 from structgen.frontends.json_schema import json_schema
 from structgen.grammar.nodes import Budget
 from structgen.models.toy.hash import HashModel
+from structgen.samplers import AWRS, SMC
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2, 3]}, "uniqueItems": True, "minItems": 2}
 TOKENS = bpe_vocabulary("bytes")

@@ -39,7 +39,9 @@ def connect(stub: Stub) -> Iterator[Any]:
     def connected(kind: Any = "vllm", **settings: Any) -> OpenAIServer:
         if kind is not None:
             stub.dialects = {kind}
-        made.append(structgen.remote(settings.pop("url", stub.url), "m", kind=kind, **settings))
+        made.append(
+            structgen.integrations.openai_server.remote(settings.pop("url", stub.url), "m", kind=kind, **settings)
+        )
         return made[-1]
 
     yield connected
@@ -558,6 +560,6 @@ def test_refusals_of_the_model(stub: Stub, connect: Any) -> None:
 def test_arguments_are_checked() -> None:
     for settings in ({"kind": "tgi"}, {"tries": 0}, {"timeout": 0}):
         with pytest.raises(ValueError, match="remote: "):
-            structgen.remote("http://localhost/v1", "m", **settings)
+            structgen.integrations.openai_server.remote("http://localhost/v1", "m", **settings)
     with pytest.raises(ValueError, match="give an address"):
-        structgen.remote("localhost:8000", "m")
+        structgen.integrations.openai_server.remote("localhost:8000", "m")

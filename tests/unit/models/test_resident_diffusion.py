@@ -117,10 +117,10 @@ def test_logits_of_slots_that_are_asked_about(code: Any, tokenizer: Any, style: 
 @pytest.mark.parametrize(
     ("policy", "sampler"),
     [
-        (sg.Threshold(0.6), sg.Dingo()),
-        (sg.Static(per_step=2), sg.Posterior()),
-        (sg.FreeDave(depth=3), sg.Dingo()),
-        (sg.EntropyBound(1.0), sg.Posterior(tail="scored")),
+        (sg.policies.Threshold(0.6), sg.diffusion.Dingo()),
+        (sg.policies.Static(per_step=2), sg.diffusion.Posterior()),
+        (sg.diffusion.FreeDave(depth=3), sg.diffusion.Dingo()),
+        (sg.policies.EntropyBound(1.0), sg.diffusion.Posterior(tail="scored")),
     ],
     ids=["threshold", "static", "free dave", "entropy"],
 )
@@ -141,7 +141,13 @@ def test_canvases_are_those_of_the_host(
 def test_live_slots_keep_logits_on_the_device(code: Any, tokenizer: Any, style: str, rule: Any) -> None:
     """Those of slots that did not run are those of an earlier pass; decoding is that of the host."""
     copied, stays = pair(code, tokenizer, style)
-    options: dict[str, Any] = {"canvas": SLOTS, "policy": sg.Threshold(0.6), "block": 4, "reuse": rule, "chat": False}
+    options: dict[str, Any] = {
+        "canvas": SLOTS,
+        "policy": sg.policies.Threshold(0.6),
+        "block": 4,
+        "reuse": rule,
+        "chat": False,
+    }
     alike(
         fill_canvas(copied, "go", GRAMMARS["regular"], **options),
         fill_canvas(stays, "go", GRAMMARS["regular"], **options),
@@ -173,8 +179,8 @@ def test_compiled_networks_are_called_as_they_are_written(code: Any, tokenizer: 
         assert isinstance(model.start([7]), CachingDenoiser) == (style in FAST)
         options: dict[str, Any] = {
             "canvas": SLOTS,
-            "policy": sg.Threshold(0.6),
-            "sampler": sg.Posterior(),
+            "policy": sg.policies.Threshold(0.6),
+            "sampler": sg.diffusion.Posterior(),
             "seed": 1,
             "chat": False,
         }
@@ -276,12 +282,12 @@ NESTED = sg.lark(r'start: "[" (start ("," start)*)? "]" | /[0-9]/')
 @pytest.mark.parametrize(
     ("policy", "sampler", "rest"),
     [
-        (sg.Threshold(0.8), sg.Dingo(), {}),
-        (sg.Threshold(0.8), sg.Posterior(), {"temperature": 0.7}),
-        (sg.Prophet(), sg.Dingo(), {}),
+        (sg.policies.Threshold(0.8), sg.diffusion.Dingo(), {}),
+        (sg.policies.Threshold(0.8), sg.diffusion.Posterior(), {"temperature": 0.7}),
+        (sg.policies.Prophet(), sg.diffusion.Dingo(), {}),
         # Not so sure that slots are equally sure to the rounding of float32, which decides about their order.
-        (sg.SelfSpeculative(3), sg.Dingo(), {"temperature": 3.0}),
-        (sg.Threshold(0.8), sg.Dingo(), {"reuse": DualReuse(), "block": 12}),
+        (sg.diffusion.SelfSpeculative(3), sg.diffusion.Dingo(), {"temperature": 3.0}),
+        (sg.policies.Threshold(0.8), sg.diffusion.Dingo(), {"reuse": DualReuse(), "block": 12}),
     ],
     ids=["threshold", "posterior", "prophet", "drafts", "reuse"],
 )
@@ -296,7 +302,7 @@ def test_the_embedded_model_writes_the_same(
     found = fill_canvas(stays, "person: Ada, 36", grammar, **options)
     alike(wanted, found)
     assert stays.residence.copied_rows == 0
-    canvases = found.stats.forwards * (4 if isinstance(policy, sg.SelfSpeculative) else 1)
+    canvases = found.stats.forwards * (4 if isinstance(policy, sg.diffusion.SelfSpeculative) else 1)
     assert stays.residence.copied_bytes - before < canvases * 24 * stays.vocabulary.size * 4
 
 

@@ -185,7 +185,7 @@ def test_ambiguous_grammars_are_filled(sampler: CanvasSampler) -> None:
         result = fill_canvas(model, "", grammar, canvas=7, policy=policy, sampler=sampler, seed=seed)
         assert eval(result.text) == result.text.count("1")
     with pytest.raises(GenerationError, match="more than once"):
-        sg.sample(HashDiffusion(vocabulary), "", grammar, sampler=sg.SMC(2), canvas=7)
+        sg.sample(HashDiffusion(vocabulary), "", grammar, sampler=sg.samplers.SMC(2), canvas=7)
 
 
 def test_what_the_model_wants_is_written(mask_vocabulary: Vocabulary) -> None:

@@ -26,9 +26,15 @@ LANGUAGE = sg.regex("(a|b){2,6}c?")
 def test_a_diffusion_model_fills_a_canvas() -> None:
     """The result is that of ``fill_canvas`` with the same arguments, tokens, steps and all."""
     for seed in range(5):
-        settings: dict[str, Any] = {"canvas": 5, "policy": sg.Factor(1.5), "temperature": 0.7, "block": 3, "seed": seed}
-        found = sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.Posterior(), **settings)
-        direct = fill_canvas(CANVAS, "ab", LANGUAGE, sampler=sg.Posterior(), **settings)
+        settings: dict[str, Any] = {
+            "canvas": 5,
+            "policy": sg.policies.Factor(1.5),
+            "temperature": 0.7,
+            "block": 3,
+            "seed": seed,
+        }
+        found = sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.diffusion.Posterior(), **settings)
+        direct = fill_canvas(CANVAS, "ab", LANGUAGE, sampler=sg.diffusion.Posterior(), **settings)
         assert (found.tokens, found.steps) == (direct.tokens, direct.steps)
         assert found.canvas is not None
         assert found.canvas.slots == 5
@@ -38,9 +44,10 @@ def test_a_diffusion_model_fills_a_canvas() -> None:
 def test_dingo_is_the_default() -> None:
     """Without a sampler the most probable completion is taken, whatever the seed."""
     outputs = {sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, seed=seed).tokens for seed in range(4)}
-    assert outputs == {sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.Dingo()).tokens}
+    assert outputs == {sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.diffusion.Dingo()).tokens}
     drawn = {
-        sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.Posterior(), seed=seed).tokens for seed in range(4)
+        sg.generate(CANVAS, "ab", LANGUAGE, canvas=5, sampler=sg.diffusion.Posterior(), seed=seed).tokens
+        for seed in range(4)
     }
     assert len(drawn) > 1
 
@@ -48,10 +55,10 @@ def test_dingo_is_the_default() -> None:
 def test_smc_draws_one_of_its_samples_by_weight() -> None:
     """``generate`` returns one of what ``sample`` returns, by weight: the same seed, the same particles."""
     for seed in range(6):
-        samples = sg.sample(CANVAS, "ab", LANGUAGE, sampler=sg.SMC(6), canvas=4, seed=seed)
+        samples = sg.sample(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(6), canvas=4, seed=seed)
         outputs = {result.tokens for result in samples.results}
-        assert sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.SMC(6), canvas=4, seed=seed).tokens in outputs
-        direct = fill_smc(CANVAS, "ab", LANGUAGE, sampler=sg.SMC(6), canvas=4, seed=seed)
+        assert sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(6), canvas=4, seed=seed).tokens in outputs
+        direct = fill_smc(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(6), canvas=4, seed=seed)
         assert [each.log_weight for each in samples.samples] == [each.log_weight for each in direct.samples]
 
 
@@ -69,7 +76,7 @@ def test_snapshots_are_streamed() -> None:
 @pytest.mark.parametrize("budget", [2, 3, 6, 100])
 def test_max_tokens_bounds_the_canvas(budget: int) -> None:
     """No output on the canvas has more tokens, and the grammar says how many slots there are below the bound."""
-    result = sg.generate(CANVAS, "", LANGUAGE, max_tokens=budget, sampler=sg.Posterior())
+    result = sg.generate(CANVAS, "", LANGUAGE, max_tokens=budget, sampler=sg.diffusion.Posterior())
     assert result.canvas is not None
     assert len(result.tokens) <= result.canvas.slots <= min(budget, 7)
 
@@ -100,10 +107,10 @@ def test_what_cannot_be_said_within_max_tokens_is_refused_at_once() -> None:
     [
         ("canvas", 5),
         ("canvas", np.array([-1, -1])),
-        ("policy", sg.Static()),
+        ("policy", sg.policies.Static()),
         ("temperature", 1.0),
         ("block", 4),
-        ("reuse", sg.PrefixReuse()),
+        ("reuse", sg.diffusion.PrefixReuse()),
     ],
 )
 def test_arguments_of_canvases_are_refused_for_tokens(name: str, value: Any) -> None:
@@ -127,14 +134,16 @@ def test_arguments_of_tokens_are_refused_for_canvases(name: str, value: Any) -> 
         sg.generate(CANVAS, "ab", LANGUAGE, **{name: value})
 
 
-@pytest.mark.parametrize("sampler", [sg.Dingo(), sg.Posterior()], ids=repr)
+@pytest.mark.parametrize("sampler", [sg.diffusion.Dingo(), sg.diffusion.Posterior()], ids=repr)
 def test_samplers_of_canvases_are_refused_for_tokens(sampler: Any) -> None:
     """The message says which samplers would do."""
     with pytest.raises(ValueError, match=r"writes token by token; take Greedy\(\)"):
         sg.generate(TOKENS, "ab", LANGUAGE, sampler=sampler)
 
 
-@pytest.mark.parametrize("sampler", [sg.Greedy(), sg.Multinomial(), sg.Beam(2), sg.AWRS(), "dingo"], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [sg.Greedy(), sg.Multinomial(), sg.samplers.Beam(2), sg.samplers.AWRS(), "dingo"], ids=repr
+)
 def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
     """Likewise the other way round; what is no sampler is refused as well."""
     with pytest.raises(ValueError, match=r"fills a canvas; take Dingo\(\)"):
@@ -143,12 +152,17 @@ def test_samplers_of_tokens_are_refused_for_canvases(sampler: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("policy", sg.Static()), ("block", 2), ("reuse", sg.DualReuse()), ("stream", lambda snapshot: None)],
+    [
+        ("policy", sg.policies.Static()),
+        ("block", 2),
+        ("reuse", sg.diffusion.DualReuse()),
+        ("stream", lambda snapshot: None),
+    ],
 )
 def test_smc_takes_nothing_of_steps(name: str, value: Any) -> None:
     """A policy would change the distribution that its weights are about."""
     with pytest.raises(ValueError, match=f"{name}=.* is not for SMC"):
-        sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.SMC(4), canvas=4, **{name: value})
+        sg.generate(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.SMC(4), canvas=4, **{name: value})
 
 
 def test_canvas_and_max_tokens_exclude_each_other() -> None:
@@ -164,7 +178,7 @@ def test_sample_refuses_what_belongs_to_the_other_kind() -> None:
     with pytest.raises(ValueError, match="potentials"):
         sg.sample(CANVAS, "ab", LANGUAGE, potentials=[lambda text: True])
     with pytest.raises(ValueError, match=r"take SMC\(\)"):
-        sg.sample(CANVAS, "ab", LANGUAGE, sampler=sg.BestOf(2))
+        sg.sample(CANVAS, "ab", LANGUAGE, sampler=sg.samplers.BestOf(2))
     for name, value in (("canvas", 5), ("temperature", 0.5), ("order", object())):
         with pytest.raises(ValueError, match=f"{name}=.*writes token by token"):
             sg.sample(TOKENS, "ab", LANGUAGE, **{name: value})  # type: ignore[arg-type]

@@ -15,12 +15,13 @@ import pytest
 from canvas_enumeration import Case, Runs, a_case, chi_square, chi_square_bound
 from jsonschema import Draft202012Validator
 
-from structgen import JsonPolicy, compile, json_schema, regex
+from structgen import compile, json_schema, regex
 from structgen.decode.diffusion.mean_field import FREE, LOWEST, MeanField
 from structgen.decode.diffusion.regular import RegularLanguage
 from structgen.decode.diffusion.token_automaton import FAR, byte_automaton, lift
 from structgen.engine import Vocabulary
 from structgen.errors import GenerationError
+from structgen.grammars import JsonPolicy
 
 CASES = [(seed, kind, tail) for seed in range(40) for kind in (True, False) for tail in ("free", "scored")]
 

@@ -148,7 +148,7 @@ def test_slots_say_when_they_were_filled_and_how_surely() -> None:
     model = HashDiffusion(VOCABULARY, seed=1)
     recorder = Recorder()
     result = sg.generate(
-        model, "", sg.regex("a{1,3}(é|&lt;)*"), canvas=6, policy=sg.Static(per_step=2), stream=recorder
+        model, "", sg.regex("a{1,3}(é|&lt;)*"), canvas=6, policy=sg.policies.Static(per_step=2), stream=recorder
     )
     (replay,) = recorder.replays([result])
     page = _Page(replay_page([replay]))
@@ -187,7 +187,7 @@ def test_a_recorder_tells_canvases_apart() -> None:
     recorder = Recorder()
     grammar = sg.regex("[aé]{3}")
     results = [
-        sg.generate(model, "", grammar, canvas=3, sampler=sg.Posterior(), seed=seed, stream=recorder)
+        sg.generate(model, "", grammar, canvas=3, sampler=sg.diffusion.Posterior(), seed=seed, stream=recorder)
         for seed in range(3)
     ]
     replays = recorder.replays([results[0], results[2]], names=["first"])

@@ -285,16 +285,16 @@ class Confident:
 
 
 POLICIES: list[Any] = [
-    sg.Static(),
-    sg.Threshold(0.7),
-    sg.Factor(1.5),
-    sg.Prophet((1.5, 1.0, 0.5)),
-    sg.Prophet((1.5, 1.0, 0.5), over="completion"),
-    sg.CreditDecoding(0.7),
-    sg.LocalLeap(0.8, 0.3, 2),
-    sg.EntropyBound(0.5),
-    sg.Explore(),
-    sg.Learned(Confident(), threshold=0.9),
+    sg.policies.Static(),
+    sg.policies.Threshold(0.7),
+    sg.policies.Factor(1.5),
+    sg.policies.Prophet((1.5, 1.0, 0.5)),
+    sg.policies.Prophet((1.5, 1.0, 0.5), over="completion"),
+    sg.policies.CreditDecoding(0.7),
+    sg.policies.LocalLeap(0.8, 0.3, 2),
+    sg.policies.EntropyBound(0.5),
+    sg.policies.Explore(),
+    sg.policies.Learned(Confident(), threshold=0.9),
 ]
 TOY = HashDiffusion(VOCABULARY, seed=3, context=0.5)
 
@@ -325,7 +325,9 @@ def test_policies_commit_the_same_and_copy_no_row(kind: str, policy: Any, sample
 
 
 @pytest.mark.parametrize("kind", GRAMMARS)
-@pytest.mark.parametrize("policy", [sg.FreeDave(depth=3), sg.SelfSpeculative()], ids=["free dave", "self"])
+@pytest.mark.parametrize(
+    "policy", [sg.diffusion.FreeDave(depth=3), sg.diffusion.SelfSpeculative()], ids=["free dave", "self"]
+)
 def test_drafts_stand_as_on_the_host(kind: str, policy: Any) -> None:
     """Several canvases in one pass, each with free slots of its own."""
     toy = ResidentToy(TOY)
@@ -355,7 +357,7 @@ def test_reuse_keeps_logits_where_they_are(kind: str, rule: Any) -> None:
     """Passes over live slots; the logits of the others are those of an earlier pass, on the device, too."""
     toy = ResidentToy(TOY)
     assert isinstance(toy.start([]), ResidentCachingDenoiser)
-    options: dict[str, Any] = {"canvas": 6, "policy": sg.Threshold(0.7), "block": 3, "reuse": rule}
+    options: dict[str, Any] = {"canvas": 6, "policy": sg.policies.Threshold(0.7), "block": 3, "reuse": rule}
     alike(fill_canvas(TOY, "", GRAMMARS[kind], **options), fill_canvas(toy, "", GRAMMARS[kind], **options))
     assert toy.residence.copied_rows == 0
 
@@ -363,7 +365,7 @@ def test_reuse_keeps_logits_where_they_are(kind: str, rule: Any) -> None:
 def test_particles_weigh_the_same() -> None:
     """Weights are masses of posteriors, and of what they leave where more is fixed; all canvases share passes."""
     toy = ResidentToy(TOY)
-    options: dict[str, Any] = {"canvas": 6, "sampler": sg.SMC(12), "seed": 9}
+    options: dict[str, Any] = {"canvas": 6, "sampler": sg.samplers.SMC(12), "seed": 9}
     wanted, found = (sg.sample(model, "", GRAMMARS["regular"], **options) for model in (TOY, toy))
     assert found.log_evidence == pytest.approx(wanted.log_evidence, abs=1e-4)
     assert [each.result.tokens for each in found.samples] == [each.result.tokens for each in wanted.samples]
@@ -375,7 +377,7 @@ def test_particles_weigh_the_same() -> None:
 def test_holes_are_filled_alike() -> None:
     """The lengths of holes are chosen by masses."""
     toy = ResidentToy(TOY)
-    parts: list[Any] = ["a", sg.hole(3), "1", sg.hole(3), "."]
+    parts: list[Any] = ["a", sg.grammars.hole(3), "1", sg.grammars.hole(3), "."]
     pattern = sg.regex(r"a[ab]{0,3}1[ab.]{0,3}\.")
     for sampler in (Dingo(), Posterior()):
         wanted, found = (
@@ -411,7 +413,7 @@ def test_half_precision_stays_half_precision() -> None:
 
             return Rounding()
 
-    for policy in (sg.Threshold(0.7), sg.CreditDecoding(0.7)):
+    for policy in (sg.policies.Threshold(0.7), sg.policies.CreditDecoding(0.7)):
         options: dict[str, Any] = {"canvas": 6, "policy": policy, "sampler": Posterior(), "seed": 3}
         alike(
             fill_canvas(Rounded(TOY), "", GRAMMARS["regular"], **options),
@@ -431,7 +433,9 @@ def test_bytes_of_a_step_are_those_of_classes_and_tokens(sampler: Any, floats: i
     language = canvas_language(compile(GRAMMARS["regular"], vocabulary))
     toy = ResidentToy(model)
     slots = 6
-    result = fill_canvas(toy, "", GRAMMARS["regular"], canvas=slots, sampler=sampler, policy=sg.Threshold(0.99))
+    result = fill_canvas(
+        toy, "", GRAMMARS["regular"], canvas=slots, sampler=sampler, policy=sg.policies.Threshold(0.99)
+    )
     passes, residence = result.stats.forwards, toy.residence
     classes = language.token_classes.count  # type: ignore[attr-defined]
     # Largest logits, normalisers, scores of classes; a token and three log-probabilities for each free slot.

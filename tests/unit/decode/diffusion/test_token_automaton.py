@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from structgen_kernels import _native
 
-from structgen import Grammar, JsonPolicy, compile, json_schema, regex
+from structgen import Grammar, compile, json_schema, regex
 from structgen.decode.diffusion import token_automaton as lifting
 from structgen.decode.diffusion.token_automaton import (
     DEAD_CLASS,
@@ -25,6 +25,7 @@ from structgen.decode.diffusion.token_automaton import (
 from structgen.engine import Vocabulary
 from structgen.errors import GrammarError, LimitExceeded
 from structgen.grammar import nodes as ir
+from structgen.grammars import JsonPolicy
 from structgen.testing import byte_vocabulary
 
 Symbol = bytes | int  # a byte, or a special token

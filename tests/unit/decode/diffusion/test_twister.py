@@ -627,7 +627,7 @@ def test_what_is_given_stays_and_has_no_probability() -> None:
     ("options", "error", "message"),
     [
         ({"sampler": SMC(4, proposal=sg.Multinomial())}, ValueError, "are for samplers of tokens"),
-        ({"sampler": sg.Dingo() if hasattr(sg, "Dingo") else None}, TypeError, r"expected SMC"),
+        ({"sampler": sg.diffusion.Dingo() if hasattr(sg, "Dingo") else None}, TypeError, r"expected SMC"),
         ({"order": "random"}, TypeError, "expected a RevealOrder"),
         ({"order": FixedOrder((0, 1))}, ValueError, "must name every free slot of the canvas; slot 2 is missing"),
         ({"temperature": 0.0}, ValueError, "temperature must be positive and finite"),

@@ -47,8 +47,8 @@ def test_other_states_are_kept() -> None:
     assert masks.filled == 1
 
 
-@pytest.mark.parametrize("sampler", [sg.SMC(particles=16), sg.BestOf(8)], ids=["smc", "best_of"])
-def test_samplers_write_values_that_differ(sampler: sg.SMC | sg.BestOf) -> None:
+@pytest.mark.parametrize("sampler", [sg.samplers.SMC(particles=16), sg.samplers.BestOf(8)], ids=["smc", "best_of"])
+def test_samplers_write_values_that_differ(sampler: sg.samplers.SMC | sg.samplers.BestOf) -> None:
     def distribution(text: bytes) -> dict[bytes, float]:
         return {b"a": 0.5, b"b": 0.5} if text.endswith(b'"') else {b'"': 0.7, b",": 0.2, b"]": 0.1}
 

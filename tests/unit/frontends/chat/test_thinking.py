@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from structgen import GrammarError, Vocabulary, compile
+from structgen import Vocabulary, compile
+from structgen.errors import GrammarError
 from structgen.frontends.chat import answer, families, load_family, read_reply, think, tool_calls
 from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import literal

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from chat_replies import ADD, CASES, FIND, SUM, TOOLS, Case
 
-from structgen import GrammarError, Vocabulary, compile, tool
+from structgen import Vocabulary, compile
 from structgen.engine import Matcher
+from structgen.errors import GrammarError
 from structgen.frontends.chat import ToolCall, families, load_family, read_reply, tool_calls
 from structgen.grammar.flattening import recognizes
 from structgen.grammar.nodes import Grammar
+from structgen.program import tool
 
 
 def vocabulary(special: tuple[str, ...] = ()) -> Vocabulary:

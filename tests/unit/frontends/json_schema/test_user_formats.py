@@ -252,15 +252,26 @@ def test_lone_surrogates_belong_to_nothing() -> None:
 
 def test_markers_are_values() -> None:
     """Equal markers are equal, hash alike and cannot be changed."""
-    assert sg.Regex("a") == sg.Regex("a", dialect="python")
-    assert len({sg.Regex("a"), sg.Regex("a"), sg.Regex("a", dialect="ecma"), sg.Lark('start: "a"')}) == 3
-    assert repr(sg.Regex("a")) == "Regex(pattern='a', dialect='python')"
+    assert sg.grammars.Regex("a") == sg.grammars.Regex("a", dialect="python")
+    assert (
+        len(
+            {
+                sg.grammars.Regex("a"),
+                sg.grammars.Regex("a"),
+                sg.grammars.Regex("a", dialect="ecma"),
+                sg.grammars.Lark('start: "a"'),
+            }
+        )
+        == 3
+    )
+    assert repr(sg.grammars.Regex("a")) == "Regex(pattern='a', dialect='python')"
     with pytest.raises(AttributeError):
-        sg.Regex("a").pattern = "b"  # type: ignore[misc]
+        sg.grammars.Regex("a").pattern = "b"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: sg.Regex("("), lambda: sg.Lark("start: other"), lambda: sg.Lark("", start="x")]
+    "make",
+    [lambda: sg.grammars.Regex("("), lambda: sg.grammars.Lark("start: other"), lambda: sg.grammars.Lark("", start="x")],
 )
 def test_markers_are_read_when_they_are_made(make: Any) -> None:
     """A malformed pattern or grammar is an error at once."""
@@ -272,12 +283,12 @@ def test_markers_are_read_when_they_are_made(make: Any) -> None:
 def test_markers_stand_beside_texts(kind: Any) -> None:
     """A grammar beside another type is refused with the way out."""
     with pytest.raises(GrammarError, match=r"cannot stand beside another type.*Annotated\[str, \.\.\.\]"):
-        json_schema(Annotated[kind, sg.Regex("a")])
+        json_schema(Annotated[kind, sg.grammars.Regex("a")])
 
 
 def test_values_from_elsewhere_are_validated() -> None:
     """Validation refuses a text that does not belong to the grammar, in JSON and in Python."""
-    adapter = TypeAdapter(Annotated[str, sg.Lark('start: "(" start ")" | "x"')])
+    adapter = TypeAdapter(Annotated[str, sg.grammars.Lark('start: "(" start ")" | "x"')])
     assert adapter.validate_json('"((x))"') == adapter.validate_python("((x))") == "((x))"
     for read in (lambda: adapter.validate_json('"((x)"'), lambda: adapter.validate_python("(x")):
         with pytest.raises(ValidationError, match="the text does not belong to"):
@@ -288,8 +299,8 @@ def test_two_patterns_of_one_model_are_told_apart() -> None:
     """Each field has its own grammar, and formats of the caller's stand beside them."""
 
     class Both(BaseModel):
-        one: Annotated[str, sg.Regex("a+")]
-        other: Annotated[str, sg.Regex("b+")]
+        one: Annotated[str, sg.grammars.Regex("a+")]
+        other: Annotated[str, sg.grammars.Regex("b+")]
         own: str = Field(json_schema_extra={"format": "code"})
 
     grammar = json_schema(Both, formats=FORMATS)
@@ -303,7 +314,7 @@ def test_lengths_beside_a_recursive_grammar_are_refused() -> None:
     """The error names the place in the schema and what to do."""
 
     class Short(BaseModel):
-        items: list[Annotated[str, sg.Lark('start: "(" start ")" | "x"'), Field(max_length=3)]]
+        items: list[Annotated[str, sg.grammars.Lark('start: "(" start ")" | "x"'), Field(max_length=3)]]
 
     with pytest.raises(UnsupportedFeature, match="not regular") as caught:
         json_schema(Short)
@@ -312,5 +323,5 @@ def test_lengths_beside_a_recursive_grammar_are_refused() -> None:
 
 def test_other_schemas_name_the_grammar() -> None:
     """The schema that pydantic makes for others names the grammar as a format, so that it does not get lost."""
-    described = TypeAdapter(Annotated[str, sg.Regex("a+")]).json_schema()
+    described = TypeAdapter(Annotated[str, sg.grammars.Regex("a+")]).json_schema()
     assert described["format"].startswith("Regex(pattern='a+', dialect='python')")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import doctest
-from pathlib import Path
 
-import pytest
 from docs_run import page_path
 
 

@@ -60,7 +60,9 @@ def fractions(weights: np.ndarray[Any, Any]) -> list[Fraction]:
 def exact_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "inverse_cdf", lambda weights, chances: chances.choose(fractions(weights)))
     monkeypatch.setattr(
-        children, "TokensWithoutReplacement", lambda weights, generator: ExactWithoutReplacement(fractions(weights), generator.random())
+        children,
+        "TokensWithoutReplacement",
+        lambda weights, generator: ExactWithoutReplacement(fractions(weights), generator.random()),
     )
 
 

@@ -14,7 +14,7 @@ from canvas_enumeration import chi_square, chi_square_bound
 from context_free_enumeration import GRAMMARS, Canvases, Text, an_instance
 from reference_chart import ReferenceChart
 
-from structgen import JsonPolicy, compile, json_schema, lark, regex
+from structgen import compile, json_schema, lark, regex
 from structgen.decode.diffusion.canvas import canvas_language
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.context_free.chart import NativeChart
@@ -25,6 +25,7 @@ from structgen.engine import Vocabulary
 from structgen.engine.network import network_of
 from structgen.errors import GenerationError, LimitExceeded, UnsatisfiableGrammar
 from structgen.grammar.nodes import Reference, Repeat, Rules, SpecialToken, choice, literal, sequence
+from structgen.grammars import JsonPolicy
 from structgen.testing import recursive, small_terms
 from structgen.testing.small_scope import ITSELF
 

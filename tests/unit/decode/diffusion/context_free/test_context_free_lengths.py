@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from structgen import JsonPolicy, compile, json_schema, lark
+from structgen import compile, json_schema, lark
 from structgen.decode.diffusion.context_free import ContextFreeLanguage
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.engine import Vocabulary
 from structgen.errors import GrammarError
+from structgen.grammars import JsonPolicy
 
 COMPACT = JsonPolicy(whitespace="compact")
 VALUES = 'start: v\nv: "[" v ("," v)* "]" | "null" | "true"'
