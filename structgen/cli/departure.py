@@ -1,4 +1,4 @@
-"""Where a document leaves the language, and what the language allows there, in words."""
+"""Where a document becomes invalid, and what the language allows there, in words."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ _LINE_ENDS: Final = (b"\n", b"\r\n")
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The first place of a document that no member of the language shares.
+    """The first place of a document that no string of the grammar shares.
 
     Attributes:
         offset: bytes before it.

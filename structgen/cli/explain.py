@@ -118,7 +118,7 @@ def explain(
     """Say what may come next after PREFIX in the language of FILE.
 
     FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input. Rules are told with the place where
-    they are defined. If no member of the language begins with PREFIX, the place where it leaves the language is shown
+    they are defined. If no string of the grammar begins with PREFIX, the place where it becomes invalid is shown
     and the exit status is 1.
     """
     (path,) = source.take_path(paths, "FILE")
@@ -160,7 +160,7 @@ def _write_departure(departure: Departure, as_json: bool) -> None:
         click.echo(json.dumps({"possible": False, **departure.to_json()}, ensure_ascii=False))
     else:
         place = f"--text:{departure.line}:{departure.column}"
-        click.echo(f"{place}: leaves the language at byte {departure.offset}\n{departure.picture}\n{departure}")
+        click.echo(f"{place}: invalid at byte {departure.offset}\n{departure.picture}\n{departure}")
 
 
 def _state_of(matcher: Matcher, data: bytes, places: RuleLocations, *, is_json: bool) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def match(paths: tuple[str, ...], source: SourceOptions, exact: bool, as_json: b
     elif departure is None:
         click.echo(f"{label}: belongs to the language")
     else:
-        click.echo(f"{label}:{departure.line}:{departure.column}: leaves the language at byte {departure.offset}")
+        click.echo(f"{label}:{departure.line}:{departure.column}: invalid at byte {departure.offset}")
         click.echo(f"{departure.picture}\n{departure}")
     return DONE if departure is None else FAILED
 
@@ -257,7 +257,7 @@ _MAX_BYTES: Final = 80
 @click.option("--any-character", is_flag=True, help="Any character that may stand, not only printable ASCII.")
 @click.option("--json", "as_json", is_flag=True, help="Write each member as a JSON string on a line.")
 def sample(paths: tuple[str, ...], source: SourceOptions, as_json: bool, **options: Any) -> int:
-    """Draw members of the language of FILE, each on a line.
+    """Draw strings of the language of FILE, each on a line.
 
     FILE is a grammar or a JSON Schema, or - for a JSON Schema on standard input. A length is drawn first, uniformly
     from those that have members, then the shape of a member of that length, then characters where several are alike.

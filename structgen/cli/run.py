@@ -1,4 +1,4 @@
-"""``structgen run``: let a model write a member of the language."""
+"""``structgen run``: let a model write a string of the grammar."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class _GenerationTask:
 @click.option("--trace", metavar="F", help="Write what happened in a program, or with --weights, to F.")
 @click.option("--no-chat", is_flag=True, help="Give the model the prompt as it is, not as a message of a chat.")
 def run(paths: tuple[str, ...], source: SourceOptions, **options: Any) -> int:
-    """Let a model write a member of the language of FILE.
+    """Let a model write a string of the grammar of FILE.
 
     FILE is a JSON Schema or a grammar, or - for a JSON Schema on standard input, or a program in a file of Python:
     FILE.py:NAME. The output is always complete and valid: if --max-tokens is too small for any, that is said before the

@@ -40,7 +40,7 @@ _UNMASKING_OPTIONS: Final = ("policy", "block", "reuse", "replay", "stream")
 
 
 def run_canvases(path: str | None, source: SourceOptions, request: Request) -> int:
-    """Fill canvases with members of a description, or with the answers of a program.
+    """Fill canvases with strings of a description, or with the answers of a program.
 
     Args:
         path: of the description or the program; None where ``--regex`` stands for it.

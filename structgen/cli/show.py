@@ -30,7 +30,7 @@ def show(paths: tuple[str, ...], source: SourceOptions, html: bool, output: str 
     """Draw the automaton of FILE.
 
     Each rule that is called is an automaton of its own, over bytes. The page needs no network: it draws them, and
-    steps through a text, showing which states are live, what may come next, and where the text leaves the language.
+    steps through a text, showing which states are live, what may come next, and where the text becomes invalid.
     """
     from structgen.cli.automaton_drawing import drawing_of
 

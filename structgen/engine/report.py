@@ -1,6 +1,6 @@
 """What a Constraint enforces, and how: the front end's entries with the lengths and sizes that the engine knows.
 
-The typical length is that of a member made of choices by the toss of a coin.
+The typical length is that of a string whose choices are made by the toss of a coin.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Report:
 
     def lines(self, *, tokens: bool = True) -> Iterator[str]:
         """Yield the report as text, line by line, with or without what it says of tokens."""
-        yield f"{', '.join(self.sources) or 'grammar'}: shortest member {self.shortest_bytes} bytes"
+        yield f"{', '.join(self.sources) or 'grammar'}: shortest string {self.shortest_bytes} bytes"
         for status in Status:
             found = self.with_status(status)
             if found:
@@ -266,8 +266,8 @@ class Report:
     @staticmethod
     def _typical_text(value: float) -> str:
         if math.isinf(value):
-            return "none; choices by the toss of a coin need not come to an end"
-        return f"about {value:,.0f} characters, if choices are made by the toss of a coin"
+            return "none; random choices need not come to an end"
+        return f"a random example has about {value:,.0f} characters"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

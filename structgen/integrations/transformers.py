@@ -42,7 +42,7 @@ _SPARSE_ROWS: Final = 512
 
 @final
 class ConstraintLogitsProcessor(LogitsProcessor):
-    """Masks the logits of tokens after which the output cannot become a member of the grammar.
+    """Masks the logits of tokens after which the output cannot become a string of the grammar.
 
     One processor serves one call of ``generate`` (or several after ``reset()``).  The state of a row is looked up by
     its tokens, so rows may be reordered (beams) and go back (rejected drafts).  After an EOS id only EOS ids and the
@@ -60,7 +60,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
             where drafts come from a model without the constraint.
 
     Raises:
-        BudgetError: the shortest member takes more than ``max_new_tokens``.
+        BudgetError: the shortest string takes more than ``max_new_tokens``.
     """
 
     supports_continuous_batching = False

@@ -81,7 +81,7 @@ def constrained_generate(  # noqa: PLR0913  transformers calls it with these nam
 
     Raises:
         GenerationError: something that was asked for is not done here, or prompt and output exceed the context.
-        BudgetError: the shortest member of the grammar takes more than ``max_new_tokens``.
+        BudgetError: the shortest string of the grammar takes more than ``max_new_tokens``.
         VocabularyError: the vocabulary of the constraint is not as wide as the model's head.
         TypeError: ``drafter`` is none.
     """

@@ -1,7 +1,7 @@
 """What a grammar means, stated slowly: the reference that every fast path is compared with.
 
 A :class:`ReferenceMatcher` reads bytes and special tokens one by one and keeps those prefixes that can
-still be completed to a member of the language. It shares no code with the engine: rules, sequences, choices
+still be completed to a string of the grammar. It shares no code with the engine: rules, sequences, choices
 and repetitions are recognised by Earley's algorithm (``earley.py``); characters, intersections, complements
 and JSON strings by derivatives (``derivatives.py``).
 
@@ -47,7 +47,7 @@ class ReferenceMatcher:
 
     @property
     def is_accepting(self) -> bool:
-        """What was read is a member of the language."""
+        """What was read is a string of the grammar."""
         return self._history[-1].is_accepting
 
     @property

@@ -427,7 +427,7 @@ def test_explain_a_token(structgen: Command) -> None:
 
 
 def test_explain_a_text_that_no_member_begins_with(structgen: Command, person: str) -> None:
-    """The place where the text leaves the language is shown, with status 1."""
+    """The place where the text becomes invalid is shown, with status 1."""
     status, out, _ = structgen("explain", person, "--text", '{"nom')
     assert status == 1
     assert "--text:1:4: " in out

@@ -60,7 +60,7 @@ def test_bytes_that_are_no_text() -> None:
 
 
 def test_the_end_of_the_document() -> None:
-    """A document that is too short leaves the language at its end."""
+    """A document that is too short becomes invalid at its end."""
     departure = _find(regex("abc"), b"ab")
     assert _place(departure) == (2, 1, 3)
     assert departure is not None

@@ -62,7 +62,7 @@ def test_uniform_samples_are_long(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sample_says_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2 with the length of the shortest member."""
+    """Status 2 with the length of the shortest string."""
     status, out, err = _run(capsys, "sample", "--regex", "aaaaa", "--max-bytes", "3")
     assert (status, out) == (2, "")
     assert "the shortest has 5 bytes" in err
@@ -109,7 +109,7 @@ def test_check_prints_findings(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     status, out, err = _run(capsys, "check", str(path), "--strict")
     assert status == 1
     assert "note: 2:1: rule 'lost' is never used" in err
-    assert "typical length: about 2 characters" in out
+    assert "a random example has about 2 characters" in out
     path.write_text('start: "a" start | "b"')
     status, out, err = _run(capsys, "check", str(path), "--strict", "--json")
     assert (status, err) == (0, "")

@@ -95,7 +95,7 @@ def test_a_browser_steps_through_a_text(tmp_path: Path) -> None:
     assert (verification, live != set()) == ("may go on, and not end here", True)
     assert rules.startswith("(text) &gt; s")
     assert told("((x))")[0] == "is a member"
-    assert told("(x))")[0] == "leaves the language at character 3"
+    assert told("(x))")[0] == "invalid at character 3"
 
 
 def test_drawings() -> None:
