@@ -34,7 +34,6 @@ MOVED: Final = {
     "structgen.decode.speculative.chance": "structgen.decode.speculative.verifier",
     "structgen.decode.speculative.shapes": "structgen.shapes",
     "structgen.decode.speculative.verification": "structgen.verification",
-    "structgen.decode.speculative.verification.tree_verification": "structgen.methods.verifiers.tree_verification",
     "structgen.decode.speculative.worth": "structgen.decode.speculative.cost",
     "structgen.decode.strategies": "structgen.methods.strategies",
     "structgen.engine.inclusion": "structgen.engine.analysis.inclusion",
@@ -71,13 +70,16 @@ class _MovedModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in MOVED:
+        is_package = any(old.startswith(f"{name}.") for old in MOVED)
+        if name not in MOVED and not is_package:
             return None
         from importlib.machinery import ModuleSpec
 
-        return ModuleSpec(name, self)  # type: ignore[arg-type]  # a loader by its methods
+        return ModuleSpec(name, self, is_package=is_package)  # type: ignore[arg-type]  # a loader by its methods
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        if spec.name not in MOVED:  # a package that is no more, above a module that has moved
+            return None
         import importlib
 
         new = MOVED[spec.name]
@@ -88,7 +90,8 @@ class _MovedModules:
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing is left to do: the module has run under its new name, which its attributes go on to say."""
-        module.__spec__ = self._spec
+        if module.__name__ in MOVED.values():
+            module.__spec__ = self._spec
 
 
 def install() -> None:

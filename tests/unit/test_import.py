@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from machine_load import slowness
 
 import structgen
+from structgen.lazy import stub_names
+from structgen.moved import MOVED
+
+RECORD = Path(__file__).resolve().parents[1] / "record" / "public_names.txt"
+NAMES = [line for line in RECORD.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 _HEAVY = ("torch", "transformers", "pydantic", "lark", "numpy", "click", "triton", "vllm")
 
@@ -54,9 +63,37 @@ def test_public_names_resolve(name: str) -> None:
     assert name in dir(structgen)
 
 
-def test_public_names_are_those_with_a_home() -> None:
-    """The list of public names and the table of their homes agree, and are sorted."""
-    assert sorted(structgen._HOMES) == sorted(structgen.__all__)
+def test_core_names_are_in_the_stub() -> None:
+    """The list of core names and the stub, which the editor reads, agree."""
+    stub = Path(structgen.__file__).with_suffix(".pyi")
+    assert set(structgen.__all__) <= set(stub_names(stub))
+    assert len(structgen.__all__) <= 28
+
+
+@pytest.mark.parametrize("line", NAMES)
+def test_every_name_stays_where_it_was_promised(line: str) -> None:
+    """No public name is lost; one that has moved says where it is now, and is the same object there."""
+    place, _, name = line.rpartition(".")
+    module = importlib.import_module(place)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = getattr(module, name)
+    assert value is not None
+    if place == "structgen" and name not in structgen.__all__ and not isinstance(value, ModuleType):
+        (warning,) = caught
+        new = str(warning.message).rpartition(" ")[2]
+        assert getattr(importlib.import_module(new.rpartition(".")[0]), name) is value
+    else:
+        assert not caught
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_moved_modules_are_found_under_their_old_names(old: str) -> None:
+    """An old module is the new one, with a warning that names it."""
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"is now {MOVED[old]}"):
+        module = importlib.import_module(old)
+    assert module is importlib.import_module(MOVED[old])
 
 
 def test_unknown_names_are_refused() -> None:

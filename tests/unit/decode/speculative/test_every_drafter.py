@@ -225,11 +225,14 @@ def test_every_drafter_is_tried() -> None:
     import importlib
     import pkgutil
 
-    import structgen.decode.speculative as package
+    import structgen.decode.speculative as core
+    from structgen import methods
 
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)
-    public = {each.__name__ for each in Drafter.__subclasses__() if each.__module__.startswith(package.__name__)}
+    for package in (core, methods):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    homes = (core.__name__, methods.__name__)
+    public = {each.__name__ for each in Drafter.__subclasses__() if each.__module__.startswith(homes)}
     model: Any = HashModel(Vocabulary([b"", b"a"], eos=[0]))
     found: set[str] = set()
     for case in (*CASES, *LAYERED):
