@@ -1,4 +1,4 @@
-"""The choices that a JSON Schema leaves open: which of the texts of a valid value may be written."""
+"""The choices that a JSON Schema leaves open: how a valid value may be written."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ _ORDERS: Final[dict[Order, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class JsonPolicy:
-    """Which spellings of a valid JSON value belong to the language.
+    """Which spellings of a valid JSON value the grammar accepts.
 
     Attributes:
-        whitespace: what may stand around the structural characters ``{ } [ ] , :``.
-            ``"flexible"``: at each place at most one space, then at most one line break followed by at most
-            ``indent`` spaces and tabs; this holds what ``json.dumps`` writes with its defaults, compactly, and
-            with any usual ``indent=``.
-            ``"compact"``: nothing.
+        whitespace: the whitespace around the structural characters ``{ } [ ] , :``.
+            ``"flexible"``: at most one space, then at most one line break followed by at most ``indent`` spaces and
+            tabs; this covers ``json.dumps`` with its defaults, compact, and with any usual ``indent=``.
+            ``"compact"``: none.
             ``"single"``: ``", "`` and ``": "``, as ``json.dumps`` writes by default.
-        indent: the most spaces and tabs after a line break, so that a run of whitespace always ends.
-        digits: the most digits of the integer part and of the fraction of a number, so that a number always ends;
+        indent: the maximum number of spaces and tabs after a line break, so that whitespace always ends.
+        digits: the maximum number of digits of the integer part and of the fraction, so that a number always ends;
             a bound or a constant that needs more digits gets them.
-        order: in which order the members of an object may come.
-            ``"declared"``: declared names as the schema mentions them, others anywhere between.
-            ``"any"``: every order, of the members of constants too.
+        order: the order of the members of an object.
+            ``"declared"``: declared names in the order of the schema, others anywhere between.
+            ``"any"``: every order, also within constants.
         numbers: how integers and constants are written.  ``"canonical"``: integers without point and exponent, a
-            constant as the schema writes it.  ``"all"``: as every number of the same value, ``1.0`` and ``1e2`` too.
-        escapes: how names and constants are written.  ``"canonical"``: with escapes only where they must be.
-            ``"all"``: in every way that RFC 8259 allows, as other strings are.
+            constant as in the schema.  ``"all"``: every number of the same value, also ``1.0`` and ``1e2``.
+        escapes: how names and constants are written.  ``"canonical"``: escaped only where necessary.
+            ``"all"``: every spelling of RFC 8259, as for other strings.
         formats: whether ``format`` restricts strings.  ``"asserted"``: it does, in every draft.  ``"annotation"``:
-            it does not, as the drafts from 2019-09 on have it by default.
-        additional: whether an object may have members that the schema does not name, where it says nothing of them.
-            ``"allowed"``: it may, as the specification has it.  ``"forbidden"``: only those that ``properties``,
-            ``patternProperties``, ``required`` or ``dependentRequired`` name, in any of the schemas that hold for
-            the object, of each ``anyOf`` and ``oneOf`` one alternative.  ``additionalProperties`` and
-            ``unevaluatedProperties`` mean what they say, in any of these schemas, and what names no member at all,
+            it does not, which is the default of the drafts from 2019-09 on.
+        additional: whether an object may have undeclared members where the schema does not say.
+            ``"allowed"``: it may, as in the specification.  ``"forbidden"``: only members that ``properties``,
+            ``patternProperties``, ``required`` or ``dependentRequired`` name, in any schema that applies to the
+            object (one alternative of each ``anyOf`` and ``oneOf``).  ``additionalProperties`` and
+            ``unevaluatedProperties`` in any of these schemas override the policy, and a schema that names no member,
             such as ``{"type": "object"}``, stays open.
-        max_depth: how deeply arrays and objects may nest, ``[]`` being one deep; ``None``: without a bound.
-        max_length: the most code points of a string and of an undeclared name, where the schema has no smaller bound.
-        max_items: the most items of an array, likewise.
-        max_members: the most members of an object with undeclared names.
+        max_depth: the maximum nesting of arrays and objects (``[]`` has depth 1); ``None``: no bound.
+        max_length: the maximum number of code points of a string or undeclared name, unless the schema has a lower one.
+        max_items: the maximum number of items of an array, likewise.
+        max_members: the maximum number of members with undeclared names in an object.
 
-    The last five narrow what is open in a schema.  Constants are written as they are, whatever these say.
+    The last five restrict what a schema leaves open; they do not change constants.
 
     >>> JsonPolicy(whitespace="compact").indent
     256
@@ -97,12 +96,12 @@ class JsonPolicy:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether something is bounded that a schema leaves open."""
+        """Whether any of the ``max_`` bounds is set."""
         bounds = (self.max_depth, self.max_length, self.max_items, self.max_members)
         return any(bound is not None for bound in bounds)
 
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """State each choice as (name, value), for the report."""
+        """Each choice as (name, value), for the report."""
         around = {
             "flexible": f"at most one space, one line break and {self.indent} spaces or tabs around '{{}}[],:'",
             "compact": "none",

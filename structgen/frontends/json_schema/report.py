@@ -1,7 +1,7 @@
-"""What becomes of each keyword: the table of all keywords, and the report of one schema.
+"""The treatment of keywords: the table of all keywords, and the report of one schema.
 
-The table is what the documentation and the linter read.  The report lists each occurrence of a keyword with its
-location and its treatment.
+The documentation and the linter read the table.  The report lists each occurrence of a keyword with its location and
+its treatment.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["KEYWORDS", "Keyword", "LazyDescription", "describe", "with_copies"]
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """What becomes of a keyword.
+    """The treatment of a keyword.
 
     Attributes:
-        topic: what it is about: ``"any value"``, ``"strings"``, ``"references"`` ...
-        treatment: one or two clauses; the limits of what is enforced among them.
+        topic: ``"any value"``, ``"strings"``, ``"references"`` ...
+        treatment: one or two clauses, with the limits of what is enforced.
         is_constraint: whether it can exclude a value, alone or together with others; else it is an annotation, or
-            names or holds schemas.
+            names or contains schemas.
     """
 
     topic: str
@@ -146,10 +146,10 @@ _NEEDS: Final = {
     "maxContains": ("contains",),
     "nullable": ("type",),
 }
-"""Keywords that mean nothing without one of others."""
+"""Keywords that have no effect without one of the others."""
 
 
-_assign = object.__setattr__  # of an immutable object, while it is made
+_assign = object.__setattr__  # sets attributes of an immutable object during construction
 
 
 class LazyDescription(Description):
@@ -157,7 +157,7 @@ class LazyDescription(Description):
 
     Attributes:
         dialect: the dialect of the schema.
-        schema: the schema, as text or value; ``None`` if it means nothing without what else was given.
+        schema: the schema, as text or value; ``None`` if it depends on other arguments.
     """
 
     __slots__ = ("_made", "_make", "_policy", "dialect", "schema")
@@ -186,7 +186,7 @@ class LazyDescription(Description):
 
     @property
     def policies(self) -> tuple[tuple[str, str], ...]:
-        """The draft, and what the policy says."""
+        """The draft, and the choices of the policy."""
         return ("draft", self.dialect.name), *self._policy.lines()
 
     @property
@@ -203,28 +203,28 @@ class LazyDescription(Description):
 
 
 def with_copies(schemas: Iterable[int], copies: Iterable[tuple[Json, Json]]) -> set[int]:
-    """The identities in ``schemas``, and of what stands in the place of one of them in another copy.
+    """The identities in ``schemas``, and the corresponding ones in copies.
 
     Args:
         schemas: identities of schemas.
-        copies: pairs of schemas that are written alike; only parts of the second are among ``schemas``.
+        copies: pairs of schemas that are written alike; only parts of the second are in ``schemas``.
     """
-    found = set(schemas)
+    result = set(schemas)
     pairs = list(copies)
     grows = bool(pairs)
     while grows:
-        before = len(found)
+        before = len(result)
         waiting = list(pairs)
         while waiting:
             copy, original = waiting.pop()
-            if id(original) in found:
-                found.add(id(copy))
+            if id(original) in result:
+                result.add(id(copy))
             if isinstance(original, dict):
                 waiting += zip(copy.values(), original.values(), strict=True)
             elif isinstance(original, (list, tuple)):
                 waiting += zip(copy, original, strict=True)
-        grows = len(found) > before
-    return found
+        grows = len(result) > before
+    return result
 
 
 def describe(
@@ -237,11 +237,11 @@ def describe(
 
     Args:
         documents: the documents, in order.
-        reached: the identities of the schema objects that the grammar was made from.
-        checked: by keyword those of them where it is checked as the text is written.
-        nameless: those whose objects stay open although the policy forbids undeclared members, for they name none.
+        reached: the identities of the schemas that the grammar was made from.
+        checked: by keyword, the schemas where it is checked while the text is written.
+        nameless: the schemas that stay open although the policy forbids undeclared members, because they name none.
 
-    Complexity: linear in the documents; a schema that occurs twice as one object is listed once.
+    Complexity: linear in the documents; an object that occurs twice is listed once.
     """
     return tuple(entry for document in documents for entry in _walk(document, reached, checked, nameless))
 
@@ -267,8 +267,8 @@ def _walk(
                     yield ReportEntry("additional", where, Status.ANNOTATION, _NAMELESS)
                 if schema is not resource.root and (found := document.inner(schema, resource, pointer)):
                     resource = resource.inner(schema, *found, ())
-                known = frozenset(keyword for keyword, schemas in checked.items() if id(schema) in schemas)
-                stack.append(_schema(schema, pointer, resource, known, is_reached=id(schema) in reached))
+                keywords = frozenset(keyword for keyword, schemas in checked.items() if id(schema) in schemas)
+                stack.append(_schema(schema, pointer, resource, keywords, is_reached=id(schema) in reached))
 
 
 _NAMELESS: Final = "the policy forbids undeclared members, but no member is named here: all are allowed"

@@ -1,7 +1,7 @@
-"""Small regular terms: characters, digits, sequences and choices without superfluous parts; and membership.
+"""Small regular terms: characters, digits, simplified sequences and choices; and membership of strings.
 
-``belongs`` and ``matching_strings`` tell whether given strings are in the language of a regular term: names against
-patterns, and constants against everything.
+``belongs`` and ``matching_strings`` decide whether strings are in the language of a regular term: names against
+patterns, constants against patterns and formats.
 """
 
 from __future__ import annotations
@@ -76,31 +76,31 @@ def united(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
             if item is b[0]:
                 return a
         return a + b
-    known = set(map(id, a))
-    return a + tuple([item for item in b if id(item) not in known])
+    present = set(map(id, a))
+    return a + tuple([item for item in b if id(item) not in present])
 
 
 def characters(*ranges: str) -> CharClass:
-    """One character out of single characters and ranges such as ``"a-z"``."""
+    """One character of single characters and ranges such as ``"a-z"``."""
     pairs = [(r[0], r[2]) if len(r) == 3 and r[1] == "-" else (r, r) for r in ranges]
     return CharClass([(ord(low), ord(high)) for low, high in pairs])
 
 
 def escaped(term: CharClass) -> Grammar:
     r"""The escapes ``\uXXXX`` of the characters of a class, all below U+10000."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for low, high in term.ranges:
         for code in range(low, high + 1):
-            found.setdefault(code >> 4, []).append(code & 15)
+            result.setdefault(code >> 4, []).append(code & 15)
     forms = [
         sequence("\\u", *(_hex([front >> shift & 15]) for shift in (8, 4, 0)), _hex(last))
-        for front, last in found.items()
+        for front, last in result.items()
     ]
     return choice(*forms)
 
 
 def escapable(term: CharClass) -> Grammar:
-    """The characters of a class as they stand, or as escapes of JSON."""
+    """The characters of a class, unescaped or as JSON escapes."""
     return choice(term, escaped(term))
 
 
@@ -137,7 +137,7 @@ _Ends: TypeAlias = Generator[object, int, int]
 
 @lru_cache(maxsize=8192)
 def belongs(text: str, language: Grammar) -> bool:
-    """Whether ``text`` is a member of the regular term ``language``.
+    """Whether ``text`` is in the language of a regular term.
 
     Complexity: at most O(nodes * len(text) ** 2), usually O(nodes * len(text)).
 
@@ -150,14 +150,14 @@ def belongs(text: str, language: Grammar) -> bool:
 
 
 def matching_strings(texts: frozenset[str], language: Grammar) -> frozenset[str]:
-    """Those of ``texts`` that are members of the regular term ``language``."""
+    """The ``texts`` in the language of a regular term."""
     if isinstance(language, Literal):
         return texts & {language.data.decode("utf-8", "surrogatepass")}
     return frozenset(text for text in texts if belongs(text, language))
 
 
 class _Text:
-    """The bytes to match, and where their characters begin."""
+    """The bytes to match, and where their characters start."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -170,7 +170,7 @@ class _Text:
 
 
 def _code_points(data: bytes) -> dict[int, tuple[int, int]]:
-    """Offset of a character to its code point and the offset of the next."""
+    """For the offset of each character its code point and the offset of the next."""
     points: dict[int, tuple[int, int]] = {}
     offset = 0
     for character in data.decode("utf-8", "surrogatepass"):
@@ -181,7 +181,7 @@ def _code_points(data: bytes) -> dict[int, tuple[int, int]]:
 
 
 def _ends(term: Grammar, starts: int, text: _Text) -> _Ends:
-    """Yield sub-problems to the trampoline; return where matches that begin in ``starts`` can end."""
+    """Yield subproblems to the trampoline; return where matches that start in ``starts`` can end."""
     if not starts:
         return 0
     match term:
@@ -196,10 +196,10 @@ def _ends(term: Grammar, starts: int, text: _Text) -> _Ends:
                 starts = yield _ends(item, starts, text)
             return starts
         case Choice(items=items):
-            found = 0
+            result = 0
             for item in items:
-                found |= yield _ends(item, starts, text)
-            return found
+                result |= yield _ends(item, starts, text)
+            return result
         case Repeat():
             return (yield _repeated(term, starts, text))
         case Shared(item=item):
@@ -210,7 +210,7 @@ def _ends(term: Grammar, starts: int, text: _Text) -> _Ends:
 
 
 def _repeated(term: Repeat, starts: int, text: _Text) -> _Ends:
-    for _ in range(min(term.min, len(text.data) + 1)):  # more rounds than bytes change nothing
+    for _ in range(min(term.min, len(text.data) + 1)):  # more rounds than bytes have no effect
         starts = yield _ends(term.item, starts, text)
     reached, fresh = starts, starts
     rounds = 0
@@ -222,17 +222,17 @@ def _repeated(term: Repeat, starts: int, text: _Text) -> _Ends:
 
 
 def _combined(term: Intersection | Complement, starts: int, text: _Text) -> _Ends:
-    found = 0
+    result = 0
     for start in _bits(starts & text.starts):
         later = text.starts >> start << start
         if isinstance(term, Complement):
-            found |= later & ~(yield _ends(term.item, 1 << start, text))
+            result |= later & ~(yield _ends(term.item, 1 << start, text))
             continue
         common = later
         for item in term.items:
             common &= yield _ends(item, 1 << start, text)
-        found |= common
-    return found
+        result |= common
+    return result
 
 
 def _bits(positions: int) -> list[int]:
@@ -271,12 +271,12 @@ def alternatives(*terms: Grammar) -> Grammar:
         if first is EMPTY or second is EMPTY or first is second:
             return second if first is EMPTY else first
         return choice_of(terms)
-    kept = tuple({id(term): term for term in terms if term is not EMPTY}.values())
-    return kept[0] if len(kept) == 1 else choice_of(kept) if kept else EMPTY
+    retained = tuple({id(term): term for term in terms if term is not EMPTY}.values())
+    return retained[0] if len(retained) == 1 else choice_of(retained) if retained else EMPTY
 
 
 def chain(*terms: Grammar) -> Grammar:
-    """The sequence of the terms without empty strings; empty if one of them is the empty language."""
+    """The sequence of the terms without empty strings; ``EMPTY`` if one of the terms is ``EMPTY``."""
     has_empty_strings = False
     for term in terms:
         if term is EMPTY:
@@ -291,8 +291,8 @@ def chain(*terms: Grammar) -> Grammar:
 def distinct(term: Grammar, *, is_spare: bool = False, is_endless: bool = False) -> Grammar:
     """The arrays of ``term`` without equal items, or its objects without repeated names.
 
-    With ``is_spare`` at most one item, or one name that is not declared, may be required; with ``is_endless`` those
-    that are required never run out.  Then masks are cheaper.
+    ``is_spare``: at most one item, or one undeclared name, is required.  ``is_endless``: required items or names never
+    run out.  Both make masks cheaper.
     """
     return term if term is EMPTY else Distinct(term, is_spare, is_endless)
 
@@ -304,7 +304,7 @@ def quoted(text: str, location: Location, *steps: str | int) -> bytes:
     """A JSON string literal as ``json.dumps(text, ensure_ascii=False)`` writes it, in UTF-8.
 
     Raises:
-        GrammarError: ``text`` has a lone surrogate, which no UTF-8 text can hold.
+        GrammarError: ``text`` has a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         return encode_basestring(text).encode()

@@ -22,25 +22,25 @@ __all__ = ["ArrayChain", "array_term"]
 Part = TypeVar("Part")
 
 _MAX_ITEM_PARSES: Final = 256
-"""Ways to read one item, by what it violates and where it counts."""
+"""Parses of one item, by the assertions that it violates and the counters that it raises."""
 _MAX_STEPS: Final = 30_000
-"""Transitions of a chain: positions times states times readings."""
+"""Transitions of a chain: positions times states times parses."""
 
 
 class ArrayState(NamedTuple):
-    """What is remembered between items: the watched assertions known to be violated, as bits, and the counts."""
+    """The state between items: the negated assertions that are violated so far, as bits, and the counts."""
 
     violated: int
     counts: tuple[int, ...]
 
 
 class ItemParse(NamedTuple):
-    """One way to read an item.
+    """One way to parse an item.
 
     Attributes:
-        violates: the assertions that it violates, and ``proves`` those of them for which a narrower value is asked.
-        raises: the counters that it raises, and ``shows`` those of them for which a narrower value is asked.
-        value: which of the chain's places it belongs to.
+        violates: the assertions that it violates; ``proves``: those where this restricts the value.
+        raises: the counters that it raises; ``shows``: those where this restricts the value.
+        value: the index of its schemas in the chain's ``locations``.
     """
 
     violates: int
@@ -51,7 +51,7 @@ class ItemParse(NamedTuple):
 
 
 class _ItemOption(NamedTuple):
-    """What one assertion makes of an item: the fields of a reading, and schemas of its value."""
+    """What one assertion adds to a parse of an item: its fields, and schemas of the value."""
 
     violates: int = 0
     proves: int = 0
@@ -64,10 +64,10 @@ Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
 
 
 class ArrayChain:
-    """The arrays of a layout with ``contains`` or watched assertions.
+    """The arrays of a layout with ``contains`` or negated assertions.
 
     Attributes:
-        locations: the conjunctions of schemas whose terms ``term`` needs.
+        locations: the conjunctions of schemas whose terms ``term`` takes.
     """
 
     def __init__(self, layout: ArrayLayout, compare: Compare) -> None:
@@ -78,7 +78,7 @@ class ArrayChain:
             list(self._parses_of(locations, index)) for index, locations in enumerate((*layout.items, layout.rest))
         ]
         self._start = ArrayState(0, (0,) * len(layout.counted))
-        # The steps of ``term``, by the schemas of an item and the state before it.
+        # The steps of `term`, by the position of an item and the state before it.
         self._made: list[dict[ArrayState, list[tuple[int, ArrayState]]]] = [{} for _ in self._parses]
 
     def _parses_of(self, locations: tuple[Location, ...], index: int) -> Iterator[ItemParse]:
@@ -131,8 +131,8 @@ class ArrayChain:
         Raises:
             LimitExceeded: there are too many states.
 
-        Complexity: O(positions * states * readings), where the positions are as many as the prefix has and the
-        bounds on the number of items tell apart.
+        Complexity: O(positions * states * parses), with one position for each item of the prefix and for each number of
+        items that the bounds distinguish.
         """
         layout = self._layout
         last = self._last()
@@ -155,12 +155,9 @@ class ArrayChain:
         return Sequence((syntax.open_array, Choice((syntax.end_array, some)) if may_be_empty else some))
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
-
-        Where there are too many states, the answer is no.
-        """
+        """Whether ``term`` is empty, given the terms of ``locations``; false where there are too many states."""
         last = self._last()
-        found = {(0, self._start)}
+        reached = {(0, self._start)}
         waiting = [(0, self._start)]
         while waiting:
             index, state = waiting.pop()
@@ -175,15 +172,15 @@ class ArrayChain:
                 if counts is None:
                     continue
                 step = min(index + 1, last), ArrayState(state.violated | parse.violates, counts)
-                if step not in found and not (yield ask(parts[parse.value])):
-                    found.add(step)
+                if step not in reached and not (yield ask(parts[parse.value])):
+                    reached.add(step)
                     waiting.append(step)
-            if len(found) > _MAX_STEPS:
+            if len(reached) > _MAX_STEPS:
                 return False
         return True
 
     def _last(self) -> int:
-        """The number of items from which on more make no difference, or than which there are no more."""
+        """The number of items after which positions no longer differ, or the maximum number of items."""
         layout = self._layout
         if layout.max_count is not None:
             return max(layout.max_count, 1)
@@ -193,7 +190,7 @@ class ArrayChain:
         return max(*bounds, 1)
 
     def _reached(self, values: Items[Grammar], last: int) -> list[set[ArrayState]]:
-        """For each number of items the states that are possible."""
+        """The reachable states, by number of items."""
         reached: list[set[ArrayState]] = [set() for _ in range(last + 1)]
         reached[0].add(self._start)
         total = 0
@@ -223,24 +220,24 @@ class ArrayChain:
             )
 
     def _steps(self, index: int, state: ArrayState, values: Items[Grammar]) -> list[tuple[int, ArrayState]]:
-        """The items that may come at ``index``, by their places, each with the state then."""
+        """The items that may come at ``index``, as indices of values, each with the state after it."""
         index = min(index, len(self._parses) - 1)
-        found = self._made[index].get(state)
-        if found is None:
-            found = self._made[index][state] = []
+        result = self._made[index].get(state)
+        if result is None:
+            result = self._made[index][state] = []
             violated, counts = state
             for parse in self._parses[index]:
                 if parse.proves & violated or values[parse.value] is EMPTY:
-                    continue  # what is violated already needs no proof
+                    continue  # no proof needed: already violated
                 raised = self._counted(parse, counts) if parse.raises else counts
                 if raised is not None:
                     is_same = raised is counts and not parse.violates & ~violated
                     after = state if is_same else ArrayState(violated | parse.violates, raised)
-                    found.append((parse.value, after))
-        return found
+                    result.append((parse.value, after))
+        return result
 
     def _counted(self, parse: ItemParse, counts: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The counts after an item; ``None`` where it must not come."""
+        """The counts after an item; ``None`` where it is not allowed."""
         result = list(counts)
         for number, assertion in enumerate(self._layout.counted):
             if not parse.raises >> number & 1:
@@ -252,7 +249,7 @@ class ArrayChain:
             elif result[number] < assertion.min_contained:
                 result[number] += 1
             elif parse.shows >> number & 1:
-                return None  # enough of them count already
+                return None  # the minimum is already reached
         return tuple(result)
 
     def _accepts(self, length: int, state: ArrayState) -> bool:
@@ -282,11 +279,11 @@ class ArrayChain:
         values: Items[Grammar],
         syntax: Syntax,
     ) -> Grammar | None:
-        """What may come after ``index`` items; ``None`` where no array can be ended any more."""
+        """What may come after ``index`` items; ``None`` where the array can no longer be completed."""
         steps = self._steps(index, state, values) if index < last or self._layout.max_count is None else []
         loops: list[Grammar] = []
         if index == last:
-            loops = [values[location] for location, state_after in steps if state_after == state]
+            loops = [values[value] for value, state_after in steps if state_after == state]
             steps = [step for step in steps if step[1] != state]
         rest = alternatives(*_followed_items(steps, after, values))
         can_end = self._accepts(index, state)
@@ -305,21 +302,21 @@ def _followed_items(
     steps: list[tuple[int, ArrayState]], tails: dict[ArrayState, Grammar | None], values: Items[Grammar]
 ) -> list[Grammar]:
     """Items, each with what may come after it."""
-    found: list[Grammar] = []
-    for location, after in steps:
+    result: list[Grammar] = []
+    for value, after in steps:
         tail = tails[after]
         if tail is not None:
-            found.append(values[location] if tail is EPSILON else sequence_of((values[location], tail)))
-    return found
+            result.append(values[value] if tail is EPSILON else sequence_of((values[value], tail)))
+    return result
 
 
 def _progress(state: ArrayState) -> tuple[int, int]:
-    """Items only ever lead to states of a higher rank, or nowhere."""
+    """The rank of a state; items never lead to a lower rank, or to another state of the same rank."""
     return state.violated.bit_count(), sum(state.counts)
 
 
 def array_term(layout: ArrayLayout, items: Items[Grammar], rest: Grammar, syntax: Syntax) -> Grammar:
-    """The arrays of a layout, given the terms of its items and of the rest (``EMPTY``: no such item).
+    """The arrays of a layout, given the terms of its prefix and of the rest (``EMPTY``: no such item).
 
     Complexity: O(len(items)), whatever the bounds.
     """
@@ -335,7 +332,7 @@ def array_term(layout: ArrayLayout, items: Items[Grammar], rest: Grammar, syntax
         return EMPTY
     if max_count == 0:
         return Sequence((syntax.open_array, syntax.end_array))
-    # From the right: what may follow the item before `index`.
+    # From the right: `tail` is what may follow the item before `index`.
     comma = syntax.comma
     tail: Grammar = EPSILON
     if max_count is None or max_count > length:

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
     Attributes:
         whole: digits before the point, without leading zeros.
         fraction: digits after the point, without trailing zeros.
-        is_open: whether the bound itself is outside.
+        is_open: whether the bound itself is excluded.
     """
 
     whole: str
@@ -48,19 +48,19 @@ class Bound(NamedTuple):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the bound is closed at zero, so that it bounds no magnitude from below."""
+        """Whether the bound is a closed zero, which is no lower bound of a magnitude."""
         return self.whole == "0" and not self.fraction and not self.is_open
 
 
 class DecimalPlaces(NamedTuple):
-    """How many digits may be written: before the point, and after it (0: no point at all)."""
+    """The maximum number of digits before the point and after it (0: no point)."""
 
     whole: int
     fraction: int
 
 
 def step(*edges: tuple[int, int, Grammar]) -> Grammar:
-    """One digit and what follows it: edges (lowest digit, highest digit, rest), in order; equal rests are joined."""
+    """One digit and what follows it: ordered edges (first digit, last digit, rest); equal rests are joined."""
     joined: list[tuple[int, int, Grammar]] = []
     for low, high, rest in edges:
         if low > high or rest is EMPTY:
@@ -73,7 +73,7 @@ def step(*edges: tuple[int, int, Grammar]) -> Grammar:
 
 
 def digit_run(item: Grammar, least: int, most: int) -> Grammar:
-    """``item`` from ``least`` to ``most`` times, at least ``least`` times."""
+    """``item`` repeated ``least`` to ``most`` times, at least ``least`` times."""
     return EPSILON if most <= 0 and least == 0 else Repeat(item, least, max(least, most))
 
 
@@ -90,7 +90,7 @@ def _zeros(least: int, most: int) -> Grammar:
 def magnitudes(low: Bound, high: Bound | None, places: DecimalPlaces) -> Grammar:
     """The numbers from ``low`` to ``high`` (``None``: as far as ``places.whole`` digits go), without sign.
 
-    >>> str(magnitudes(Bound("7", "", False), Bound("12", "", False), Places(3, 0)))
+    >>> str(magnitudes(Bound("7", "", False), Bound("12", "", False), DecimalPlaces(3, 0)))
     'b[7-9] | b[1] b[0-2]'
     """
     high_fraction, high_open = (high.fraction, high.is_open) if high else ("", False)
@@ -119,7 +119,7 @@ def _free(first: int, last: int, ends: _Ends) -> Grammar:
 
 
 def _whole(low: str | None, high: str | None, ends: _Ends) -> Grammar:
-    """The numbers with as many digits before the point as the bounds, between them; from the last digit back."""
+    """The numbers between two bounds with as many digits before the point; made from the last digit back."""
     length = len(low or high or "")
     both, below, above, free = ends.both, ends.low, ends.high, ends.free
     for index in range(length - 1, -1, -1):
@@ -137,8 +137,8 @@ class _Ends:
     """What may follow the digits before the point, for each state of comparison.
 
     Attributes:
-        free: the number lies strictly between the bounds whatever follows.
-        low, high: what was written equals the lower or upper bound so far; ``both``: it equals both.
+        free: the number is strictly between the bounds, whatever follows.
+        low, high: the digits so far equal those of the lower or upper bound; ``both``: of both.
     """
 
     def __init__(self, low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> None:
@@ -161,7 +161,7 @@ class _Ends:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(low_fraction: str, low_open: bool, high_fraction: str, high_open: bool, places: int) -> _Ends:
-        """The ends of two bounds; those asked for last are kept."""
+        """The ends of two bounds; recent results are cached."""
         return _Ends(low_fraction, low_open, high_fraction, high_open, places)
 
     def _free(self, done: int) -> Grammar:
@@ -203,7 +203,7 @@ class _Ends:
 
 @lru_cache(maxsize=1 << 8)
 def _above_zero(most: int) -> Grammar:
-    """Up to ``most`` digits of which at least one is not zero."""
+    """Up to ``most`` digits, at least one of them nonzero."""
     term: Grammar = EMPTY
     for left in range(1, most + 1):
         term = alternatives(chain(NONZERO_DIGIT, _digits(0, left - 1)), chain(_ZERO, term))
@@ -212,11 +212,11 @@ def _above_zero(most: int) -> Grammar:
 
 _LARGEST: Final = Decimal("1.7976931348623157e308")
 _SMALLEST: Final = Decimal("5e-324")
-"""The range of double precision; what is beyond it reads back as infinite or as zero."""
+"""The exponents of double precision; numbers beyond it are read back as infinity or zero."""
 _EXPONENT_DIGITS: Final = 3
 MAX_EXPONENT: Final = 10**_EXPONENT_DIGITS - 1
 MARK: Final = ByteClass([(0x45, 0x45), (0x65, 0x65)])
-"""What stands before an exponent."""
+"""The mark before an exponent."""
 _PLUS: Final = Repeat(Literal(b"+"), 0, 1)
 _MINUS: Final = Literal(b"-")
 
@@ -234,8 +234,8 @@ def scientific_magnitudes(
 ) -> Grammar:
     """The positive numbers of double precision between two bounds, each with whether it is open.
 
-    With ``shifts``, the point may stand up to so many places before or after the one after the first digit that is
-    not zero: ``0.012e4``, ``1200e-1``.
+    With ``shifts``, the point may be up to so many places before or after its normal position, which is after the first
+    nonzero digit: ``0.012e4``, ``1200e-1``.
     """
     least = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)
     most = _normal(_LARGEST, is_open=False) if high[0] is None or high[0] > _LARGEST else _normal(high[0], high[1])
@@ -271,7 +271,7 @@ def _normal(bound: int | Decimal, is_open: bool) -> _Normal:
 
 
 class _Piece(NamedTuple):
-    """An interval of mantissas, and the exponents that they may have."""
+    """An interval of mantissas with an interval of exponents."""
 
     low: Bound
     high: Bound
@@ -280,7 +280,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(least: _Normal, most: _Normal) -> list[_Piece]:
-    """Divide the mantissas from 1 to 10 at those of the bounds."""
+    """Divide the mantissas from 1 to 10 at the mantissas of the bounds."""
     points = sorted({Decimal(1), least.mantissa, most.mantissa, Decimal(10)})
     pieces: list[_Piece] = []
     for start, end in pairwise(points):
@@ -295,7 +295,7 @@ def _pieces(least: _Normal, most: _Normal) -> list[_Piece]:
 
 
 def _add(pieces: list[_Piece], ends: tuple[Decimal, Decimal], *, is_open: bool, first: int, last: int) -> None:
-    """Append an interval, joined with the one before if its exponents are the same."""
+    """Append an interval, or join it with the one before if the exponents are the same."""
     low, high = _bound(ends[0], is_open), _bound(ends[1], is_open)
     if pieces and pieces[-1][2:] == (first, last):
         low = pieces.pop().low
@@ -340,8 +340,8 @@ def _of_width(first: int, last: int, width: int) -> Grammar:
 def integral_magnitudes(digits: int) -> Grammar:
     """The magnitudes that are integers, with at most ``digits`` digits on either side of the point.
 
-    With an exponent, a number is an integer iff the exponent is not smaller than the number of digits after the
-    point, zeros at the end left out, or, where there are none, not below minus the number of zeros at the end.
+    With an exponent, a number is an integer iff the exponent is at least the number of digits after the point (without
+    trailing zeros), or, without such digits, at least minus the number of trailing zeros.
 
     Complexity: O(digits ** 2) nodes.
     """
@@ -370,12 +370,12 @@ def zero_with_exponent(digits: int) -> Grammar:
 
 
 def with_zero_fraction(term: Grammar, digits: int) -> Grammar:
-    """The numbers of ``term``, which have no point, also with zeros after a point."""
+    """The integers of ``term``, also with a point and zeros."""
     return chain(term, _trailing_zeros(digits))
 
 
 def _trailing_zeros(digits: int) -> Grammar:
-    """No point, or one and zeros."""
+    """Nothing, or a point and zeros."""
     return Choice((EPSILON, chain(_POINT, digit_run(_ZERO, 1, digits))))
 
 

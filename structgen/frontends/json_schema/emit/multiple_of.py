@@ -1,6 +1,6 @@
 """Multiples of a number as grammars over decimal digits.
 
-Reading a digit ``d`` takes the remainder ``r`` of what was read to ``(10 r + d) mod n``.  The number of digits is
+Reading a digit ``d`` maps the remainder ``r`` to ``(10 r + d) mod n``.  The number of digits is
 bounded, so the automaton is unrolled into an acyclic term; states that accept the same digits are one object.  For a
 large ``n`` there is one automaton for each power of a prime in it.
 """
@@ -19,28 +19,28 @@ from structgen.grammar.nodes import EMPTY, EPSILON, Choice, Grammar, Intersectio
 __all__ = ["MAX_MULTIPLE_STATES", "WHOLE_DIGITS", "multiples", "multiples_bytes", "remainders"]
 
 MAX_MULTIPLE_STATES: Final = 50_000
-"""The most states, digits times remainders, that the automaton may have."""
+"""The maximum number of states of the automaton: digits times remainders."""
 _MAX_UNROLLED: Final = 25_000
-"""Beyond this, multiples of a number are those of its coprime factors, intersected."""
+"""Above this modulus, the multiples are the intersection of the multiples of its prime powers."""
 WHOLE_DIGITS: Final = 20
-"""Digits before the point of a multiple, where no bound needs more and ``multipleOf`` is no power of ten."""
+"""Digits before the point of a multiple, unless a bound needs more or the step is a power of ten."""
 _ZERO: Final = Literal(b"0")
 _POINT: Final = Literal(b".")
 
 _STATE_BYTES: Final = 1_536
-"""What a state takes in memory, about: ten edges, each a class and a sequence."""
+"""The approximate size of a state in bytes: ten edges, each a class and a sequence."""
 _multiples_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=48 << 20)
 
 _DigitState = dict[int, Grammar]
 
 
 def remainders(step: Fraction, *, integral: bool) -> int:
-    """How many remainders the automaton for multiples of ``step`` tells apart."""
+    """The number of remainders that the automaton for multiples of ``step`` distinguishes."""
     return _scaled(step)[0] if integral else step.numerator * 10 ** _fraction_places(step) // step.denominator
 
 
 def multiples_bytes(step: Fraction, places: DecimalPlaces) -> int:
-    """What ``multiples`` takes in memory, about; nothing where the multiples are too many states to be made."""
+    """The approximate size of ``multiples`` in bytes; 0 where the automaton would have too many states."""
     modulus = remainders(step, integral=places.fraction == 0)
     if modulus * places.whole > MAX_MULTIPLE_STATES:
         return 0
@@ -51,9 +51,9 @@ def multiples_bytes(step: Fraction, places: DecimalPlaces) -> int:
 def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     """The magnitudes that are multiples of ``step``; ``places.fraction == 0`` means integers only.
 
-    ``step`` must have a finite decimal expansion.  Zero is a multiple.  Those asked for last are kept.
+    ``step`` must have a finite decimal expansion.  Zero is a multiple.  Recent results are cached.
 
-    >>> str(multiples(Fraction(10), Places(3, 0)))
+    >>> str(multiples(Fraction(10), DecimalPlaces(3, 0)))
     '"0" | b[1-9] b[0-9]? "0"'
 
     Complexity: O(digits * remainders).
@@ -66,7 +66,7 @@ def multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     return term
 
 
-@lru_cache(maxsize=2)  # large ones too, which one schema may need several times
+@lru_cache(maxsize=2)  # large terms too, which one schema may need several times
 def _multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
     if places.fraction == 0:
         modulus, zeros = _scaled(step)
@@ -76,11 +76,11 @@ def _multiples(step: Fraction, places: DecimalPlaces) -> Grammar:
         return _common([alternatives(_ZERO, _whole(part, {0: tail}, places.whole)) for part in _parts(modulus, places)])
     count = _fraction_places(step)
     modulus = step.numerator * 10**count // step.denominator
-    found = []
+    factors = []
     for part in _parts(modulus, places):
         ends = _fractions(part, count, places.fraction)
-        found.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(part, ends, places.whole)))
-    return _common(found)
+        factors.append(alternatives(chain(_ZERO, ends.get(0, EMPTY)), _whole(part, ends, places.whole)))
+    return _common(factors)
 
 
 def _common(terms: list[Grammar]) -> Grammar:
@@ -88,7 +88,7 @@ def _common(terms: list[Grammar]) -> Grammar:
 
 
 def _parts(modulus: int, places: DecimalPlaces) -> list[int]:
-    """The modulus, or where it is large the powers of primes that it is the product of."""
+    """The modulus, or its prime powers if it is large."""
     if modulus * places.whole <= _MAX_UNROLLED:
         return [modulus]
     parts, rest, prime = [], modulus, 2
@@ -105,7 +105,7 @@ def _parts(modulus: int, places: DecimalPlaces) -> list[int]:
 
 
 def _scaled(step: Fraction) -> tuple[int, int]:
-    """The integers that are multiples of ``step`` are those of ``modulus * 10 ** zeros``."""
+    """``modulus`` and ``zeros``: the integers that are multiples of ``step`` are those of ``modulus * 10 ** zeros``."""
     modulus, zeros = step.numerator, 0
     while modulus % 10 == 0:
         modulus, zeros = modulus // 10, zeros + 1
@@ -113,7 +113,7 @@ def _scaled(step: Fraction) -> tuple[int, int]:
 
 
 def _fraction_places(step: Fraction) -> int:
-    """How many decimals ``step`` has."""
+    """The number of decimals of ``step``."""
     denominator, count = step.denominator, 0
     while denominator > 1:
         denominator //= 10 if denominator % 10 == 0 else 2 if denominator % 2 == 0 else 5
@@ -122,7 +122,7 @@ def _fraction_places(step: Fraction) -> int:
 
 
 def _whole(modulus: int, ends: _DigitState, places: int) -> Grammar:
-    """Digits before the point, the first not zero; ``ends`` is what may follow, by remainder."""
+    """Digits before the point, the first nonzero; ``ends`` is what may follow, by remainder."""
     after = ends
     for _ in range(places - 1):
         after = _layer(modulus, after, ends)
@@ -130,19 +130,19 @@ def _whole(modulus: int, ends: _DigitState, places: int) -> Grammar:
 
 
 def _layer(modulus: int, after: _DigitState, ends: _DigitState) -> _DigitState:
-    """One digit more may precede the states of ``after``; equal states become one object."""
-    known: dict[tuple[int, ...], Grammar] = {}
+    """The states before ``after``, one digit earlier; equal states become one object."""
+    states: dict[tuple[int, ...], Grammar] = {}
     layer: _DigitState = {}
     row = [after.get(remainder, EMPTY) for remainder in range(modulus)]
-    row *= 1 + -(-9 // modulus)  # digits lead on from the last remainder to the first
+    row *= 1 + -(-9 // modulus)  # remainders wrap around
     numbers = list(map(id, row))
     for remainder in range(modulus):
         start = 10 * remainder % modulus
         end = ends.get(remainder, EMPTY)
         key = (id(end), *numbers[start : start + 10])
-        term = known.get(key)
+        term = states.get(key)
         if term is None:
-            term = known[key] = alternatives(end, _edges(row[start : start + 10]))
+            term = states[key] = alternatives(end, _edges(row[start : start + 10]))
         if term is not EMPTY:
             layer[remainder] = term
     return layer

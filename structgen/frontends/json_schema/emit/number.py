@@ -42,9 +42,9 @@ __all__ = ["equal_numbers", "number_term", "without_absorbed"]
 _MINUS: Final = Literal(b"-")
 _ZERO: Final = Literal(b"0")
 _SHIFTS: Final = 8
-"""How far from the first digit the point may stand before an exponent, where all forms are written."""
+"""How far the point may be from the first digit before an exponent, where all forms are written."""
 _FEW: Final = 256
-"""Multiples in an interval that are listed rather than described by an automaton."""
+"""Multiples in an interval that are listed instead of using an automaton."""
 
 
 def number_term(
@@ -55,14 +55,14 @@ def number_term(
     integral: bool,
     is_proof: bool = False,
 ) -> Grammar:
-    """The numbers that ``assertion`` leaves; with ``integral`` those written as integers.
+    """The numbers that ``assertion`` admits; with ``integral`` only those written as integers.
 
-    For a proof of emptiness there may be more of them.
+    For a proof of emptiness the term may be a superset.
 
     Raises:
         UnsupportedFeature: a bound or a step is too large for an automaton.
     """
-    # In draft 4 it is the form that makes an integer.
+    # In draft 4 an integer is a number without point and exponent.
     is_lexical = integral and any(location.resource.dialect.draft == 4 for location in origins)
     has_all_forms = syntax.policy.numbers == "all" and not is_lexical
     if assertion is None and integral and has_all_forms:
@@ -110,20 +110,20 @@ def number_term(
 
 
 def without_absorbed(disjuncts: list[Disjunct]) -> list[Disjunct]:
-    """The disjuncts without those whose numbers, in all their texts, another one has.
+    """The disjuncts without those whose numbers are all contained in another one, in all spellings.
 
-    Those with the largest steps come first: if one is refused, no automaton has been made for the others.
+    Disjuncts with the largest steps come first: if one is refused, no automaton was made for the others.
 
-    Complexity: O(disjuncts ** 2) where several of them ask for multiples, else O(disjuncts).
+    Complexity: O(disjuncts ** 2) where several have ``multipleOf``, else O(disjuncts).
     """
     if sum(map(_is_stepped, disjuncts)) < 2:
         return disjuncts
-    kept: list[Disjunct] = []
+    retained: list[Disjunct] = []
     for disjunct in disjuncts:
-        if not any(_absorbs(other, disjunct) for other in kept):
-            kept = [other for other in kept if not _absorbs(disjunct, other)]
-            kept.append(disjunct)
-    return sorted(kept, key=_step_of, reverse=True)
+        if not any(_absorbs(other, disjunct) for other in retained):
+            retained = [other for other in retained if not _absorbs(disjunct, other)]
+            retained.append(disjunct)
+    return sorted(retained, key=_step_of, reverse=True)
 
 
 def _step_of(disjunct: Disjunct) -> Fraction:
@@ -131,7 +131,7 @@ def _step_of(disjunct: Disjunct) -> Fraction:
 
 
 def _is_stepped(disjunct: Disjunct) -> bool:
-    """Whether a disjunct is of numbers alone, and the remainders that it tells apart bound their digits."""
+    """Whether a disjunct has only numbers, whose digits are bounded because remainders are distinguished."""
     assertion, integral = disjunct.number, not disjunct.types & FRACTION
     if assertion is None or disjunct.types & ~NUMBER or disjunct.values or disjunct.refusals:
         return False
@@ -151,19 +151,19 @@ def _absorbs(disjunct: Disjunct, other: Disjunct) -> bool:
 
 
 def _max_digits(assertion: NumberAssertion) -> int:
-    """How many digits are written before the point where remainders are told apart."""
+    """The maximum number of digits before the point where remainders are distinguished."""
     return max(WHOLE_DIGITS, _min_digits(assertion.lower, 1), _min_digits(assertion.upper, -1))
 
 
 _INTERVAL_BYTES: Final = 1 << 15
-"""What the term of an interval takes in memory, about."""
+"""The approximate size of the term of an interval in bytes."""
 _term_cache: Final[ContentCache[Grammar]] = ContentCache(max_bytes=64 << 20)
 
 
 def _refuse_fine_bounds(
     lower: int | Decimal | None, upper: int | Decimal | None, digits: int, origins: tuple[Location, ...]
 ) -> None:
-    """Refuse bounds with more digits after the point than are written."""
+    """Refuse bounds with more digits after the point than the policy writes."""
     for bound, keyword in ((lower, "minimum"), (upper, "maximum")):
         if isinstance(bound, Decimal) and -_exponent(bound) > digits:
             refused(*_culprit(origins, (keyword,)), f"a bound with more than {digits} digits after the point")
@@ -177,7 +177,7 @@ def _bounded_digits(
     step: Fraction,
     origins: tuple[Location, ...],
 ) -> int:
-    """How many digits are written before the point, where ``count`` remainders must be told apart."""
+    """The maximum number of digits before the point, where ``count`` remainders are distinguished."""
     if count <= 1:
         return max(digits, _min_digits(lower, 1), _min_digits(upper, -1))
     digits = max(WHOLE_DIGITS, _min_digits(lower, 1), _min_digits(upper, -1))
@@ -193,7 +193,7 @@ def _bounded_digits(
 
 
 def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Location, ...]) -> int | Decimal | None:
-    """The bound, or ``None`` if it lies beyond every number that is written and so excludes nothing."""
+    """The bound, or ``None`` if it is beyond every number that can be written."""
     if bound is None:
         return None
     if isinstance(bound, int):
@@ -211,7 +211,7 @@ def _usable(bound: int | Decimal | None, keyword: str, origins: tuple[Location, 
 
 
 def _min_digits(bound: int | Decimal | None, sign: int) -> int:
-    """How many digits before the point the numbers beyond a bound away from zero can need."""
+    """The minimum number of digits before the point of numbers farther from zero than a bound."""
     if bound is None or bound * sign <= 0:
         return 0
     return 2 + (bound.adjusted() if isinstance(bound, Decimal) else len(str(abs(bound))))
@@ -233,7 +233,7 @@ def _culprit(origins: tuple[Location, ...], keywords: tuple[str, ...]) -> tuple[
 def _few_listed(
     interval: _Interval, step: Fraction, not_steps: tuple[Fraction, ...], *, integral: bool, has_all_forms: bool
 ) -> Grammar | None:
-    """The multiples of a step that no automaton holds, if they are few."""
+    """The multiples of a step that is too large for an automaton, if they are few."""
     are_listed = not not_steps and _few_multiples(interval.lower, interval.upper, step, integral=integral)
     if are_listed or remainders(step, integral=integral) * WHOLE_DIGITS <= MAX_MULTIPLE_STATES:
         return None
@@ -253,14 +253,14 @@ def _multiples_in(interval: _Interval, step: Fraction, *, integral: bool) -> lis
     first, last = ceil(lower / unit), floor(upper / unit)
     if last - first >= _FEW:
         return None
-    found = [number * unit for number in range(first, last + 1)]
+    values = [number * unit for number in range(first, last + 1)]
     is_outside = {lower: interval.lower_open, upper: interval.upper_open}
-    return [value for value in found if not is_outside.get(value, False)]
+    return [value for value in values if not is_outside.get(value, False)]
 
 
 def _listed_forms(values: list[Fraction], digits: int, *, has_fraction: bool) -> Grammar:
-    """Numbers without exponents; with ``has_fraction`` with zeros at the end, to ``digits`` after the point."""
-    found = []
+    """Numbers without exponents; with ``has_fraction`` also with trailing zeros, up to ``digits`` after the point."""
+    terms = []
     for value in values:
         text = _decimal_text(abs(value))
         written: Grammar = Literal(text.encode())
@@ -268,13 +268,13 @@ def _listed_forms(values: list[Fraction], digits: int, *, has_fraction: bool) ->
             written = chain(written, digit_run(_ZERO, 0, max(digits - len(text.partition(".")[2]), 0)))
         elif has_fraction:
             written = with_zero_fraction(written, digits)
-        found += [] if value < 0 else [written]
-        found += [] if value > 0 else [chain(_MINUS, written)]
-    return alternatives(*found)
+        terms += [] if value < 0 else [written]
+        terms += [] if value > 0 else [chain(_MINUS, written)]
+    return alternatives(*terms)
 
 
 def _decimal_text(value: Fraction) -> str:
-    """A number that has a finite expansion and no sign, without zeros at the end.
+    """The text of a non-negative number with a finite expansion, without trailing zeros.
 
     >>> _decimal_text(Fraction(27, 4))
     '6.75'
@@ -303,7 +303,7 @@ class _Interval(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no number lies between the bounds."""
+        """Whether no number is between the bounds."""
         if self.lower is None or self.upper is None:
             return False
         return self.lower > self.upper or (self.lower == self.upper and (self.lower_open or self.upper_open))
@@ -367,7 +367,7 @@ def _signed(magnitudes: Grammar) -> Grammar:
 
 
 def _between(interval: _Interval, places: DecimalPlaces, shifts: int | None) -> Grammar:
-    """The numbers of an interval that is not empty; ``shifts`` is for their exponents, ``None``: without any."""
+    """The numbers of a nonempty interval; ``shifts`` are the allowed positions of the point; ``None``: no exponents."""
     lower, lower_open, upper, upper_open, digits = interval
     positive = negative = EMPTY
     if upper is None or upper >= 0:
@@ -377,13 +377,13 @@ def _between(interval: _Interval, places: DecimalPlaces, shifts: int | None) -> 
         low = (-upper, upper_open) if upper is not None and upper <= 0 else (0, False)
         high = None if lower is None else -lower
         negative = chain(_MINUS, _side(low, (high, lower_open), places, shifts))
-    found = alternatives(positive, negative)
+    result = alternatives(positive, negative)
     if not shifts or (lower is not None and (lower > 0 or (lower == 0 and lower_open))):
-        return found
+        return result
     if upper is not None and (upper < 0 or (upper == 0 and upper_open)):
-        return found
+        return result
     zero = zero_with_exponent(digits)
-    return alternatives(found, zero, chain(_MINUS, zero))
+    return alternatives(result, zero, chain(_MINUS, zero))
 
 
 def _holds_multiple(
@@ -422,14 +422,14 @@ def _floor(bound: int | Decimal | None, is_open: bool) -> int | None:
 def _side(
     low: tuple[int | Decimal, bool], high: tuple[int | Decimal | None, bool], places: DecimalPlaces, shifts: int | None
 ) -> Grammar:
-    """The magnitudes between two bounds that are not negative."""
+    """The magnitudes between two non-negative bounds."""
     lowest, highest = _bound(*low), None if high[0] is None else _bound(high[0], high[1])
     if highest is not None and highest.whole == "0" and not highest.fraction and highest.is_open:
         return EMPTY
     needed = len(lowest.whole)
     whole = places.whole if needed < places.whole else needed + 1
     if highest is not None and len(highest.whole) > whole:
-        highest = None  # more digits than may be written: it excludes nothing
+        highest = None  # more digits than can be written: it excludes nothing
     plain = magnitudes(lowest, highest, DecimalPlaces(whole, places.fraction))
     return plain if shifts is None else alternatives(plain, scientific_magnitudes(low, high, places.fraction, shifts))
 

@@ -1,9 +1,8 @@
-"""Objects as grammars, where something must be remembered from member to member.
+"""Objects as grammars, where a state must be tracked from member to member.
 
-Negated assertions must be violated by some member, by a missing name or by the number of members; ``dependentRequired``
-calls for names by others.  The members are chained from the right as in ``object_terms``, one chain for each state of
-what is remembered.  A member that may violate an assertion is read in two ways, as a violation and as any member; so
-states are sets of assertions that are known to be violated, and a text may be read in several ways.
+Negated assertions must be violated by some member, by a missing name or by the number of members; with
+``dependentRequired`` one name requires others.  The members are chained from the right as in ``object_term``, one chain
+for each state.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Part = TypeVar("Part")
 _MAX_STATES: Final = 50_000
 """Names times states of a chain."""
 _MAX_MEMBER_PARSES: Final = 256
-"""Ways to read one member, by the assertions that it violates."""
+"""Parses of one member, by the assertions that it violates."""
 
 
 Compare = Callable[["tuple[Location, ...]", "Location"], Relation]
@@ -53,10 +52,10 @@ class _MemberOption(NamedTuple):
 
 
 class ObjectChain:
-    """The objects of a layout with watched assertions or dependent names.
+    """The objects of a layout with negated assertions or dependent names.
 
     Attributes:
-        locations: the conjunctions of schemas whose terms ``term`` needs.
+        locations: the conjunctions of schemas whose terms ``term`` takes.
     """
 
     def __init__(self, layout: ObjectLayout, compare: Compare) -> None:
@@ -66,8 +65,8 @@ class ObjectChain:
         self._members = [list(self._parses_of_entry(entry)) for entry in layout.entries]
         self._others = [parse for region in layout.others for parse in self._parses_of_region(region)]
         index = {entry.name: number for number, entry in enumerate(layout.entries)}
-        self._calls = [0] * len(index)  # by an entry: the later ones that must come with it
-        self._called_by = [0] * len(index)  # the later ones that must not come without it
+        self._calls = [0] * len(index)  # by entry: the later entries that must occur with it
+        self._called_by = [0] * len(index)  # by entry: the later entries that must not occur without it
         for name, others in layout.dependents.items():
             for other in others:
                 if layout.entries[index[other]].is_required:
@@ -94,7 +93,7 @@ class ObjectChain:
         for number, assertion in enumerate(self._layout.negated):
             negated = assertion.locations_of(entry.name)
             if assertion.names is True:
-                if not negated:  # as for most names
+                if not negated:  # the usual case
                     continue
                 is_bad_name = False
             else:
@@ -124,18 +123,21 @@ class ObjectChain:
             yield MemberParse(violates, proves, key, self._value((*region.locations, *locations)))
 
     def _outside(self, locations: tuple[Location, ...], negated: tuple[Location, ...]) -> list[Location] | None:
-        """The schemas by which values of ``locations`` violate ``negated``; ``None`` where all of them do."""
-        found: list[Location] = []
+        """The complements by which a value of ``locations`` may violate ``negated``.
+
+        ``None`` where every value does.
+        """
+        result: list[Location] = []
         for location in negated:
             relation = Relation.OUTSIDE if location.schema is False else self._compare(locations, location)
             if relation is Relation.OUTSIDE:
                 return None
             if relation is Relation.UNKNOWN:
-                found.append(location.complement())
-        return found
+                result.append(location.complement())
+        return result
 
     def _watch(self, choices: list[_MemberOption], bit: int, outside: list[Location] | None) -> list[_MemberOption]:
-        """Add the ways in which a member violates an assertion: in any case, or by one of ``outside``."""
+        """Add the ways in which a member violates an assertion: always, or by one of ``outside``."""
         if outside is None:
             return [_MemberOption(c.violates | bit, c.proves, c.locations, c.languages) for c in choices]
         grown = choices + [
@@ -154,56 +156,58 @@ class ObjectChain:
         return grown
 
     def term(self, values: Items[Grammar], syntax: Syntax) -> Grammar:
-        """The objects, given the terms of ``locations``; the same term for the same ones.  ``EMPTY``: there are none.
+        """The objects, given the terms of ``locations``; ``EMPTY`` if there are none.
+
+         Equal arguments give the same term.
 
         Raises:
-            UnsupportedFeature: the number of members matters, and names that patterns leave may be repeated.
+            UnsupportedFeature: members must be counted, and names outside of patterns may be repeated.
             LimitExceeded: there are too many states.
 
-        Complexity: O(names * states * readings); the states are at most exponential in the number of watched assertions
+        Complexity: O(names * states * parses); the states are at most exponential in the number of negated assertions
         and of open dependencies.
         """
-        for known, written, term in self._terms:
-            if written is syntax and all(map(is_, known, values)):
+        for terms, written, term in self._terms:
+            if written is syntax and all(map(is_, terms, values)):
                 return term
         term = _ObjectChainBuilder(self, values, syntax).term()
         self._terms.append((values, syntax, term))
         return term
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
+        """Whether ``term`` is empty, given the terms of ``locations``.
 
-        Where there are too many states, or names that may be repeated would have to be counted, the answer is no.
+        False where there are too many states, or where names that may be repeated would have to be counted.
         """
         others = [parse for parse in self._others if parse.key is not EMPTY]
         count = len(self._members)
-        found = {(0, ObjectState())}
+        reached = {(0, ObjectState())}
         waiting = [(0, ObjectState())]
         while waiting:
             index, state = waiting.pop()
             if index == count and self.accepts(state):
                 return False
             after: list[tuple[int, ObjectState]] = []
-            for location, begun in parses_after(others, self.begin(state)):
-                if (index, begun) not in found and not (yield ask(parts[location])):
+            for value, begun in parses_after(others, self.begin(state)):
+                if (index, begun) not in reached and not (yield ask(parts[value])):
                     after.append((index, begun))
             if index < count:
                 skipped = self.skip(index, state)
                 if skipped is not None:
                     after.append((index + 1, skipped))
-                for location, taken in parses_after(self._members[index], self.take(index, state)):
-                    if (index + 1, taken) not in found and not (yield ask(parts[location])):
+                for value, taken in parses_after(self._members[index], self.take(index, state)):
+                    if (index + 1, taken) not in reached and not (yield ask(parts[value])):
                         after.append((index + 1, taken))
             for step in after:
-                if step not in found:
-                    found.add(step)
+                if step not in reached:
+                    reached.add(step)
                     waiting.append(step)
-            if len(found) > _MAX_STATES:
+            if len(reached) > _MAX_STATES:
                 return False
         return True
 
     def begin(self, state: ObjectState) -> ObjectState | None:
-        """The state after a member with an undeclared name, if it may come, whatever that violates."""
+        """The state after a member with an undeclared name, before violations; ``None`` if it is not allowed."""
         max_count = self._layout.max_others
         if state.size == self._layout.max_count or state.others == max_count:
             return None
@@ -211,14 +215,14 @@ class ObjectChain:
         return new_tuple(ObjectState, (state.violated, state.due, state.barred, min(state.size + 1, self._cap), others))
 
     def take(self, index: int, state: ObjectState) -> ObjectState | None:
-        """The state after the entry at ``index``, if it may come, whatever that violates."""
+        """The state after the entry at ``index``, before violations; ``None`` if it is not allowed."""
         if state.size == self._layout.max_count or state.barred >> index & 1:
             return None
         due = (state.due | self._calls[index]) & ~(1 << index)
         return new_tuple(ObjectState, (state.violated, due, state.barred, min(state.size + 1, self._cap), state.others))
 
     def skip(self, index: int, state: ObjectState) -> ObjectState | None:
-        """The state where the entry at ``index`` does not come, if it may be missing."""
+        """The state without the entry at ``index``; ``None`` if it may not be missing."""
         if self._layout.entries[index].is_required or state.due >> index & 1:
             return None
         violated = state.violated | self._missing[index]
@@ -228,7 +232,7 @@ class ObjectChain:
         return new_tuple(ObjectState, (violated, state.due, barred, state.size, state.others))
 
     def accepts(self, state: ObjectState) -> bool:
-        """Whether an object may end here, with no entry left."""
+        """Whether an object may end here, after all entries."""
         if state.size < self._layout.min_count:
             return False
         for number, assertion in enumerate(self._layout.negated):
@@ -241,7 +245,7 @@ class ObjectChain:
 
 
 def _cap(layout: ObjectLayout) -> int:
-    """The number of members from which on more make no difference."""
+    """The number of members above which more make no difference."""
     bounds = [layout.min_count, *(assertion.min_count for assertion in layout.negated)]
     bounds += [
         max_count + 1
@@ -252,7 +256,7 @@ def _cap(layout: ObjectLayout) -> int:
 
 
 class _ObjectChainBuilder:
-    """Chains the members from the right, for all states that can be reached."""
+    """Chains the members from the right, for all reachable states."""
 
     def __init__(self, chain: ObjectChain, values: Items[Grammar], syntax: Syntax) -> None:
         self._chain = chain
@@ -260,7 +264,7 @@ class _ObjectChainBuilder:
         self._syntax = syntax
         self._values = values
         self._begun: dict[ObjectState, list[tuple[int, ObjectState]]] = {}
-        # By the number of entries decided: where leaving out the next one leads to, and taking it.
+        # By the number of decided entries: the states after leaving out the next entry, and after taking it.
         self._skipped: list[dict[ObjectState, ObjectState | None]] = []
         self._taken: list[dict[ObjectState, list[tuple[int, ObjectState]]]] = []
         self._others = [r for r in chain._others if values[r.value] is not EMPTY and r.key is not EMPTY]
@@ -275,7 +279,7 @@ class _ObjectChainBuilder:
         self._repeats_count = bool(self._others) and most_needed - required > 1  # a text could repeat undeclared names
         if self._repeats_count and not all(region.is_open for region in layout.others):
             refuse_count(layout)
-        # The members, by the place of their values.
+        # The members, by the index of their values.
         self._made = {
             parse.value: sequence_of((parse.key, syntax.colon, values[parse.value]))
             for parses in (*self._members, self._others)
@@ -293,7 +297,7 @@ class _ObjectChainBuilder:
         before, after = self._reached()
         tails: dict[ObjectState, Grammar | None] = {}
         following: dict[ObjectState, Grammar] = {}
-        ends: dict[ObjectState, bool] = {}  # whether an object may end with no entry from here on
+        ends: dict[ObjectState, bool] = {}  # whether an object may end without further entries
         for index in range(count, -1, -1):
             following_here: dict[ObjectState, Grammar] = {}
             ends_here: dict[ObjectState, bool] = {}
@@ -322,7 +326,7 @@ class _ObjectChainBuilder:
         return Sequence((syntax.open_object, Choice((syntax.end_object, some)) if empty else some))
 
     def _reached(self) -> tuple[list[set[ObjectState]], list[set[ObjectState]]]:
-        """By the number of entries decided: the states that entries left out lead to, and those after a member."""
+        """By the number of decided entries: the states after a left-out entry, and the states after a member."""
         count = len(self._members)
         before: list[set[ObjectState]] = [set() for _ in range(count + 1)]
         after: list[set[ObjectState]] = [set() for _ in range(count + 1)]
@@ -352,28 +356,28 @@ class _ObjectChainBuilder:
         return before, after
 
     def _steps(self, state: ObjectState) -> list[tuple[int, ObjectState]]:
-        """The members with undeclared names that may come, by the places of their values."""
-        found = self._begun.get(state)
-        if found is None:
-            found = self._begun[state] = parses_after(self._others, self._chain.begin(state))
-        return found
+        """The members with undeclared names that may come, as indices of values."""
+        cached = self._begun.get(state)
+        if cached is None:
+            cached = self._begun[state] = parses_after(self._others, self._chain.begin(state))
+        return cached
 
     def _followed(
         self, steps: list[tuple[int, ObjectState]], tails: dict[ObjectState, Grammar | None]
     ) -> list[Grammar]:
-        """Members, each with what may come after it."""
-        found: list[Grammar] = []
-        for location, after in steps:
+        """Members, each with what may follow it."""
+        result: list[Grammar] = []
+        for value, after in steps:
             tail = tails[after]
             if tail is not None:
-                member = self._made[location]
-                found.append(member if tail is EPSILON else sequence_of((member, tail)))
-        return found
+                member = self._made[value]
+                result.append(member if tail is EPSILON else sequence_of((member, tail)))
+        return result
 
     def _tail(
         self, state: ObjectState, following: Grammar, tails: dict[ObjectState, Grammar | None], *, can_end: bool
     ) -> Grammar | None:
-        """What may come after a member; ``None`` where no object can be ended any more."""
+        """What may follow a member; ``None`` where the object can no longer be completed."""
         comma = self._syntax.comma
         steps = self._steps(state)
         more = [] if following is EMPTY else [following]
@@ -385,7 +389,7 @@ class _ObjectChainBuilder:
             end = sequence_of((comma, _choice_of_members(more)))
             if can_end:
                 end = choice_of((EPSILON, end))
-        loop = _choice_of_members([self._made[location] for location, after in steps if after == state])
+        loop = _choice_of_members([self._made[value] for value, after in steps if after == state])
         if loop is EMPTY:
             return end
         repeated = Repeat(sequence_of((comma, loop)))
@@ -393,10 +397,10 @@ class _ObjectChainBuilder:
 
 
 def _choice_of_members(terms: list[Grammar]) -> Grammar:
-    """The choice of different terms, of which none is empty: thousands are made, which need no second look."""
+    """The choice of different nonempty terms, without the checks of ``alternatives``: thousands are made."""
     return choice_of(tuple(terms)) if len(terms) > 1 else terms[0] if terms else EMPTY
 
 
 def _progress(state: ObjectState) -> tuple[int, int, int]:
-    """Undeclared members only ever lead to states of a higher rank, or nowhere."""
+    """The rank of a state; undeclared members never lead to a lower rank."""
     return state.violated.bit_count(), state.size, state.others

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["union_of_permutations"]
 
 new_tuple: Final = tuple.__new__
-"""Makes a ``State`` of all its fields in less than half the time that its own constructor takes."""
+"""Makes an ``ObjectState`` in less than half the time of its constructor."""
 
 
 class ObjectState(NamedTuple):
-    """What is remembered between members.
+    """The state between members.
 
     Attributes:
-        violated: the watched assertions that are known to be violated, as bits.
-        due: the entries that must still come, and ``barred`` those that must not, as bits.
-        size: how many members were written, as far as that matters.
-        others: how many of them have undeclared names, where that is bounded.
+        violated: the negated assertions that are violated so far, as bits.
+        due: the entries that must still occur, as bits; ``barred``: the entries that must not.
+        size: the number of members so far, as far as it matters.
+        others: the number of members with undeclared names, where the policy bounds it.
     """
 
     violated: int = 0
@@ -42,7 +42,7 @@ class ObjectState(NamedTuple):
     others: int = 0
 
     def violating(self, assertions: int) -> ObjectState:
-        """The same where these assertions are violated as well."""
+        """The state with these assertions violated too."""
         violated = self.violated | assertions
         return (
             self
@@ -52,13 +52,12 @@ class ObjectState(NamedTuple):
 
 
 class MemberParse(NamedTuple):
-    """One way to read a member.
+    """One way to parse a member.
 
     Attributes:
-        violates: the assertions that it violates, and ``proves`` those of them for which a narrower name or value is
-            asked.
+        violates: the assertions that it violates; ``proves``: those where this restricts the name or value.
         key: its name.
-        value: which of the chain's places its value belongs to.
+        value: the index of its schemas in the chain's ``locations``.
     """
 
     violates: int
@@ -68,37 +67,37 @@ class MemberParse(NamedTuple):
 
 
 def parses_after(parses: Items[MemberParse], after: ObjectState | None) -> list[tuple[int, ObjectState]]:
-    """The ways to read a member, each with the place of its value and the state then.
+    """The possible parses of a member, each with the index of its value and the state after it.
 
     Args:
-        parses: all the ways.
-        after: the state after the member, whatever it violates; ``None``: it may not come.
+        parses: all parses.
+        after: the state after the member, before violations; ``None``: the member is not allowed.
     """
     if after is None:
         return []
     violated = after.violated
-    states = {violated: after}  # by what is violated: made once for all readings that lead there
-    found: list[tuple[int, ObjectState]] = []
+    states = {violated: after}  # by violated assertions: made once for all parses that lead there
+    result: list[tuple[int, ObjectState]] = []
     for violates, proves, _, value in parses:
-        if not proves & violated:  # what is violated already needs no proof
+        if not proves & violated:  # no proof needed: already violated
             state = states.get(violated | violates)
             if state is None:
                 state = states[violated | violates] = after.violating(violates)
-            found.append((value, state))
-    return found
+            result.append((value, state))
+    return result
 
 
 _MAX_ALTERNATIVES: Final = 256
-"""Choices of reasons for one object."""
+"""Cases of one object."""
 
 
 class _ObjectCase(NamedTuple):
-    """Why an object is valid.
+    """One way to violate all negated assertions and to satisfy all dependencies.
 
     Attributes:
-        present: the entries that must occur, each with the assertions that it violates, as bits.
+        present: the entries that must occur, each with the assertions that it must violate, as bits.
         absent: the entries that must not, as bits.
-        others: the assertions that a member with an undeclared name violates, one number for each such member.
+        others: for each member with an undeclared name, the assertions that it must violate, as bits.
         min_count, max_count: the bounds on the number of members.
     """
 
@@ -109,7 +108,7 @@ class _ObjectCase(NamedTuple):
     max_count: int | None
 
     def with_entry(self, index: int, violates: int) -> _ObjectCase | None:
-        """The same where an entry occurs and violates some assertions; ``None`` if it must not occur."""
+        """The case where an entry also occurs and violates assertions; ``None`` if it must not occur."""
         if self.absent >> index & 1:
             return None
         present = dict(self.present)
@@ -117,15 +116,15 @@ class _ObjectCase(NamedTuple):
         return self._replace(present=tuple(sorted(present.items())))
 
     def without_entry(self, index: int) -> _ObjectCase | None:
-        """The same where an entry does not occur; ``None`` if it must."""
+        """The case where an entry does not occur; ``None`` if it must."""
         if any(index == other for other, _ in self.present):
             return None
         return self._replace(absent=self.absent | 1 << index)
 
     def with_other(self, bit: int) -> Iterator[_ObjectCase]:
-        """The same where a member with an undeclared name, one of the known ones or another, violates an assertion."""
-        for location, violates in enumerate(self.others):
-            others = (*self.others[:location], violates | bit, *self.others[location + 1 :])
+        """The cases where an undeclared member, an earlier one or a new one, violates an assertion."""
+        for position, violates in enumerate(self.others):
+            others = (*self.others[:position], violates | bit, *self.others[position + 1 :])
             yield self._replace(others=tuple(sorted(others)))
         yield self._replace(others=tuple(sorted((*self.others, bit))))
 
@@ -140,36 +139,35 @@ def union_of_permutations(
     """The objects of a layout in any order.
 
     Args:
-        layout: with watched assertions or dependent names.
-        entries: the possible readings of each entry.
-        others: the possible readings of members with undeclared names.
-        values: the terms of the values that readings name.
+        layout: has negated assertions or dependent names.
+        entries: the possible parses of each entry.
+        others: the possible parses of members with undeclared names.
+        values: the terms that ``value`` of a parse indexes.
         syntax: the punctuation.
 
     Returns:
         ``EMPTY`` if there is no such object.
 
     Raises:
-        UnsupportedFeature: there are too many choices of reasons.
+        UnsupportedFeature: there are too many cases.
 
-    Complexity: O(choices * entries); the choices are exponential in the number of assertions and dependencies, and
-        bounded.
+    Complexity: O(cases * entries); the cases are exponential in the number of assertions and dependencies, and bounded.
     """
 
     def read(parses: Items[MemberParse], violates: int) -> Grammar:
-        """The members that violate certain assertions, without being asked to prove more."""
-        found = [r for r in parses if r.violates & violates == violates and not r.proves & ~violates]
-        return alternatives(*(chain(r.key, syntax.colon, values[r.value]) for r in found))
+        """The members that violate certain assertions, with no further restriction."""
+        matching = [one for one in parses if one.violates & violates == violates and not one.proves & ~violates]
+        return alternatives(*(chain(one.key, syntax.colon, values[one.value]) for one in matching))
 
-    def term(choice: _ObjectCase) -> Grammar:
-        present = dict(choice.present)
-        required = [read(entries[index], violates) for index, violates in choice.present]
-        required += [read(others, violates) for violates in choice.others]
-        optional = [plain[i] for i in range(len(entries)) if i not in present and not choice.absent >> i & 1]
-        left = None if layout.max_others is None else layout.max_others - len(choice.others)
+    def term(case: _ObjectCase) -> Grammar:
+        present = dict(case.present)
+        required = [read(entries[index], violates) for index, violates in case.present]
+        required += [read(others, violates) for violates in case.others]
+        optional = [plain[i] for i in range(len(entries)) if i not in present and not case.absent >> i & 1]
+        left = None if layout.max_others is None else layout.max_others - len(case.others)
         if left is not None and left < 0:
             return EMPTY
-        return permuted(required, optional, rest, choice.min_count, choice.max_count, syntax, max_others=left)
+        return permuted(required, optional, rest, case.min_count, case.max_count, syntax, max_others=left)
 
     plain = [read(parses, 0) for parses in entries]
     rest = read(others, 0)
@@ -180,78 +178,78 @@ def _object_cases(
     layout: ObjectLayout, entries: Items[Items[MemberParse]], others: Items[MemberParse]
 ) -> list[_ObjectCase]:
     required = tuple((index, 0) for index, entry in enumerate(layout.entries) if entry.is_required)
-    choices = [_ObjectCase(required, 0, (), layout.min_count, layout.max_count)]
+    cases = [_ObjectCase(required, 0, (), layout.min_count, layout.max_count)]
     for number in range(len(layout.negated)):
-        grown = [new for choice in choices for new in _violating(choice, number, layout, entries, others)]
-        choices = _bounded(grown, layout)
-    index = {entry.name: location for location, entry in enumerate(layout.entries)}
+        grown = [new for case in cases for new in _violating(case, number, layout, entries, others)]
+        cases = _bounded(grown, layout)
+    index = {entry.name: position for position, entry in enumerate(layout.entries)}
     for name, called in layout.dependents.items():
-        locations = [index[name], *(index[other] for other in called)]
-        choices = _bounded([new for choice in choices for new in _depending(choice, locations)], layout)
-    return choices
+        positions = [index[name], *(index[other] for other in called)]
+        cases = _bounded([new for case in cases for new in _depending(case, positions)], layout)
+    return cases
 
 
 def _violating(
-    choice: _ObjectCase,
+    case: _ObjectCase,
     number: int,
     layout: ObjectLayout,
     entries: Items[Items[MemberParse]],
     others: Items[MemberParse],
 ) -> Iterator[_ObjectCase]:
-    """The ways in which an assertion is violated."""
+    """The cases in which an assertion is also violated."""
     assertion, bit = layout.negated[number], 1 << number
-    if _is_violated(choice, number, layout, entries):  # whatever else is the case
-        yield choice
+    if _is_violated(case, number, layout, entries):  # already, without a choice
+        yield case
         return
-    for location, parses in enumerate(entries):
+    for position, parses in enumerate(entries):
         if any(parse.violates & bit for parse in parses):
-            with_it = choice.with_entry(location, bit)
+            with_it = case.with_entry(position, bit)
             if with_it is not None:
                 yield with_it
-        if layout.entries[location].name in assertion.required:
-            without = choice.without_entry(location)
+        if layout.entries[position].name in assertion.required:
+            without = case.without_entry(position)
             if without is not None:
                 yield without
     if any(parse.violates & bit for parse in others):
-        yield from choice.with_other(bit)
+        yield from case.with_other(bit)
     if assertion.min_count > 0:
         max_count = assertion.min_count - 1
-        yield choice._replace(max_count=max_count if choice.max_count is None else min(max_count, choice.max_count))
+        yield case._replace(max_count=max_count if case.max_count is None else min(max_count, case.max_count))
     if assertion.max_count is not None:
-        yield choice._replace(min_count=max(choice.min_count, assertion.max_count + 1))
+        yield case._replace(min_count=max(case.min_count, assertion.max_count + 1))
 
 
-def _is_violated(choice: _ObjectCase, number: int, layout: ObjectLayout, entries: Items[Items[MemberParse]]) -> bool:
-    """Whether the reasons chosen so far violate a further assertion."""
+def _is_violated(case: _ObjectCase, number: int, layout: ObjectLayout, entries: Items[Items[MemberParse]]) -> bool:
+    """Whether a case already violates a further assertion."""
     assertion = layout.negated[number]
-    if any(choice.absent >> i & 1 and entry.name in assertion.required for i, entry in enumerate(layout.entries)):
+    if any(case.absent >> i & 1 and entry.name in assertion.required for i, entry in enumerate(layout.entries)):
         return True
-    if choice.max_count is not None and choice.max_count < assertion.min_count:
+    if case.max_count is not None and case.max_count < assertion.min_count:
         return True
-    if assertion.max_count is not None and max(choice.min_count, len(choice.present)) > assertion.max_count:
+    if assertion.max_count is not None and max(case.min_count, len(case.present)) > assertion.max_count:
         return True
-    return any(all(parse.violates >> number & 1 for parse in entries[location]) for location, _ in choice.present)
+    return any(all(parse.violates >> number & 1 for parse in entries[position]) for position, _ in case.present)
 
 
-def _depending(choice: _ObjectCase, locations: list[int]) -> Iterator[_ObjectCase]:
-    """The first of some entries does not occur, or all of them do."""
-    present = {location for location, _ in choice.present}
-    if choice.absent >> locations[0] & 1 or present.issuperset(locations[1:]):  # it holds
-        yield choice
+def _depending(case: _ObjectCase, positions: list[int]) -> Iterator[_ObjectCase]:
+    """The cases where the first of some entries does not occur, or all of them do."""
+    present = {position for position, _ in case.present}
+    if case.absent >> positions[0] & 1 or present.issuperset(positions[1:]):  # the dependency holds already
+        yield case
         return
-    without = choice.without_entry(locations[0])
+    without = case.without_entry(positions[0])
     if without is not None:
         yield without
-    together: _ObjectCase | None = choice
-    for location in locations:
-        together = together and together.with_entry(location, 0)
+    together: _ObjectCase | None = case
+    for position in positions:
+        together = together and together.with_entry(position, 0)
     if together is not None:
         yield together
 
 
-def _bounded(choices: list[_ObjectCase], layout: ObjectLayout) -> list[_ObjectCase]:
-    kept = list(dict.fromkeys(choices))
-    if len(kept) > _MAX_ALTERNATIVES:
+def _bounded(cases: list[_ObjectCase], layout: ObjectLayout) -> list[_ObjectCase]:
+    cases = list(dict.fromkeys(cases))
+    if len(cases) > _MAX_ALTERNATIVES:
         location = (layout.negated + layout.positive)[0].location
         raise UnsupportedFeature(
             location.subject(),
@@ -260,4 +258,4 @@ def _bounded(choices: list[_ObjectCase], layout: ObjectLayout) -> list[_ObjectCa
             problem=f"in any order, its conditions on several members make more than {_MAX_ALTERNATIVES} alternatives",
             remedy='use order="declared"',
         )
-    return kept
+    return cases

@@ -5,11 +5,11 @@ Members are chained from the right.  After a member, with the names before ``i``
     tail(i) = (comma other)* (nothing | comma next(i))      nothing: if all names from i on are optional
     next(i) = member(i) tail(i + 1) | next(i + 1)           the second: if i is optional
 
-so there is one chain, linear in the number of names, one way to read each text, and a comma is read before it must
-be known what follows.  Where the number of members is bounded, the chain is made once for each number of members
-beyond the required ones, and where the policy bounds the number of undeclared ones, once for each number of those.
-Where the policy asks for any order, the members are a permutation instead.  Where two or more undeclared names are
-required, a text could meet that by repeating one, so that names are checked as they are written (``Distinct``).
+This gives one chain, linear in the number of names and unambiguous, and each comma is read before the next member is
+chosen.  If the number of members is bounded, there is one chain for each number of members beyond the required ones; if
+the policy bounds undeclared members, one for each number of those.  With ``order="any"`` the members are a permutation.
+If two or more undeclared names are required, a text could repeat one, so names are compared while they are written
+(``Distinct``).
 """
 
 from __future__ import annotations
@@ -47,15 +47,13 @@ _MAX_STATES: Final = 200_000
 
 
 def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Grammar], syntax: Syntax) -> Grammar:
-    """The objects of a layout, given the terms of the values of its names and of its other regions.
-
-    ``EMPTY`` means that there is no such value.
+    """The objects of a layout, given the terms of its values (``EMPTY``: there is no such value).
 
     Raises:
-        UnsupportedFeature: ``minProperties`` counts undeclared names of which there may be few.
-        LimitExceeded: names times bound on their number is too large.
+        UnsupportedFeature: ``minProperties`` counts undeclared names, and there may be too few of them.
+        LimitExceeded: the number of names times the bound on members is too large.
 
-    Complexity: O(names), times the bound on the number of members where there is one.
+    Complexity: O(names), times the bound on the number of members if there is one.
     """
     members: list[_Member] = []
     for entry, value in zip(layout.entries, values, strict=True):
@@ -81,17 +79,17 @@ def object_term(layout: ObjectLayout, values: Items[Grammar], others: Items[Gram
     ):
         refuse_count(layout)
     if other is EMPTY and room is not None and room >= optional:
-        room = None  # the names run out first
+        room = None  # there are fewer names than the bound
     if syntax.policy.order == "any":
         due = [chain(key, syntax.colon, value) for key, value, is_required in members if is_required]
         free = [chain(key, syntax.colon, value) for key, value, is_required in members if not is_required]
         term = permuted(due, free, other, layout.min_count, layout.max_count, syntax, max_others=bound)
         return distinct(term, is_endless=True) if repeats_count else term
     steps = need if room is None else room
-    counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of others, where they are bounded
+    counts = range(1 if other is EMPTY or bound is None else bound + 1)  # of undeclared members, where they are bounded
     if (len(members) + 1) * (steps + 1) * len(counts) > _MAX_STATES:
         refuse_size(layout)
-    rows: list[_MemberRow] = []  # for one member more, by the number of others
+    rows: list[_MemberRow] = []  # for one more member, by the number of undeclared members
     for extra in range(steps, -1, -1):
         above, rows = rows, []
         for count in reversed(counts):
@@ -126,7 +124,7 @@ def permuted(
     *,
     max_others: int | None,
 ) -> Grammar:
-    """The objects with these members in any order, from ``min_count`` to ``max_count`` of them."""
+    """The objects with ``min_count`` to ``max_count`` of these members, in any order."""
     optional = [member for member in optional if member is not EMPTY]
     if other is not EMPTY and max_others is not None:
         optional += [other] * max_others
@@ -148,8 +146,8 @@ class _MemberRow:
     """The chain for one number of members beyond the required ones.
 
     Attributes:
-        first: what an object can hold, if it holds anything.
-        tails: for each ``i`` the parts of ``tail(i)``; ``None`` where it is impossible to end from there.
+        first: the members of a nonempty object.
+        tails: for each ``i`` the parts of ``tail(i)``; ``None`` where the object cannot be completed.
     """
 
     __slots__ = ("first", "tails")
@@ -170,11 +168,11 @@ class _MemberRow:
         """Make the chain from the right.
 
         Args:
-            members: the declared members: name, value, whether it is required.
+            members: the declared members: name, value, and whether it is required.
             other: any other member.
             syntax: the punctuation.
-            declared: the row after an optional member; ``None``: it leaves the numbers as they are.
-            others: the same after any other member.
+            declared: the row after an optional member; ``None``: this row.
+            others: the row after any other member, likewise.
             is_capped: only required members may follow.
             may_end: enough members were written.
         """
@@ -216,7 +214,7 @@ class _MemberRow:
 
 
 def refuse_count(layout: ObjectLayout) -> None:
-    """Refuse to count names that may be repeated and may run out: a completion would be searched for in vain.
+    """Refuse to count names that may be repeated and may run out: generation could reach a dead end.
 
     Raises:
         UnsupportedFeature: always.

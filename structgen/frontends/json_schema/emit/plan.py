@@ -1,9 +1,9 @@
-"""Plans: what is to be built for each conjunction of schemas, proofs that it is empty, and the terms built from it.
+"""Plans: how to build the term of a conjunction of schemas, and how to prove that it is empty.
 
-Terms and rules are built depth first and without recursion.  A proof of emptiness is a generator for the trampoline:
-it queries only those parts that can decide, such as the required members of an object.  What refers back to itself
-counts as not empty, so a proof of emptiness is certain, and a missing one says nothing.  The plans of schemas without
-parts, ``{"type": "string"}`` above all, are cached by content, for few of them are new to a process.
+Terms and rules are built depth first and without recursion.  A proof of emptiness is a generator for the trampoline: it
+queries only the parts that can decide, such as the required members of an object.  A part that refers back to itself
+counts as not empty, so a proof is certain, and a missing proof says nothing.  The plans of schemas without subschemas,
+such as ``{"type": "string"}``, are cached by content, because few of them are new to a process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 Part = TypeVar("Part")
 EmptinessProof: TypeAlias = Generator[object, Any, bool]
 ProveEmpty: TypeAlias = Callable[[Part], EmptinessProof]
-"""Finds out whether one part is empty."""
+"""Proves that one part is empty, or fails to."""
 
 
 def union_is_empty(parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
@@ -55,9 +55,9 @@ def union_is_empty(parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
 def object_is_empty(
     layout: ObjectLayout, values: Items[Part], others: Items[Part], ask: ProveEmpty[Part]
 ) -> EmptinessProof:
-    """Whether ``object_term`` makes nothing of a layout, given the values of its names and of its other regions.
+    """Whether ``object_term`` is empty, given the values of the declared names and of the other regions.
 
-    Where names that may be repeated would have to be counted, the answer is no.
+    False where names that may be repeated would have to be counted.
     """
     required = 0
     for entry, value in zip(layout.entries, values, strict=True):
@@ -82,7 +82,7 @@ def object_is_empty(
 
 
 def array_is_empty(layout: ArrayLayout, items: Items[Part], rest: Part, ask: ProveEmpty[Part]) -> EmptinessProof:
-    """Whether ``array_term`` makes nothing of a layout, given its items and the rest."""
+    """Whether ``array_term`` is empty, given the items of the prefix and the rest."""
     if layout.max_count is not None and layout.max_count < layout.min_count:
         return True
     for item in items[: layout.min_count]:
@@ -106,20 +106,20 @@ _DONE: Final = 2
 
 
 class Plan:
-    """What is to be built for one conjunction of schemas.
+    """How to build the term of one conjunction of schemas.
 
     Attributes:
         locations: the schemas.
-        depth: how many arrays and objects stand around it where it was met first.
-        children: the plans that its parts need, and ``build`` makes the term from theirs.
-        term: the result, once it is there.
-        prove: finds out from ``children`` whether it is empty.
-        is_empty: what ``prove`` found; ``None`` if it was not asked.
-        is_waiting: its children are not there yet.
-        level: how many arrays and objects stand around it, where that is counted.
-        uses: how often it is asked for.
-        is_rule: it is recursive and so needs a name; ``rule_name`` is that, once it is given.
-        state: not yet met, on the way down, or done.
+        depth: how many arrays and objects enclosed it where it was first requested.
+        children: the plans of its parts; ``build`` makes the term from their terms.
+        term: the result, once it is built.
+        prove: proves emptiness from ``children``.
+        is_empty: the result of ``prove``; ``None`` before.
+        is_waiting: its children are not planned yet.
+        level: how many arrays and objects enclose it, where the policy bounds that.
+        uses: how often it was requested.
+        is_rule: it is recursive and needs a name; ``rule_name`` is the name, once assigned.
+        state: new, open (on the path from the root), or done.
     """
 
     __slots__ = (
@@ -156,12 +156,12 @@ class Plan:
         self.state = _NEW if term is None else _DONE
 
     def release(self) -> None:
-        """Let go of what it was made from: that holds the planner, and recursive plans hold each other."""
+        """Drop the references to children and closures, which form cycles in recursive plans."""
         self.children, self.build, self.prove = [], union, union_is_empty
 
     @property
     def name(self) -> str:
-        """What its rule is about: the labels of its schemas, those that must not hold after ``~``."""
+        """The labels of its schemas, negated ones after ``~``; the base of the rule name."""
         return " & ".join(
             f"~{location.label}" if location.is_negated else location.label for location in self.locations
         )
@@ -176,7 +176,7 @@ class PlanBuilder:
     """Builds the terms of plans.
 
     Attributes:
-        rules: what is recursive or used more than once, by name.
+        rules: the terms that are recursive or used more than once, by name.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class PlanBuilder:
         self._taken: set[str] = set()
 
     def _name(self, plan: Plan) -> str:
-        """The name of the rule of a plan.  Schemas that the front end makes up may share the pointer of a keyword."""
+        """The unique rule name of a plan; schemas that the front end makes up may share a pointer."""
         if plan.rule_name is None:
             base = name = plan.name
             number = 1
@@ -196,7 +196,7 @@ class PlanBuilder:
         return plan.rule_name
 
     def build(self, root: Plan) -> Grammar:
-        """Build the term of a plan and of all that it needs."""
+        """Build the term of a plan, after those of all its children."""
         stack = [root]
         while stack:
             plan = stack[-1]
@@ -215,7 +215,7 @@ class PlanBuilder:
         for child in plan.children:
             if child.term is not None:
                 terms.append(child.term)
-            else:  # above us on the way down
+            else:  # open: an ancestor, so the plan is recursive
                 child.is_rule = True
                 terms.append(Reference(self._name(child)))
         term = plan.build(terms)
@@ -229,21 +229,21 @@ class PlanBuilder:
 
 
 def is_small(term: Grammar) -> bool:
-    """Whether a term is as well repeated as called."""
+    """Whether repeating a term is as good as calling a rule."""
     if isinstance(term, Choice):
         return len(term.items) <= _FEW and all(isinstance(item, _SMALL) for item in term.items)
     return isinstance(term, _SMALL)
 
 
 SIMPLE_KEYWORDS: Final = frozenset(("type", "nullable", *STRING_READERS, *NUMBER_READERS))
-"""The keywords that the values of a schema without parts depend on."""
+"""The keywords that decide the values of a schema without subschemas."""
 
 _CACHED_KEYWORDS: Final = SIMPLE_KEYWORDS - {"multipleOf"}
-"""A multiple may be a large term, which is kept elsewhere, within a bound in bytes."""
+"""The terms of ``multipleOf`` may be large; they have a cache of their own, bounded in bytes."""
 _NUMBERS: Final = frozenset((int, float, bool, Decimal))
 _MAX_PLANS: Final = 4_096
 _MAX_CHARACTERS: Final = 256
-"""Characters of a value, so that what is kept is bounded in bytes too."""
+"""Characters of a value, so that the cache is bounded in bytes too."""
 
 LeafKey = tuple[tuple[str, object, type], ...]
 
@@ -254,16 +254,16 @@ class LeafCache:
     __slots__ = ("_active", "_plans")
 
     def __init__(self, active: Container[str]) -> None:
-        """Begin with none.
+        """Start empty.
 
         Args:
-            active: every keyword that means something.
+            active: the keywords that have a meaning.
         """
         self._active = active
         self._plans: dict[LeafKey, Plan] = {}
 
     def key(self, schema: Json) -> LeafKey | None:
-        """What the values of ``schema`` depend on; ``None`` if it is no leaf, or not worth keeping."""
+        """The cache key of ``schema``; ``None`` if it has subschemas or is not worth caching."""
         if schema.__class__ is not dict:
             return None
         active = self._active
@@ -272,7 +272,7 @@ class LeafCache:
             if keyword in active:
                 if keyword not in _CACHED_KEYWORDS:
                     return None
-                kind = value.__class__  # for 1 == 1.0 == True
+                kind = value.__class__  # because 1 == 1.0 == True
                 if kind is str:
                     if len(value) > _MAX_CHARACTERS:
                         return None
@@ -286,11 +286,11 @@ class LeafCache:
         return tuple(key)
 
     def get(self, key: LeafKey) -> Plan | None:
-        """The plan that was kept for a key."""
+        """The cached plan of a key."""
         return self._plans.get(key)
 
     def keep(self, key: LeafKey, term: Grammar) -> None:
-        """Keep the term of a key."""
+        """Cache the term of a key."""
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         self._plans[key] = Plan((), 0, term)

@@ -41,10 +41,10 @@ _SCALAR_NAMES: Final = ("string", "number", "integer", "boolean", "null", "array
 
 
 class AlternativesOverlap(Exception):
-    """Alternatives of a ``oneOf`` may both be valid, so that the normal form must be made anew.
+    """Two alternatives of a ``oneOf`` may both be valid: the normal form must be made again.
 
     Attributes:
-        overlaps: all pairs that are known by now, by the identity of the schema.
+        overlaps: all pairs that may overlap, by the identity of the schema.
     """
 
     def __init__(self, overlaps: Mapping[int, BranchPairs]) -> None:
@@ -68,7 +68,7 @@ class Planner:
         self._forms = forms
         self._setting = setting
         self._limits = limits
-        self._dialect: Dialect | None = None  # that of the leaves
+        self._dialect: Dialect | None = None  # of `_leaves`
         self._leaves: LeafCache | None = None
         self._closes = setting.policy.additional == "forbidden"
         self._reasons: Reasons = []
@@ -111,7 +111,7 @@ class Planner:
         root = self._request((location,))
         self._explore()
         self.are_proofs = True
-        if self._closes:  # alternatives that overlap as the schema has them may be disjoint once they are closed
+        if self._closes:  # overlapping alternatives may be disjoint once they are closed
             self._explored += self._plans.values()
             self._plans.clear()
         for pairs in self._exclusions:
@@ -123,12 +123,12 @@ class Planner:
             raise AlternativesOverlap({**self._forms.overlaps, **overlaps})
         term = self._builder.build(root)
         if term is EMPTY:
-            found = [*self._forms.contradictions, *self._reasons]
-            reasons = [f"{_pointers(locations)}{why}" for locations, why in found[:3]]
+            reasons = [*self._forms.contradictions, *self._reasons][:3]
+            evidence = [f"{_pointers(locations)}{why}" for locations, why in reasons]
             raise UnsatisfiableGrammar(
                 location.subject(),
                 "no value satisfies it",
-                evidence="; ".join(dict.fromkeys(reasons)),
+                evidence="; ".join(dict.fromkeys(evidence)),
                 remedy="loosen one of these keywords",
             )
         return Rules(self._builder.rules, term) if self._builder.rules else term
@@ -136,7 +136,7 @@ class Planner:
     # First pass
 
     def _request(self, locations: tuple[Location, ...]) -> Plan:
-        """The plan for a conjunction, made if it is new."""
+        """The plan of a conjunction, made if it is new."""
         if len(locations) != 1:
             return self._request_conjunction(locations)
         location = locations[0]
@@ -159,7 +159,7 @@ class Planner:
             if plan is not None:
                 self.shared.add(id(schema))
                 return plan
-        if isinstance(schema, dict) and "$ref" not in schema:  # what it names is shared as it is
+        if isinstance(schema, dict) and "$ref" not in schema:  # the target of a reference is shared anyway
             location = self._forms.canonical(location)
         first = id(location.schema), key_of_schema[1]
         plan = self._plans.get(first)
@@ -177,35 +177,35 @@ class Planner:
         return plan
 
     def _forbidden(self, locations: tuple[Location, ...]) -> Plan:
-        """The plan of schemas that are ``false``."""
+        """The plan of a conjunction that contains ``false``."""
         closed = tuple(location.parent for location in locations if forbids(location) and location.parent is not None)
         why = f": a member that must occur is not named, with {CLOSED} of the policy" if closed else " is false"
         self._reasons.append((closed or locations, why))
         return self._nothing
 
     def _leaf(self, disjunct: Disjunct, leaves: LeafCache, key: LeafKey | None) -> Grammar:
-        """The term of a schema without parts, which is kept."""
+        """The term of a schema without subschemas; cached."""
         term = self._scalars.term(disjunct, self._level, is_proof=self.are_proofs)
-        # A proof may take a larger language for a format.
+        # A proof may replace a format by a superset.
         if key is not None and term is not EMPTY and not self.are_proofs:
             leaves.keep(key, term)
         return term
 
     def _leaves_of(self, location: Location) -> LeafCache:
-        """The leaves of the dialect of a schema, nearly always that of the one before."""
+        """The leaves of the dialect of a schema, nearly always the same as before."""
         dialect = location.resource.dialect
         if self._leaves is None or dialect is not self._dialect:
             self._dialect, self._leaves = dialect, self._setting.leaves(dialect)
         return self._leaves
 
     def _open_value(self) -> Plan:
-        """The plan of what nothing is asked of."""
+        """The plan of any value."""
         return self._anything[min(self._level, len(self._anything) - 1)]
 
     def _request_conjunction(self, locations: tuple[Location, ...]) -> Plan:
         distinct: dict[int, Location] = {}
         has_negated = has_false = False
-        for location in locations:  # one loop, for chains ask for thousands of these
+        for location in locations:  # a single loop: chains request thousands of conjunctions
             schema = location.schema
             if schema is not True and (location.is_negated or schema != {}):
                 distinct.setdefault(self._forms.key(location), location)
@@ -257,11 +257,11 @@ class Planner:
         self._fill(plan, self._forms.disjuncts(plan.locations))
 
     def _are_values(self, parsed: ParsedSchema, applicator: Applicator) -> bool:
-        """Whether several alternatives only list values."""
+        """Whether there are several alternatives and all only list values."""
         return len(applicator.locations) > 1 and all(map(self._forms.is_constant, applicator.locations))
 
     def _alternatives(self, plan: Plan, parsed: ParsedSchema, applicator: Applicator) -> None:
-        """Let a plan be the union of the alternatives of a schema that is nothing else."""
+        """Fill the plan of a schema that is only a union of alternatives."""
         inner = [inner for _, inner in self._forms.in_place(parsed)]
         if applicator.keyword == "oneOf" and not self.are_proofs:
             branches = list(map(self._forms.disjuncts_of, inner))
@@ -278,7 +278,7 @@ class Planner:
         ]
 
     def _fill(self, plan: Plan, disjuncts: list[Disjunct]) -> None:
-        """Note what the disjuncts of a plan need."""
+        """Fill the plan of a union of disjuncts."""
         self.separate(disjuncts)
         if self._closes:
             for disjunct in disjuncts:
@@ -294,18 +294,18 @@ class Planner:
         plan.build = union
 
     def separate(self, disjuncts: list[Disjunct]) -> None:
-        """Note which alternatives of a ``oneOf`` must be told apart."""
+        """Note which alternatives of a ``oneOf`` must exclude each other."""
         if any(disjunct.branches for disjunct in disjuncts) and not self.are_proofs:
             self._exclusions.append(
                 exclusion.between_disjuncts(disjuncts, self._forms.overlaps, self._forms.overlapping)
             )
 
     def _may_be_nameless(self, schema: Json) -> bool:
-        """Whether a leaf admits objects, so that each place where it stands must be noted."""
+        """Whether a leaf admits objects, so that ``nameless`` needs each of its occurrences."""
         return self._closes and isinstance(schema, dict) and schema.get("type") not in _SCALAR_NAMES
 
     def _note_nameless(self, locations: tuple[Location, ...], disjunct: Disjunct) -> None:
-        """Note the schemas whose objects the policy leaves open, for want of any name."""
+        """Note the schemas whose objects the policy leaves open because they name no member."""
         if self._closes and not self.are_proofs and disjunct.types & OBJECT and is_nameless(disjunct):
             self.nameless.update(id(location.schema) for location in locations if not location.is_negated)
 
@@ -314,7 +314,7 @@ class Planner:
             refused(location, keyword)
 
     def _parts(self, disjunct: Disjunct) -> list[Plan]:
-        """What a disjunct is the union of, type by type."""
+        """The plans of a disjunct, one for each type."""
         if disjunct.types == 0:
             self._reasons.append((disjunct.origins, ": the types exclude each other"))
             return []
@@ -336,7 +336,7 @@ class Planner:
         return self._scalars.is_deepest(self._level)
 
     def inside(self, conjunctions: Iterable[tuple[Location, ...]]) -> list[Plan]:
-        """The plans of what an array or object holds."""
+        """The plans of the items or members of a container."""
         self._level += 1
         plans = list(map(self._request, conjunctions))
         self._level -= 1
@@ -344,20 +344,20 @@ class Planner:
 
     def _overlapping(self, parsed: ParsedSchema) -> BranchPairs:
         """The pairs of alternatives of a ``oneOf`` that may have a value in common."""
-        found: set[tuple[int, int]] = set()
+        result: set[tuple[int, int]] = set()
         for applicator in parsed.applicators:
             if applicator.keyword == "oneOf":
                 branches = list(map(self._forms.disjuncts_of, applicator.locations))
                 for one in exclusion.between_branches(branches, parsed.location, ()):
                     first, second = sorted(one.indices)
-                    if (first, second) not in found and self._overlap(one):
-                        found.add((first, second))
-        return frozenset(found)
+                    if (first, second) not in result and self._overlap(one):
+                        result.add((first, second))
+        return frozenset(result)
 
     def _overlap(self, one: exclusion.Exclusion) -> bool:
         """Whether two alternatives of a ``oneOf`` may have a value in common.
 
-        Where ``oneOf`` occurs inside, it counts as ``anyOf``: what is empty then is empty all the more.
+        A ``oneOf`` inside counts as ``anyOf``: this is a superset, so a proof of emptiness still holds.
         """
         plan = Plan((), 0)
         self._depth = self._level = 0
@@ -369,7 +369,7 @@ class Planner:
         return not is_empty
 
     def _prove(self, plan: Plan) -> EmptinessProof:
-        """Whether no value satisfies a plan; on the way down it counts as satisfied."""
+        """Whether no value satisfies a plan.  A plan that refers back to itself counts as satisfied."""
         if plan.is_empty is None:
             plan.is_empty = False
             if plan.is_waiting:

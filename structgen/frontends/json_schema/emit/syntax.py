@@ -57,7 +57,7 @@ _CLOSE_BRACKET: Final = Literal(b"]")
 
 
 class NestingLevel(NamedTuple):
-    """Every JSON value, array and object, as deep as may stand there; ``EMPTY`` where no container may."""
+    """Every JSON value, array and object that the policy allows at a level; ``EMPTY`` where no container is allowed."""
 
     value: Grammar
     array: Grammar
@@ -70,14 +70,14 @@ class Syntax:
 
     Attributes:
         open_object: ``{`` and the whitespace after it.
-        end_object: ``}`` where no whitespace can precede it any more.
+        end_object: ``}`` where whitespace was already read.
         close_object: whitespace and ``}``; likewise the attributes of arrays.
         comma: ``,`` between members, with the whitespace around it.
         colon: ``:`` after a name, with the whitespace around it.
         any_integral: every number whose value is an integer, in all its forms.
         any_number: every number; likewise ``any_integer``.
         any_string: every string.
-        levels: what is open inside no container, inside one and so on; the last holds for all that is deeper.
+        levels: any value inside no container, inside one and so on; the last one applies to all deeper levels.
     """
 
     policy: JsonPolicy
@@ -96,14 +96,14 @@ class Syntax:
     levels: tuple[NestingLevel, ...]
 
     def at(self, depth: int) -> NestingLevel:
-        """What is open inside ``depth`` arrays and objects."""
+        """Any value inside ``depth`` arrays and objects."""
         return self.levels[min(depth, len(self.levels) - 1)]
 
 
 @lru_cache(maxsize=64)
 def syntax_of(policy: JsonPolicy) -> Syntax:
     """Make the shared terms of ``policy``; the same policy gives the same objects."""
-    if policy.order != "declared":  # of which the shared terms know nothing
+    if policy.order != "declared":  # the shared terms do not depend on this
         return replace(syntax_of(replace(policy, order="declared")), policy=policy)
     space = _space(policy)
     comma, colon = _around(space, b","), _around(space, b":")
@@ -183,8 +183,8 @@ def _space(policy: JsonPolicy) -> Grammar:
 def _magnitude(policy: JsonPolicy) -> Grammar:
     """A number without sign, within double precision.
 
-    After one digit that is not zero, an exponent of any size that double precision has; after ``0`` or several
-    digits, one below 100, so that the value is within it too.
+    After one nonzero digit any exponent of double precision; after ``0`` or several digits an exponent below 100, so
+    that the value is within double precision too.
     """
     more = Repeat(DIGIT, 1, policy.digits - 1) if policy.digits > 1 else EMPTY
     fraction = Repeat(Sequence((Literal(b"."), Repeat(DIGIT, 1, policy.digits))), 0, 1)
@@ -200,8 +200,8 @@ def _around(space: Grammar, mark: bytes) -> Grammar:
 
 
 def _joined(*parts: Grammar) -> Grammar:
-    kept = tuple(part for part in parts if part is not EPSILON)
-    return kept[0] if len(kept) == 1 else Shared(Sequence(kept))
+    retained = tuple(part for part in parts if part is not EPSILON)
+    return retained[0] if len(retained) == 1 else Shared(Sequence(retained))
 
 
 def _optional_sign() -> Grammar:
@@ -212,7 +212,7 @@ _NAMED: Final = {None: b"null", True: b"true", False: b"false"}
 
 
 def string_literal(text: str, policy: JsonPolicy, location: Location, *steps: str | int) -> Grammar:
-    """The JSON strings of one text: the canonical one, or all.
+    """The JSON spellings of one string: the canonical one, or all.
 
     Raises:
         GrammarError: ``text`` has a lone surrogate.
@@ -222,7 +222,7 @@ def string_literal(text: str, policy: JsonPolicy, location: Location, *steps: st
 
 
 def _has_forms(value: Json, location: Location, *, fractions: bool) -> bool:
-    """Whether a value is a number that may be written in several forms."""
+    """Whether a value is a number with several spellings."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not Decimal(value).is_finite():
         return False
     return fractions or location.resource.dialect.draft > 4
@@ -282,13 +282,13 @@ _MAX_NESTING: Final = 2_000
 
 
 def value_term(value: Json, syntax: Syntax, location: Location, keyword: str) -> Grammar:
-    """The texts of one value: members in their order, or in any; whitespace after the policy, the rest canonical.
+    """The JSON texts of one value; order of members and whitespace follow the policy, the rest is canonical.
 
     Raises:
-        GrammarError: a part of it is not JSON.
+        GrammarError: a part of the value is not JSON.
         LimitExceeded: it is nested deeper than 2,000.
     """
-    done: list[Grammar] = []  # finished terms that wait for their container
+    done: list[Grammar] = []  # finished terms, waiting for their container
     stack: list[tuple[Json, bool]] = [(value, False)]
     depth = 0
     while stack:

@@ -1,9 +1,8 @@
 """``uniqueItems`` over finitely many values: each value at most once, in any order.
 
-Other items are checked as they are written (``Distinct``); this module says which are which.
-
-The items that may take the same values are spelled out value by value, by *value*: 1 and 1.0 are one item with two
-spellings.  What follows the prefix is a permutation of the values that are left.
+Items that may have equal values are enumerated by value: 1 and 1.0 are one value with two spellings.  After the prefix
+come permutations of the remaining values.  Where values cannot be enumerated, items are compared while the text is
+written (``Distinct``); ``UniqueItems.is_settled`` decides.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ __all__ = ["UniqueItems"]
 Part = TypeVar("Part")
 
 _MAX_VALUES: Final = 5_000
-"""Values of one item that are told apart."""
+"""Values of one item that are enumerated."""
 _MAX_INTEGERS: Final = 1_000
-"""Integers of an interval that are looked at."""
+"""Integers of an interval that are enumerated."""
 _MAX_STATES: Final = 1_000
-"""Positions of a prefix, each with the values that were taken before."""
+"""States of a prefix: positions, each with the values that were used before."""
 _BOOLEANS: Final = {True: Literal(b"true"), False: Literal(b"false")}
 
 
@@ -48,9 +47,9 @@ class _ItemPosition:
 
     Attributes:
         locations: their schemas.
-        disjuncts: these as a disjunction.
-        values: by the key of each value, the value and its texts; ``None`` where they are not finitely many.
-        plan: where the term of the position is found among those that ``UniqueItems.term`` is given.
+        disjuncts: their normal form.
+        values: by key, the values and their texts; ``None`` where they are not enumerated.
+        plan: the index of its term in the argument of ``UniqueItems.term``.
     """
 
     __slots__ = ("disjuncts", "locations", "plan", "values")
@@ -64,25 +63,25 @@ class _ItemPosition:
     @property
     def types(self) -> int:
         """The types of the items, as bits."""
-        found = 0 if self.locations else ANY
+        result = 0 if self.locations else ANY
         for disjunct in self.disjuncts:
-            found |= disjunct.types
-        return found
+            result |= disjunct.types
+        return result
 
 
 class UniqueItems:
     """The arrays of a layout with ``uniqueItems``.
 
     Attributes:
-        locations: the conjunctions of schemas whose terms ``term`` needs.
-        disjuncts: those of the items that are spelled out, position by position.
-        size: how many values that are.
-        is_settled: whether the values tell which arrays are valid; else some items are not finitely many, and not
-            provably different from all others, or the prefix has too many states, and ``term`` must not be called.
+        locations: the conjunctions of schemas whose terms ``term`` takes.
+        disjuncts: the disjuncts of the positions with enumerated values.
+        size: the number of these values.
+        is_settled: whether ``term`` may be called.  False if some items are neither enumerated nor provably different
+            from all others, or if the prefix has too many states.
     """
 
     def __init__(self, layout: ArrayLayout, forms: NormalForm, validity: Validity, syntax: Syntax) -> None:
-        """Find the values."""
+        """Enumerate the values."""
         self._layout = layout
         self._syntax = syntax
         self._validity = validity
@@ -111,13 +110,13 @@ class UniqueItems:
         )
 
     def _pairs(self) -> Iterator[tuple[_ItemPosition, _ItemPosition]]:
-        """The pairs of which not both are finite; what is finite is told apart value by value."""
+        """The pairs of positions where at most one is enumerated; the enumerated one is first."""
         for one, other in combinations(self._positions, 2):
             if one.values is None or other.values is None:
                 yield (other, one) if one.values is None else (one, other)
 
     def _are_apart(self, pair: tuple[_ItemPosition, _ItemPosition]) -> bool:
-        """Whether no value is possible at both positions, of which the second is not finite."""
+        """Whether no value is possible at both positions; the second is not enumerated."""
         first, second = pair
         if not first.types & second.types:
             return True
@@ -128,21 +127,21 @@ class UniqueItems:
     def _finite_values(self, position: _ItemPosition) -> dict[object, tuple[Json, Grammar]] | None:
         if not position.locations:
             return None
-        found: dict[object, tuple[Json, Grammar]] = {}
+        result: dict[object, tuple[Json, Grammar]] = {}
         for disjunct in position.disjuncts:
             values = self._values_of_disjunct(disjunct)
             if values is None:
                 return None
             for value, text in values:
                 key = value_key(value)
-                known = found.get(key)
-                found[key] = value, text if known is None else alternatives(known[1], text)
-            if len(found) > _MAX_VALUES:
+                cached = result.get(key)
+                result[key] = value, text if cached is None else alternatives(cached[1], text)
+            if len(result) > _MAX_VALUES:
                 return None
-        return found
+        return result
 
     def _values_of_disjunct(self, disjunct: Disjunct) -> list[tuple[Json, Grammar]] | None:
-        """The values with their texts; one value may be listed several times."""
+        """The values with their texts; a value may occur several times."""
         if disjunct.refusals:
             return None
         if disjunct.values:
@@ -153,21 +152,21 @@ class UniqueItems:
             ]
         if disjunct.types & ~(BOOLEAN | NULL | INTEGER):
             return None
-        found: list[tuple[Json, Grammar]] = []
+        result: list[tuple[Json, Grammar]] = []
         if disjunct.types & INTEGER:
             assertion = disjunct.number or NumberAssertion()
             numbers = _integers(assertion)
             if numbers is None:
                 return None
-            found += ((number, self._integer_term(number, assertion, disjunct)) for number in numbers)
+            result += ((number, self._integer_term(number, assertion, disjunct)) for number in numbers)
         if disjunct.types & BOOLEAN:
-            found += _BOOLEANS.items()
+            result += _BOOLEANS.items()
         if disjunct.types & NULL:
-            found.append((None, NULL_TERM))
-        return found
+            result.append((None, NULL_TERM))
+        return result
 
     def _integer_term(self, number: int, assertion: NumberAssertion, disjunct: Disjunct) -> Grammar:
-        """The texts of one integer that ``assertion`` leaves."""
+        """The texts of one integer that ``assertion`` admits."""
         if self._syntax.policy.numbers == "canonical":
             text = Literal(str(number).encode())
             return text if number else Choice((text, Literal(b"-0")))
@@ -179,12 +178,12 @@ class UniqueItems:
     def term(self, terms: Items[Grammar]) -> Grammar:
         """The arrays, given the terms of ``locations``; ``EMPTY`` means that there are none.
 
-        Complexity: O(values), times the states of a prefix whose positions have values in common.
+        Complexity: O(values), times the states of a prefix whose positions share values.
         """
         return _UniqueItemsBuilder(self._layout, self._positions, self._has_rest, terms, self._syntax).term()
 
     def is_empty(self, parts: Items[Part], ask: ProveEmpty[Part]) -> EmptinessProof:
-        """Whether ``term`` makes nothing of the terms of ``locations``, given these.
+        """Whether ``term`` is empty, given the terms of ``locations``.
 
         Raises:
             UnsupportedFeature: as ``term``.
@@ -192,25 +191,25 @@ class UniqueItems:
         terms: list[Grammar] = [EMPTY] * len(parts)
         for index, part in enumerate(parts):
             if not (yield ask(part)):
-                terms[index] = NULL_TERM  # or anything else
+                terms[index] = NULL_TERM  # any nonempty term
         return self.term(terms) is EMPTY
 
 
 def _integers(assertion: NumberAssertion) -> list[int] | None:
-    """The integers that are left, if they are few."""
+    """The integers that the assertion admits, if they are few."""
     if assertion.lower is None or assertion.upper is None or assertion.upper - assertion.lower > _MAX_INTEGERS:
         return None
     return [number for number in range(floor(assertion.lower), ceil(assertion.upper) + 1) if assertion.admits(number)]
 
 
 def _has_few_states(layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, syntax: Syntax) -> bool:
-    """Whether the values that the positions of the prefix have in common leave few states."""
+    """Whether the values that positions of the prefix share give few states."""
     builder = _UniqueItemsBuilder(layout, positions, has_rest, [EMPTY] * len(positions), syntax)
     return not layout.items or len(builder.states()) <= _MAX_STATES
 
 
 class _UniqueItemsBuilder:
-    """Chains the items of a prefix; a state is a position with the values that were taken and may come again."""
+    """Chains the items of a prefix; a state is a position with the used values that are possible again later."""
 
     def __init__(
         self, layout: ArrayLayout, positions: list[_ItemPosition], has_rest: bool, terms: Items[Grammar], syntax: Syntax
@@ -235,27 +234,27 @@ class _UniqueItemsBuilder:
         return Sequence((syntax.open_array, alternatives(syntax.end_array, some)))
 
     def states(self) -> dict[tuple[int, frozenset[object]], None]:
-        """All states, each before those that follow it; or a few more than may be made."""
-        found: dict[tuple[int, frozenset[object]], None] = {(0, frozenset()): None}
-        waiting = list(found)
+        """All states, each before its successors; or just over ``_MAX_STATES`` of them."""
+        result: dict[tuple[int, frozenset[object]], None] = {(0, frozenset()): None}
+        waiting = list(result)
         for index, used in waiting:
             for _, after in self._steps(index, used):
-                if after not in found:
-                    found[after] = None
+                if after not in result:
+                    result[after] = None
                     waiting.append(after)
             if len(waiting) > _MAX_STATES:
                 break
-        return found
+        return result
 
     def _steps(self, index: int, used: frozenset[object]) -> Iterator[tuple[Grammar, tuple[int, frozenset[object]]]]:
-        """The items that may stand at a position of the prefix, with the state after each."""
+        """The items that may come at a position of the prefix, with the state after each."""
         if index >= self._length or index == self._layout.max_count:
             return
         values, later = self._positions[index].values, self._later[index + 1]
         if values is None:
             yield self._terms[self._positions[index].plan], (index + 1, used & later)
             return
-        alike: list[Grammar] = []  # they cannot come again
+        alike: list[Grammar] = []  # not possible at later positions
         for key, (_, text) in values.items():
             if key in later and key not in used:
                 yield text, (index + 1, (used | {key}) & later)
@@ -264,7 +263,7 @@ class _UniqueItemsBuilder:
         yield alternatives(*alike), (index + 1, used & later)
 
     def _items(self, index: int, used: frozenset[object]) -> Grammar:
-        """What may stand from ``index`` on, one item at least."""
+        """What may come from ``index`` on, at least one item."""
         if index == self._layout.max_count:
             return EMPTY
         if index < self._length:
@@ -282,7 +281,7 @@ class _UniqueItemsBuilder:
         return Permutation((), left, None, self._syntax.comma, least, max_count)
 
     def _after(self, index: int, used: frozenset[object]) -> Grammar:
-        """What may follow an item, ``index`` being the next."""
+        """What may follow the item before ``index``."""
         more = self._made[index, used]
         further = EMPTY if more is EMPTY else chain(self._syntax.comma, more)
         if index < self._layout.min_count:

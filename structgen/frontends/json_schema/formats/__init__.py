@@ -1,4 +1,4 @@
-"""The formats of the specification that are asserted, each a regular language over the decoded string."""
+"""The asserted formats of the specification, as languages of the decoded string."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def date() -> Grammar:
     """``full-date``: a day that exists in the proleptic Gregorian calendar."""
     digit = characters("0-9")
     year = repeat(digit, 4, 4)
-    # Divisible by four: an even digit and 0, 4, 8, or an odd one and 2, 6.  A century counts if its number does.
+    # Divisible by four: an even digit and 0, 4, 8, or an odd digit and 2, 6; a century if its number is.
     even, odd = characters(*"02468"), characters(*"13579")
     fourth = choice(sequence(even, characters(*"048")), sequence(odd, characters(*"26")))
     fourth_not_zero = choice(
@@ -93,9 +93,9 @@ def time() -> Grammar:
 
 
 def _leap_seconds(second: Grammar) -> Grammar:
-    """Second 60 of each local minute, with the two offsets that make it 23:59 in UTC, and ``Z`` where it is.
+    """Second 60 of each local minute with the offsets for which UTC is 23:59, or ``Z``.
 
-    There are thousands of these, so they are spelled digit by digit, from terms that they share.
+    There are thousands of them, so they are built digit by digit from shared terms.
     """
     digits = [literal(str(digit)) for digit in range(10)]
     clocks = [f"{minute:02}" for minute in range(60)]
@@ -104,15 +104,15 @@ def _leap_seconds(second: Grammar) -> Grammar:
     behind = [sequence_of((second, literal(f"-{hour:02}:"))) for hour in range(24)]
 
     def tens(hour: int, ten: int) -> Grammar:
-        found: list[Grammar] = []
+        result: list[Grammar] = []
         for digit in range(10):
             minute = 10 * ten + digit
             carry, next_minute = divmod(minute + 1, 60)
-            found.append(sequence_of((digits[digit], ahead[(hour + carry) % 24], pairs[next_minute])))
-            found.append(sequence_of((digits[digit], behind[23 - hour], pairs[59 - minute])))
+            result.append(sequence_of((digits[digit], ahead[(hour + carry) % 24], pairs[next_minute])))
+            result.append(sequence_of((digits[digit], behind[23 - hour], pairs[59 - minute])))
         if (hour, ten) == (23, 5):
-            found.append(sequence_of((digits[9], second, characters("Z", "z"))))
-        return sequence_of((digits[ten], choice_of(tuple(found))))
+            result.append(sequence_of((digits[9], second, characters("Z", "z"))))
+        return sequence_of((digits[ten], choice_of(tuple(result))))
 
     hours = [sequence(f"{hour:02}:", choice_of(tuple([tens(hour, ten) for ten in range(6)]))) for hour in range(24)]
     return choice_of(tuple(hours))
@@ -120,7 +120,7 @@ def _leap_seconds(second: Grammar) -> Grammar:
 
 @cache
 def date_time() -> Grammar:
-    """``date-time``: a date and a time with ``T`` or ``t`` between."""
+    """``date-time``: a date, ``T`` or ``t``, and a time."""
     return sequence(date(), characters("T", "t"), time())
 
 
@@ -139,18 +139,18 @@ def duration() -> Grammar:
 
 
 PLAIN_HOSTNAME: Final = "hostname of RFC 1034"
-"""What ``hostname`` means up to draft 6: labels that begin with ``xn--`` are like any other."""
+"""``hostname`` up to draft 6, where labels that begin with ``xn--`` are not special."""
 
 
 class _Format(NamedTuple):
     """A format.
 
     Attributes:
-        language: makes the texts that are written.
-        left_out: what is left out of the format, for the report; nothing where the language is the format.
-        outer: makes a language that holds the whole format.
-        decide: whether a text belongs to the format, or ``None`` if that is not known.
-        string: makes the JSON strings, where they are more than those of ``language``.
+        language: makes the language of the texts that may be written.
+        left_out: what the language omits, for the report; empty where it is the whole format.
+        outer: makes a superset of the format.
+        decide: whether a text has the format; ``None`` if unknown.
+        string: makes the JSON strings, where there are more than those of ``language``.
     """
 
     language: Callable[[], Grammar]
@@ -248,25 +248,25 @@ ASSERTED: Final[dict[str, _Format]] = {
         regex_string,
     ),
 }
-"""The formats that are asserted, by the name that a schema gives them."""
+"""The asserted formats by name."""
 
 _BY_NAME: Final = ASSERTED | {PLAIN_HOSTNAME: _Format(plain_hostname)}
 
 
 @cache
 def format_language(name: str) -> Grammar:
-    """The decoded texts of an asserted format; not all of them where the format is not regular."""
+    """The decoded texts of an asserted format; a subset where the format is not regular."""
     return _BY_NAME[name].language()
 
 
 def is_bounded(name: str) -> bool:
-    """Whether a language is known that holds all of an asserted format and is not that of all texts."""
+    """Whether a regular superset of an asserted format, other than all texts, is known."""
     return _BY_NAME[name].outer is not _anything
 
 
 @cache
 def outer_language(name: str) -> Grammar:
-    """A language that holds every text of an asserted format."""
+    """A superset of the texts of an asserted format."""
     outer = _BY_NAME[name].outer
     return format_language(name) if outer is None else outer()
 
@@ -279,13 +279,13 @@ def format_string(name: str) -> Grammar:
 
 
 def format_admits(name: str, text: str) -> bool | None:
-    """Whether ``text`` belongs to an asserted format; ``None``: that is not known."""
+    """Whether ``text`` has an asserted format; ``None`` if unknown."""
     decide = _BY_NAME[name].decide
     return belongs(text, format_language(name)) if decide is None else decide(text)
 
 
 class StandardFormat:
-    """An asserted format, as :class:`~structgen.frontends.json_schema.formats.user_format.StringFormat` says."""
+    """An asserted format; a :class:`~structgen.frontends.json_schema.formats.user_format.StringFormat`."""
 
     __slots__ = ("is_regular", "name", "unbounded")
 
@@ -296,12 +296,12 @@ class StandardFormat:
 
     @property
     def language(self) -> Grammar:
-        """The decoded texts that are written, regular."""
+        """The regular language of the decoded texts that may be written."""
         return format_language(self.name)
 
     @property
     def outer(self) -> Grammar:
-        """A regular language that holds all texts of the format."""
+        """A regular superset of the texts of the format."""
         return outer_language(self.name)
 
     @property
@@ -310,9 +310,9 @@ class StandardFormat:
         return format_string(self.name)
 
     def admits(self, text: str) -> bool | None:
-        """Whether ``text`` belongs to the format; ``None``: that is not known."""
+        """Whether ``text`` has the format; ``None`` if unknown."""
         return format_admits(self.name, text)
 
 
 STANDARD: Final = {name: StandardFormat(name) for name in _BY_NAME}
-"""The asserted formats by name, each one object."""
+"""The asserted formats by name; one object for each name."""

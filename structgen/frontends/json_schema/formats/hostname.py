@@ -1,4 +1,4 @@
-"""Host names (RFC 1034, 1123 and 5890), internationalised ones (RFC 5890 to 5893) and mail addresses (RFC 5321, 6531).
+"""Host names (RFC 1034, 1123, 5890), internationalised ones (RFC 5890 to 5893), mail addresses (RFC 5321, 6531).
 
 A label with an ``xn--`` prefix or with contextual characters is written only where it is certainly valid.
 """
@@ -66,14 +66,14 @@ _WINDOWS: Final = (
     (0x80, 0xFFFF, _BASIC_PLANE),
     (0x80, 0x3FFFF, 11),
 )
-"""First and last character beyond ASCII, and the most characters, ASCII too, of which every label fits in 63 octets."""
+"""First and last non-ASCII character, and the maximum length for which every label fits in 63 octets."""
 _HEBREW_LENGTH: Final = 26
 _ARABIC_LENGTH: Final = 24
 _FEW: Final = 4
-"""Units of at most three characters of the basic plane that always fit."""
+"""Units of up to three characters of the basic plane that always fit in 63 octets."""
 
 _ALPHABETS: Final = ((0x380, 0x3FF, 26), (0x400, 0x4FF, 24))
-"""Greek and Cyrillic: letters of two bytes, and the fewest of a label that may not fit; see ``_WINDOWS``."""
+"""Greek and Cyrillic letters of two bytes, and the minimum length of a label that may not fit; see ``_WINDOWS``."""
 
 _SEPARATOR: Final = characters(".", "\u3002", "\uff0e", "\uff61")
 _FULL_STOP: Final = characters(".")
@@ -99,7 +99,7 @@ def idn_hostname() -> Grammar:
 
 @cache
 def idn_hostname_string() -> Grammar:
-    """The JSON strings of the same, with A-labels and long labels of letters among the first three labels."""
+    """The JSON strings of these names, with A-labels and long labels of letters among the first three labels."""
     left_to_right = judged_names(choice(*_left_to_right()), ALPHANUMERIC, _long_label, _SEPARATOR)
     bidi = judged_names(choice(*_right_to_left()), ALPHA, lambda end: a_label(end, "bidi"), _SEPARATOR)
     return Shared(choice(JsonString(idn_hostname()), sequence('"', choice(left_to_right, bidi))))
@@ -108,13 +108,13 @@ def idn_hostname_string() -> Grammar:
 def judged_names(
     label: Grammar, first: CharClass, judged: Callable[[str], Grammar], separator: CharClass = _FULL_STOP
 ) -> Grammar:
-    """The spellings of names with a label that is judged while it is written, and the quote that ends the string.
+    """The spellings of names with a label that is checked while it is written, and the closing quote.
 
     Args:
-        label: other labels than those of ASCII among the first three, written without escapes.
-        first: what labels of ASCII begin with.
-        judged: makes the labels that are judged, with the character that ends them.
-        separator: what stands between labels.
+        label: the non-ASCII labels among the first three, written without escapes.
+        first: the first character of ASCII labels.
+        judged: makes the labels that are checked, with the character that ends them.
+        separator: the separator of labels.
     """
     stop, last = escapable(separator), judged('"')
     short = ascii_label(first, 14, escapable)
@@ -135,14 +135,14 @@ def a_label(end: str, kind: LabelKind) -> Grammar:
 
 
 def _judged(text: Grammar, end: str, kind: LabelKind) -> Grammar:
-    """A label with what ends it; of the latter the rule reads one byte, or an escape."""
+    """A label with its end, which is one byte or an escape."""
     data = end.encode()
     raw = sequence(Label(sequence(text, data[:1]), kind), data[1:])
     return raw if end == '"' else choice(raw, Label(sequence(text, escaped(characters(end))), kind))
 
 
 def _long_label(end: str) -> Grammar:
-    """The same, or a long label of letters of one alphabet."""
+    """An A-label or a long label of letters of one alphabet, with its end."""
     plain, _ = _characters()
     alphabets = ((CharClass(_within(plain, low, high)), longest) for low, high, longest in _ALPHABETS)
     letters = (_judged(repeat(escapable(one), longest, 59), end, "u-label") for one, longest in alphabets)
@@ -151,7 +151,7 @@ def _long_label(end: str) -> Grammar:
 
 @cache
 def mail_domain() -> Grammar:
-    """The same with full stops only, for mail addresses; their labels need not be in normal form C."""
+    """Internationalised names with full stops only, for mail addresses; labels need not be in normal form C."""
     plain, marks = _characters(with_composing=True)
     first = CharClass((*_SMALL, *_DIGITS, *_within(plain, 0, 0xFFFF)))
     solid = CharClass((*first.ranges, *_within(marks, 0, 0xFFFF)))
@@ -167,7 +167,7 @@ def _dotted(label: Grammar, most: int | None, separator: Grammar | str = _SEPARA
 def ascii_label(
     first: CharClass, longest: int = 63, spelled: Callable[[CharClass], Grammar] = lambda plain: plain
 ) -> Grammar:
-    """The labels of letters, digits and hyphens that RFC 5890 does not reserve, given their first characters."""
+    """The labels of letters, digits and hyphens that RFC 5890 does not reserve, with the given first characters."""
     inner = spelled(characters("a-z", "A-Z", "0-9", "-"))
     return _label(spelled(first), inner, spelled(ALPHANUMERIC), longest, spelled(characters("-")))
 
@@ -179,7 +179,7 @@ def _label(
     longest: int,
     hyphen: Grammar = CharClass(_HYPHEN),  # noqa: B008
 ) -> Grammar:
-    """A label that does not end in a hyphen and has no hyphens in both the third and the fourth place."""
+    """A label that does not end in a hyphen and does not have hyphens as both third and fourth character."""
 
     def end(done: int) -> Grammar:
         return optional(sequence(repeat(inner, 0, longest - done - 1), solid))
@@ -200,7 +200,7 @@ def _left_to_right() -> Iterator[Grammar]:
 
 
 def _contextual(plain: _Ranges) -> Iterator[Grammar]:
-    """Labels with characters that are valid by their context only (RFC 5892, appendix A)."""
+    """Labels with characters that are only valid in a context (RFC 5892, appendix A)."""
     small = CharClass(_SMALL)
     greek = CharClass(pair for low, high in GREEK for pair in _within(plain, low, high))
     japanese = CharClass((*_SMALL, *_DIGITS, *JAPANESE))
@@ -235,7 +235,7 @@ def _right_to_left() -> Iterator[Grammar]:
 
 
 def _of_kinds(kind: str, low: int, high: int) -> _Ranges:
-    """Characters of one direction that need no context, are no marks and never compose."""
+    """Characters of one direction that need no context, are not marks and never compose."""
     composing = _composing()
     return tuple(
         (code, code)
@@ -253,21 +253,21 @@ def _within(ranges: Iterable[tuple[int, int]], low: int, high: int) -> _Ranges:
 
 @cache
 def _composing() -> frozenset[int]:
-    """The characters that compose with what precedes them."""
-    found = set()
+    """The characters that compose with a preceding character."""
+    codes = set()
     for low, high in valid_characters():
         for code in range(low, high + 1):
             parts = unicodedata.decomposition(chr(code)).split()
             if len(parts) == 2:
-                found.add(int(parts[1], 16))
-    return frozenset(found)
+                codes.add(int(parts[1], 16))
+    return frozenset(codes)
 
 
 @cache
 def _characters(*, with_composing: bool = False) -> tuple[_Ranges, _Ranges]:
     """The left-to-right characters that may be first, and the marks.
 
-    Without ``with_composing`` only those that never compose or change order.
+    Without ``with_composing`` only characters that never compose or change order.
     """
     plain: list[tuple[int, int]] = []
     marks: list[tuple[int, int]] = []
@@ -295,9 +295,9 @@ def plain_hostname() -> Grammar:
 
 @cache
 def hostname() -> Grammar:
-    """The same without labels that begin with ``xn--``.
+    """``plain_hostname`` without labels that begin with ``xn--``.
 
-    Whether those are valid depends on what they decode to, which is beyond a finite automaton.
+    Their validity depends on the decoded label, which a finite automaton cannot check.
     """
     anything = repeat(ANY_CHAR)
     encoded = sequence(characters("x", "X"), characters("n", "N"), "--", anything)
@@ -320,13 +320,13 @@ def email() -> Grammar:
 
 @cache
 def any_email() -> Grammar:
-    """The same with every address literal, those of a form that is registered nowhere too."""
+    """``email`` with every address literal, also of unregistered forms."""
     return _mailbox((), choice(plain_hostname(), _bracketed(repeat(CharClass([(33, 90), (94, 126)]), 1))))
 
 
 @cache
 def idn_email() -> Grammar:
-    """RFC 6531 ``Mailbox``: the same with characters beyond ASCII; lengths count octets of UTF-8."""
+    """RFC 6531 ``Mailbox``: ``email`` with non-ASCII characters; lengths count octets of UTF-8."""
     domain = choice(plain_hostname(), Intersection((mail_domain(), _octets(253))))
     return _mailbox((_BEYOND_ASCII,), choice(domain, _bracketed(choice(IPV4, sequence("IPv6:", IPV6)))))
 

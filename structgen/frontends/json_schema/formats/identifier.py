@@ -1,8 +1,6 @@
 """Identifiers of the Internet: IDNA 2008 labels, IP addresses, URIs, IRIs and URI templates.
 
 Sources: RFC 5890 to 5893 for internationalised labels; RFC 3986, 3987 and 6570, production by production.
-
-Internationalised labels after IDNA 2008: RFC 5890 to 5893.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ __all__ = [
 GREEK: Final = ((0x370, 0x373), (0x376, 0x377), (0x37B, 0x37D), (0x3AC, 0x3CE), (0x3D7, 0x3E1), (0x3F3, 0x3F3))
 HEBREW: Final = ((0x5D0, 0x5EA), (0x5EF, 0x5F2))
 JAPANESE: Final = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3005, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF))
-"""Characters of the scripts that contextual rules ask for: Greek, Hebrew; Hiragana, Katakana and Han."""
+"""Characters of the scripts in contextual rules: Greek, Hebrew; Hiragana, Katakana and Han."""
 JOINS_LEFT: Final = (
     (0x626, 0x626), (0x628, 0x628), (0x62A, 0x62E), (0x633, 0x63F), (0x641, 0x647), (0x649, 0x64A), (0x6CC, 0x6CC),
     (0x679, 0x687), (0x69A, 0x6BF),
@@ -51,7 +49,7 @@ _DISALLOWED: Final = frozenset((0x640, 0x7FA, 0x302E, 0x302F, *range(0x3031, 0x3
 CONTEXTUAL: Final = frozenset(
     (0xB7, 0x375, 0x5F3, 0x5F4, 0x30FB, 0x200C, 0x200D, *range(0x660, 0x66A), *range(0x6F0, 0x6FA))
 )
-"""The characters that are valid by their context only."""
+"""The characters that are only valid in a context."""
 _IGNORABLE: Final = (
     (0x34F, 0x34F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x20D0, 0x20FF), (0x3164, 0x3164),
     (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0x1D100, 0x1D24F), (0xE0000, 0xE0FFF),
@@ -64,19 +62,19 @@ _VIRAMA: Final = 9
 
 @cache
 def valid_characters() -> tuple[tuple[int, int], ...]:
-    """The characters beyond ASCII that are valid wherever they stand (``PVALID`` of RFC 5892), as ranges."""
+    """The non-ASCII characters that are valid anywhere (``PVALID`` of RFC 5892), as ranges."""
     return tuple(_ranges([code for code in range(0x80, 0x33480) if _is_valid(code)]))
 
 
 @cache
 def composing_characters() -> frozenset[int]:
-    """The characters that compose with what precedes them."""
-    found = set()
+    """The characters that compose with a preceding character."""
+    codes = set()
     for code in range(0x80, 0x33480):
         parts = unicodedata.decomposition(chr(code)).split()
         if len(parts) == 2 and parts[0][0] != "<":
-            found.add(int(parts[1], 16))
-    return frozenset(found)
+            codes.add(int(parts[1], 16))
+    return frozenset(codes)
 
 
 def _is_valid(code: int) -> bool:
@@ -85,7 +83,7 @@ def _is_valid(code: int) -> bool:
     character = chr(code)
     if unicodedata.category(character) not in _LETTERS_AND_DIGITS or code in _DISALLOWED or code in CONTEXTUAL:
         return False
-    if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3:  # stable without a look at the tables
+    if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3:  # stable without the tables
         return True
     if any(low <= code <= high for low, high in _IGNORABLE):
         return False
@@ -104,7 +102,7 @@ def _ranges(codes: list[int]) -> list[tuple[int, int]]:
 
 
 def is_valid_name(text: str, *, international: bool) -> bool:
-    """Whether ``text`` is a host name; with ``international`` labels may be written with their own characters.
+    """Whether ``text`` is a host name; with ``international`` labels may have non-ASCII characters.
 
     Complexity: linear.
     """
@@ -123,11 +121,11 @@ def is_valid_name(text: str, *, international: bool) -> bool:
 
 
 def is_a_label(label: str, *, bidi: bool) -> bool:
-    """Whether ``label`` is an A-label without characters that compose with others.
+    """Whether ``label`` is an A-label without composing characters.
 
     Args:
-        label: ``xn--`` and what follows.
-        bidi: it must obey the rule of RFC 5893; else it must have no right-to-left characters.
+        label: the label with ``xn--``.
+        bidi: whether it must obey RFC 5893; else it must have no right-to-left characters.
     """
     name = _decoded(label, international=False) if label[:4].lower() == "xn--" else None
     if name is None or any(ord(character) in composing_characters() for character in name):
@@ -136,7 +134,7 @@ def is_a_label(label: str, *, bidi: bool) -> bool:
 
 
 def _decoded(label: str, *, international: bool) -> str | None:
-    """The label in its own characters, or ``None`` if it is not valid."""
+    """The decoded label, or ``None`` if it is not valid."""
     if label[:4].lower() == "xn--":
         try:
             name = label[4:].lower().encode("ascii").decode("punycode")
@@ -156,7 +154,7 @@ def _encoded(name: str) -> str:
 
 
 def _is_label(name: str) -> bool:
-    """Whether a label with characters beyond ASCII is valid, but for its length and direction."""
+    """Whether a non-ASCII label is valid, apart from its length and direction."""
     if unicodedata.normalize("NFC", name) != name or name[0] == "-" or name[-1] == "-" or name[2:4] == "--":
         return False
     if unicodedata.category(name[0])[0] == "M":
@@ -205,11 +203,11 @@ def _obeys_bidi(name: str) -> bool:
         kinds.pop()
     if not kinds or kinds[0] not in ("L", "R", "AL"):
         return False
-    found = set(kinds)
+    result = set(kinds)
     neutral = {"EN", "ES", "CS", "ET", "ON", "BN", "NSM"}
     if kinds[0] == "L":
-        return found <= neutral | {"L"} and kinds[-1] in ("L", "EN")
-    return found <= neutral | {"R", "AL", "AN"} and kinds[-1] in ("R", "AL", "EN", "AN") and not {"EN", "AN"} <= found
+        return result <= neutral | {"L"} and kinds[-1] in ("L", "EN")
+    return result <= neutral | {"R", "AL", "AN"} and kinds[-1] in ("R", "AL", "EN", "AN") and not {"EN", "AN"} <= result
 
 
 def _ipv4() -> Grammar:
@@ -261,7 +259,7 @@ _Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class _Generic:
-    """The generic syntax, with the characters beyond ASCII that IRIs add.
+    """The generic syntax, with the non-ASCII characters of IRIs.
 
     Attributes:
         wide: further unreserved characters.
@@ -335,7 +333,7 @@ def iri_reference() -> Grammar:
 
 @cache
 def uri_template() -> Grammar:
-    """``URI-Template`` of RFC 6570, operators of level 4 and the reserved ones included."""
+    """``URI-Template`` of RFC 6570, with the operators of level 4 and the reserved ones."""
     allowed = [0x21, *range(0x23, 0x25), *range(0x26, 0x3C), 0x3D, *range(0x3F, 0x5C)]
     allowed += [0x5D, 0x5F, *range(0x61, 0x7B), 0x7E]
     plain = choice(CharClass([*((code, code) for code in allowed), *_UCS, *_PRIVATE]), _PERCENT)

@@ -1,6 +1,6 @@
 """``regex``: the regular expressions of ECMA-262 with the flag ``u``, as a context-free grammar.
 
-The grammar is spelled between the quotes of a JSON string, which no regular ``JsonString`` can hold.
+The grammar spells the text between the quotes of a JSON string, because ``JsonString`` only takes regular terms.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _Ranges = tuple[tuple[int, int], ...]
 
 
 def spelled(term: Grammar) -> Grammar:
-    """The spellings of the members of ``term``, which is made of classes, literals, sequences, choices and repeats.
+    """The spellings of the strings of ``term``, which has classes, literals, sequences, choices and repeats.
 
-    The nesting of ``term`` is that of the program text that made it; references stay as they are.
+    Recursive, because the nesting of ``term`` is bounded by the code that made it.  References are not changed.
     """
     match term:
         case CharClass(ranges=ranges):
@@ -68,9 +68,9 @@ def spelled(term: Grammar) -> Grammar:
 
 
 def _choice(items: tuple[Grammar, ...]) -> Grammar:
-    r"""Alternatives that begin with a character of ASCII are told apart by it, and share the prefix of its escape.
+    r"""A choice of alternatives that begin with different ASCII characters, which share the prefix of their escapes.
 
-    ``\u00`` would else begin as many alternatives of every state that the choice may follow.
+    Otherwise ``\u00`` would start many alternatives in every state.
     """
     begun: dict[int, list[Grammar]] = {}
     others = []
@@ -176,15 +176,14 @@ _SCRIPTS: Final = "Latin Greek Cyrillic Arabic Hebrew Han Hiragana Katakana Hang
 def regex_string() -> Grammar:
     """The JSON strings that hold a regular expression.
 
-    A rule holds what ends it, a parenthesis or the quote, and is called after what begins it.  So a token is cut where
-    a group ends, and nowhere else.
+    A rule includes its end, a parenthesis or the quote, but not its start, so tokens are only split where a group ends.
     """
-    quantifier = spelled(_quantifier())  # once, as what follows: the rules share them
+    quantifier = spelled(_quantifier())  # made once: the rules share them
     simple = choice(sequence(spelled(_atom()), optional(quantifier)), spelled(_assertion()))
     rules = {}
     for count in range(_MAX_GROUPS + 1):
         backward = [spelled(sequence("\\", characters(f"1-{count}")))] if count else []
-        # A digit after \1 would make it another number, so it stands in a group or before a quantifier.
+        # A digit after \1 would change the number, so \1 is in a group or before a quantifier.
         alone = [sequence(_text("(?:"), b, _text(")"), optional(quantifier)) for b in backward]
         flat = _flat(str(count), [simple, *alone, *(sequence(b, quantifier) for b in backward)], quantifier)
         terms = _terms(str(count), flat, quantifier)
@@ -200,7 +199,7 @@ def regex_string() -> Grammar:
 
 @cache
 def regex_language() -> Grammar:
-    """The texts of regular expressions whose groups nest at most three deep, without names and back references."""
+    """The texts of regular expressions with groups nested at most three deep, without names and back references."""
     quantified = optional(_quantifier())
     simple = choice(sequence(_atom(), quantified), _assertion())
     pattern = repeat(choice(simple, "|"))
@@ -211,7 +210,7 @@ def regex_language() -> Grammar:
 
 
 def _atom() -> Grammar:
-    """A term that is no group and may be repeated."""
+    """A term that is not a group and may be repeated."""
     character, classes = _escapes()
     return choice(_but(_SYNTAX), ".", sequence("\\", choice(character, classes)), _class())
 
@@ -221,12 +220,12 @@ def _assertion() -> Grammar:
 
 
 def _text(*texts: str) -> Grammar:
-    """One of some texts as a JSON string spells them."""
+    """One of some texts, as spelled in a JSON string."""
     return spelled(choice(*texts))
 
 
 def _flat(name: str, terms: list[Grammar], quantifier: Grammar) -> Grammar:
-    """One of ``terms``, ``|``, or a group that captures nothing."""
+    """One of ``terms``, ``|``, or a non-capturing group."""
     inner = Reference(f"group {name}")
     group = sequence(_text("(?:"), inner, optional(quantifier))
     return choice(*terms, _text("|"), group, sequence(_text(*_ASSERTIONS), inner))
@@ -237,7 +236,7 @@ def _terms(name: str, flat: Grammar, quantifier: Grammar) -> Grammar:
 
 
 def _top(count: int, flat: Grammar, terms: Grammar, quantifier: Grammar) -> Grammar:
-    """What follows after ``count`` groups that stand in no other."""
+    """The rest of the expression after ``count`` top-level groups."""
     group = sequence(Reference(f"group {count}"), optional(quantifier))
     start = characters("a-z", "A-Z", "_", "$")
     name = spelled(sequence(start, repeat(characters("a-z", "A-Z", "0-9", "_", "$")), ">"))
@@ -253,7 +252,7 @@ def _top(count: int, flat: Grammar, terms: Grammar, quantifier: Grammar) -> Gram
 
 
 def _but(excluded: str) -> CharClass:
-    """Any character but those of ``excluded``."""
+    """Any character except those of ``excluded``."""
     ranges, start = [], 0
     for code in sorted(map(ord, excluded)):
         if start < code:
@@ -267,7 +266,7 @@ def _any_case(digits: str) -> CharClass:
 
 
 def _four(fixed: str, digits: str) -> Grammar:
-    """``uXXXX``: the digits of ``fixed``, one of ``digits``, any others; no surrogate."""
+    """``uXXXX``: the digits of ``fixed``, one of ``digits``, then any digits; not a surrogate."""
     plain = digits if fixed else digits.replace("d", "")
     rest = 3 - len(fixed)
     forms = [sequence(_any_case(plain), repeat(HEX, rest, rest))] if plain else []
@@ -301,7 +300,7 @@ def _escapes() -> tuple[Grammar, Grammar]:
 
 
 def _class() -> Grammar:
-    """``[...]``: items, with a hyphen that stands for itself first, last or after a range."""
+    """``[...]``: items, with a literal hyphen first, last or after a range."""
     character, classes = _escapes()
     single = choice(_but("\\]-"), sequence("\\", choice(characters("b", "-"), character, classes)))
     items = repeat(choice(single, sequence(choice(_ascii_range(), _escaped_range()), optional("-"))))
@@ -327,7 +326,7 @@ def _escaped_range() -> Grammar:
 
 
 def _quantifier() -> Grammar:
-    """``*``, ``+``, ``?``, ``{n}``, ``{n,}`` and ``{n,m}`` with ``n <= m``, lazy ones too."""
+    """``*``, ``+``, ``?``, ``{n}``, ``{n,}`` and ``{n,m}`` with ``n <= m``, also lazy."""
     bounds = [sequence(f"{low},", _at_least(low)) for low in range(100)]
     braces = sequence("{", choice(sequence(repeat(_DIGIT, 1, 4), optional(",")), *bounds), "}")
     return sequence(choice(characters(*"*+?"), braces), optional("?"))

@@ -1,6 +1,6 @@
-"""Formats that the caller defines: a name for ``format``, and a grammar that the decoded string belongs to.
+"""Formats of the caller: a name for ``format``, and a grammar of the decoded string.
 
-A grammar that is not regular is rewritten to the spellings of its strings inside a JSON string.
+A grammar that is not regular is rewritten to spell its strings inside a JSON string.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _BEYOND: Final = 0x10000
 
 
 def spelled_content(grammar: Grammar) -> Grammar:
-    """What stands between the quotes of the JSON strings whose decoded text belongs to ``grammar``.
+    """The text between the quotes of the JSON strings whose decoded text is in ``grammar``.
 
     Args:
         grammar: a closed term.
 
     Raises:
-        GrammarError: it speaks of something else than text: bytes that are no characters, special tokens, arrays and
-            objects that repeat nothing, or labels.
+        GrammarError: it contains something other than text: bytes that are not UTF-8, special tokens, ``Distinct`` or
+            labels.
     """
     return _rewritten(plain_text(resolve(grammar, through_shared=True)))
 
 
 def plain_text(grammar: Grammar) -> Grammar:
-    """An equal term to stand in a JSON string.
+    """An equal term for use inside a JSON string.
 
-    Captures and descriptions are left out, for the texts would be spelled with escapes; JSON strings inside are written
-    out, character by character.
+    Captures and descriptions are removed, because their texts would contain escapes; JSON strings inside are expanded
+    to characters.
 
     Raises:
-        GrammarError: such a string speaks of bytes that are no characters.
+        GrammarError: such a string contains bytes that are not UTF-8.
     """
     made: dict[int, Grammar] = {}
     for node in postorder(grammar):
@@ -130,14 +130,14 @@ def _spellings(ranges: tuple[tuple[int, int], ...]) -> Grammar:
 
 
 def _without_escaped(low: int, high: int) -> list[tuple[int, int]]:
-    """The part of a range that may stand as it is."""
-    found = []
+    """The part of a range that needs no escape."""
+    parts = []
     for first, last in _MUST_ESCAPE:
         if low < first:
-            found.append((low, min(high, first - 1)))
+            parts.append((low, min(high, first - 1)))
         low = max(low, last + 1)
-    found.append((low, high))
-    return [(first, last) for first, last in found if first <= last]
+    parts.append((low, high))
+    return [(first, last) for first, last in parts if first <= last]
 
 
 def _pairs(low: int, high: int) -> Grammar:
@@ -180,12 +180,12 @@ _ANY_CONTENT: Final = Repeat(Choice([_rewritten(ANY_CHAR)]))
 
 
 class StringFormat(Protocol):
-    """What strings ask of a format; equal where it is the same object.
+    """The interface of a format to string assertions; compared by identity.
 
     Attributes:
-        name: what a schema calls it.
-        is_regular: whether there is a ``language`` to combine with others.
-        unbounded: why nothing can be said of the texts outside; empty if it can.
+        name: its name in schemas.
+        is_regular: whether it has a ``language``, which can be combined with others.
+        unbounded: why no text is certainly outside; empty if that can be decided.
     """
 
     name: str
@@ -194,18 +194,18 @@ class StringFormat(Protocol):
 
     @property
     def language(self) -> Grammar:
-        """The decoded texts that are written, regular."""
+        """The regular language of the decoded texts that may be written."""
 
     @property
     def outer(self) -> Grammar:
-        """A regular language that holds all texts of the format."""
+        """A regular superset of the texts of the format."""
 
     @property
     def string(self) -> Grammar:
         """The JSON strings."""
 
     def admits(self, text: str) -> bool | None:
-        """Whether ``text`` belongs to the format; ``None``: that is not known."""
+        """Whether ``text`` has the format; ``None`` if unknown."""
 
 
 class UserFormat:
@@ -220,18 +220,18 @@ class UserFormat:
 
     @property
     def outer(self) -> Grammar:
-        """A regular language that holds all texts of the format."""
+        """A regular superset of the texts of the format."""
         return self.language if self.is_regular else Repeat(ANY_CHAR)
 
     @cached_property
     def string(self) -> Grammar:
-        """The JSON strings; one object, so that an engine knows it again."""
+        """The JSON strings; always the same object, so that an engine can cache it."""
         if self.is_regular:
             return Shared(JsonString(self.language))
         return Shared(sequence('"', spelled_content(self.language), '"'))
 
     def admits(self, text: str) -> bool:
-        """Whether ``text`` belongs to the format."""
+        """Whether ``text`` has the format."""
         return recognizes(self.language, text)
 
 
@@ -239,7 +239,7 @@ def user_formats(given: Mapping[str, Grammar]) -> Mapping[str, StringFormat]:
     """The formats of a mapping from names to grammars.
 
     Raises:
-        TypeError: a name is no ``str``, or what it stands for is no grammar.
+        TypeError: a name is not a ``str``, or a value is not a grammar.
         GrammarError: a grammar has special tokens or free references.
     """
     for name, grammar in given.items():

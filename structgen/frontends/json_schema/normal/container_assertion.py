@@ -27,8 +27,8 @@ class ContainerAssertion(ABC):
         min_count, max_count: the bounds on the number of items or members; ``max_count`` is ``None`` without a bound.
         covers_rest: whether a schema for all further items or members is given, so that none is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems`` or ``unevaluatedProperties``; ``None`` if it excludes nothing.
-        annotates: whether what it looks at counts as evaluated.
-        is_negated: the values that violate any of it are meant, ``_set_aside`` left out.
+        annotates: whether the items or members that it names count as evaluated.
+        is_negated: it stands for the values that violate it; ``_set_aside`` drops what is not negated.
     """
 
     __slots__ = (
@@ -55,7 +55,10 @@ class ContainerAssertion(ABC):
         self._silent: Any = None
 
     def complement(self: AnyContainerAssertion) -> AnyContainerAssertion:
-        """The values that violate the assertion, what is set aside left out; always the same one."""
+        """The assertion of the values that violate this one, without what ``_set_aside`` drops.
+
+        Always the same object.
+        """
         if self._complement is None:
             other = self._complement = self._copy()
             other._set_aside()
@@ -70,7 +73,7 @@ class ContainerAssertion(ABC):
         return other._complement is self
 
     def silent(self: AnyContainerAssertion) -> AnyContainerAssertion:
-        """The same values, of which nothing counts as evaluated; always the same one."""
+        """The same values, with no item or member evaluated; always the same object."""
         if not self.annotates:
             return self
         if self._silent is None:
@@ -81,7 +84,7 @@ class ContainerAssertion(ABC):
 
     @abstractmethod
     def _set_aside(self) -> None:
-        """Drop what a negated assertion does not watch; its complement is made elsewhere."""
+        """Drop what this class does not negate; the complement of that is made elsewhere."""
 
     def _copy(self: AnyContainerAssertion) -> AnyContainerAssertion:
         other = type(self)(self.location)
@@ -98,13 +101,13 @@ class ArrayAssertion(ContainerAssertion):
         location: the schema.
         prefix: the schemas of the first items, under ``prefix_keyword``.
         rest: the schema of all further items, under ``rest_keyword``.
-        min_count, max_count: the bounds on their number; ``max_count`` is ``None`` without a bound.
-        contained: the schema of ``contains``; from ``min_contained`` to ``max_contained`` items are valid there.
+        min_count, max_count: the bounds on the number of items; ``max_count`` is ``None`` without a bound.
+        contained: the schema of ``contains``; ``min_contained`` to ``max_contained`` items are valid against it.
         covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
         unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
-        refusals: keywords that cannot be negated, and not always be enforced.
-        annotates: whether what it looks at counts as evaluated.
-        is_negated: arrays that violate any of this but ``contained`` and ``refusals`` are meant.
+        refusals: keywords that cannot be negated and cannot always be enforced.
+        annotates: whether the items or members that it names count as evaluated.
+        is_negated: it stands for the arrays that violate anything but ``contained`` and ``refusals``.
     """
 
     __slots__ = (
@@ -133,8 +136,8 @@ class ArrayAssertion(ContainerAssertion):
         self.contained, self.refusals = None, ()
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it restricts items or their number."""
+    def restricts_items(self) -> bool:
+        """Whether it restricts items or their number, beside ``contains``."""
         return bool(self.prefix) or self.rest is not True or self.min_count > 0 or self.max_count is not None
 
     def item(self, index: int) -> Location | None:
@@ -155,18 +158,18 @@ class ArrayLayout:
     """The conjunction of the array assertions of a disjunct.
 
     Attributes:
-        positive: the assertions that hold, and ``negated`` those that are violated.
+        positive: the assertions that hold; ``negated``: the assertions that must be violated.
         counted: the assertions with ``contains``.
         min_count, max_count: the bounds on the number of items.
-        items: for each position of the longest prefix the schemas that hold there.
-        rest: the schemas that hold for all further items.
+        items: the schemas of each position of the longest prefix.
+        rest: the schemas of all further items.
         unique: a schema with ``uniqueItems``, where more than one item is possible.
     """
 
     __slots__ = ("counted", "items", "max_count", "min_count", "negated", "positive", "rest", "unique")
 
     def __init__(self, assertions: tuple[ArrayAssertion, ...], max_count: int | None = None) -> None:
-        """Meet the assertions; ``max_count`` is a bound on the number of items beside theirs."""
+        """Combine the assertions; ``max_count`` is a further bound on the number of items."""
         self.positive = tuple(assertion for assertion in assertions if not assertion.is_negated)
         self.negated = tuple(assertion for assertion in assertions if assertion.is_negated)
         self.counted = tuple(assertion for assertion in self.positive if assertion.contained is not None)
@@ -188,7 +191,7 @@ class ArrayLayout:
 
     @property
     def is_spare(self) -> bool:
-        """Whether an array without equal items can end after any item, or after one that is not there yet."""
+        """Whether an array without equal items can end after any item, or after one further distinct item."""
         return (
             self.min_count <= 1 and not self.negated and all(assertion.min_contained <= 1 for assertion in self.counted)
         )
@@ -199,8 +202,8 @@ class ArrayLayout:
         return bool(self.negated or self.counted)
 
 
-def _locations(found: Iterable[Location | None]) -> tuple[Location, ...]:
-    return tuple(location for location in found if location is not None)
+def _locations(locations: Iterable[Location | None]) -> tuple[Location, ...]:
+    return tuple(location for location in locations if location is not None)
 
 
 class ObjectAssertion(ContainerAssertion):
@@ -214,14 +217,14 @@ class ObjectAssertion(ContainerAssertion):
         required: the names that must occur.
         names: the schema of all names (``propertyNames``), ``True`` if they are free.
         min_count, max_count: the bounds on the number of members; ``max_count`` is ``None`` without a bound.
-        dependents: for a name the names that must occur beside it.
-        additional_keyword: where ``additional`` stands.
+        dependents: for a name the names that it requires.
+        additional_keyword: the keyword of ``additional``.
         covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
         unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
-        annotates: whether what it looks at counts as evaluated.
-        outside: the declared names whose value must not be valid against their schema.
-        is_negated: objects that violate any of this but ``dependents`` are meant.
-        labels: the constants of its members, once somebody has asked (``labels``).
+        annotates: whether the items or members that it names count as evaluated.
+        outside: the declared names whose values must violate their schema.
+        is_negated: it stands for the objects that violate anything but ``dependents``.
+        labels: the constants of its members; cached by ``constants_by_name``.
         allowed_labels, denied_labels: the constants that its members must have, and cannot have, likewise cached.
     """
 
@@ -263,7 +266,7 @@ class ObjectAssertion(ContainerAssertion):
         self.dependents = {}
 
     def complement_of_name(self) -> ObjectAssertion | None:
-        """The objects that violate the assertion, as one that holds, where it is about a single name."""
+        """A positive assertion of the objects that violate this one, if it restricts a single name."""
         limited = (name for name, schema in self.properties.items() if schema is not True or name in self.outside)
         names = {*self.required, *limited}
         is_more = self.patterns or self.additional is not True or self.names is not True or self.dependents
@@ -280,40 +283,40 @@ class ObjectAssertion(ContainerAssertion):
 
     @property
     def only_depends(self) -> bool:
-        """Whether ``dependents`` is all that it says."""
+        """Whether it has nothing but ``dependents``."""
         says_more = self.properties or self.patterns or self.additional is not True or self.required
         return not (says_more or self.names is not True or self.min_count or self.max_count is not None)
 
     @property
     def concerns_others(self) -> bool:
-        """Whether it says anything about the values of names that it does not declare."""
+        """Whether it restricts the values of undeclared names."""
         return bool(self.patterns) or self.additional is not True
 
     def key(self, name: str) -> Grammar:
-        """The text of a name that it declares or requires; always the same term."""
-        found = self._keys.get(name)
-        if found is None:
+        """The JSON text of a declared or required name; always the same term."""
+        cached = self._keys.get(name)
+        if cached is None:
             keyword = "properties" if name in self.properties else "required"
-            found = self._keys[name] = Literal(quoted(name, self.location, keyword))
-        return found
+            cached = self._keys[name] = Literal(quoted(name, self.location, keyword))
+        return cached
 
     def property(self, name: str) -> Location:
-        """The schema that ``properties`` holds for ``name``."""
+        """The schema of ``name`` under ``properties``."""
         location = Location(self.properties[name], self.location.resource, self.location, ("properties", name))
         return location.complement() if name in self.outside else location
 
     def pattern(self, pattern: str) -> Location:
-        """The schema that ``patternProperties`` holds for ``pattern``."""
+        """The schema of ``pattern`` under ``patternProperties``."""
         return Location(
             self.pattern_schemas[pattern], self.location.resource, self.location, ("patternProperties", pattern)
         )
 
     def locations_of(self, name: str) -> tuple[Location, ...]:
-        """The schemas of the value of ``name``; to be asked once the assertion is read."""
-        found = self._locations.get(name)
-        if found is None:
-            found = self._locations[name] = self._locations_of(name)
-        return found
+        """The schemas of the value of ``name``; the assertion must not change afterwards."""
+        cached = self._locations.get(name)
+        if cached is None:
+            cached = self._locations[name] = self._locations_of(name)
+        return cached
 
     def _locations_of(self, name: str) -> tuple[Location, ...]:
         locations = [self.property(name)] if name in self.properties else []
@@ -324,7 +327,7 @@ class ObjectAssertion(ContainerAssertion):
         return tuple(locations)
 
     def additional_location(self) -> Location | None:
-        """The schema of other names, or ``None`` if they may hold anything."""
+        """The schema of the values of other names, or ``None`` if they are free."""
         if self.additional is True:
             return None
         return Location(self.additional, self.location.resource, self.location, (self.additional_keyword,))

@@ -1,10 +1,9 @@
 """The normal form of a schema: a disjunction whose disjuncts are conjunctions of assertions by type.
 
-JSON Schema keywords act on one type each and leave the others free, so the assertions of one schema fall apart by
-type: a :class:`Disjunct` records them.  ``allOf``, ``$ref`` and siblings are the *meet* of disjuncts, ``anyOf`` and
-``oneOf`` are several disjuncts, ``not`` is the complement, again a disjunction.  The meet keeps the object and array
-assertions of its parts side by side, because ``additionalProperties`` looks at the ``properties`` of its own schema
-only.
+A JSON Schema keyword restricts values of one type only, so a :class:`Disjunct` records assertions by type.  ``allOf``,
+``$ref`` and siblings are the *meet* of disjuncts, ``anyOf`` and ``oneOf`` are several disjuncts, ``not`` is the
+complement, again a disjunction.  A meet keeps the object and array assertions of both sides, because
+``additionalProperties`` depends on the ``properties`` of its own schema only.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ __all__ = [
 
 
 class AllowedValues:
-    """The finitely many values that ``enum`` or ``const`` leaves.
+    """The values that ``enum`` or ``const`` lists.
 
     Attributes:
         members: the values, in the order of the schema.
         location: the schema of the keyword, and ``keyword`` its name.
-        assertions: assertions that only one of the members satisfies, by its key.
+        assertions: assertions that only one of the values satisfies, by its key.
     """
 
     __slots__ = ("_keys", "_texts", "assertions", "keyword", "location", "members")
@@ -70,14 +69,14 @@ class AllowedValues:
 
     @property
     def keys(self) -> frozenset[object]:
-        """What tells the members apart from all other values."""
+        """The keys of the values."""
         if self._keys is None:
             self._keys = frozenset(map(value_key, self.members))
         return self._keys
 
     @property
     def texts(self) -> frozenset[str]:
-        """The members that are strings."""
+        """The values that are strings."""
         if self._texts is None:
             self._texts = frozenset([member for member in self.members if isinstance(member, str)])
         return self._texts
@@ -88,7 +87,7 @@ class OneOfBranch:
 
     Attributes:
         location: the schema that holds the ``oneOf``.
-        index: which alternative.
+        index: the index of the alternative.
     """
 
     __slots__ = ("index", "location")
@@ -102,13 +101,13 @@ class Disjunct:
     """A conjunction of constraints, by type.  Treated as immutable once it is read.
 
     Attributes:
-        types: the types that are left, as bits.
-        values: the values that are left, one :class:`AllowedValues` a keyword; none: not restricted.
+        types: the allowed types, as bits.
+        values: the allowed values, one :class:`AllowedValues` per keyword; empty: not restricted.
         string, number: the constraints on strings and numbers, or ``None``.
         arrays, objects: one assertion for each schema that constrains arrays or objects.
-        refusals: keywords that cannot be enforced, with their place.
-        branches: the alternatives of ``oneOf`` that were taken on the way here.
-        origins: the schemas that were met.
+        refusals: keywords that cannot be enforced, with their locations.
+        branches: the alternatives of ``oneOf`` that led to this disjunct.
+        origins: the schemas that it comes from.
         name_constraints: what ``objects`` say about names; computed at first use.
     """
 
@@ -139,20 +138,20 @@ class Disjunct:
 
     @property
     def is_free(self) -> bool:
-        """Whether it excludes nothing."""
+        """Whether it admits every value."""
         return self.types == ANY and not (
             self.values or self.string or self.number or self.arrays or self.objects or self.refusals or self.branches
         )
 
     @property
     def is_constant(self) -> bool:
-        """Whether it lists values and says nothing else but their types."""
+        """Whether it only lists values, perhaps with types."""
         return len(self.values) == 1 and not (
             self.string or self.number or self.arrays or self.objects or self.refusals or self.branches
         )
 
     def excludes(self, other: Disjunct) -> bool:
-        """Whether types or constants alone show that the two have nothing in common."""
+        """Whether types or constants alone show that no value is in both."""
         if self.types & other.types == 0:
             return True
         return any(a.keys.isdisjoint(b.keys) for a in self.values for b in other.values)
@@ -174,7 +173,7 @@ class Disjunct:
 
     @property
     def only_matches(self) -> bool:
-        """Whether all that it says, beside types and lengths, is one language that strings belong to, or nothing."""
+        """Whether it has at most one language of strings, beside types and lengths."""
         if self.string is None or (self.types & INTEGER and not self.types & FRACTION):
             return False
         if self.string.formats or len(self.string.languages) > 1:
@@ -183,12 +182,12 @@ class Disjunct:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether no part of it leads to other schemas."""
+        """Whether it refers to no other schemas."""
         return not ((self.objects and self.types & OBJECT) or (self.arrays and self.types & ARRAY) or self.values)
 
 
 def meet(a: Disjunct, b: Disjunct) -> Disjunct:
-    """The disjunct of the values that belong to both."""
+    """The disjunct of the values that are in both."""
     both = Disjunct.__new__(Disjunct)
     both.types = a.types & b.types
     both.values = a.values + b.values
@@ -204,10 +203,9 @@ def meet(a: Disjunct, b: Disjunct) -> Disjunct:
 
 
 def joined_strings(disjuncts: list[Disjunct]) -> list[Disjunct]:
-    """The same union with fewer disjuncts: those that differ only in the language of their strings become one.
+    """The same union, where disjuncts that differ only in the language of their strings are joined.
 
-    Products of such unions are conjunctions of unions then, which an automaton reads side by side, and not the union
-    of as many conjunctions as there are ways to choose.
+    The product of such unions is then one intersection of unions instead of a union of many intersections.
     """
     groups: dict[object, list[Disjunct]] = {}
     for disjunct in disjuncts:
@@ -232,25 +230,25 @@ def _joined_strings(disjuncts: list[Disjunct]) -> Disjunct:
 
 
 def complement_of(disjunct: Disjunct, constants: Callable[[Disjunct], list[Json]]) -> list[Disjunct]:
-    """The values outside ``disjunct``; ``constants`` lists the members of one that has ``values``.
+    """The values outside ``disjunct``; ``constants`` lists the values of a disjunct with ``values``.
 
     Raises:
         UnsupportedFeature: a part of the disjunct cannot be enforced, so neither can its complement.
     """
     location = disjunct.origins[0]
-    found = (
+    result = (
         _outside_values(constants(disjunct), disjunct.values[0], location)
         if disjunct.values
         else _outside(disjunct, location)
     )
     if disjunct.refusals:
-        for one in found:
+        for one in result:
             one.refusals += disjunct.refusals
-    return found
+    return result
 
 
 def lacking(location: Location, name: str) -> list[Disjunct]:
-    """The values that are no objects with a member ``name``."""
+    """The values that are not objects with a member ``name``."""
     disjunct = Disjunct(location)
     assertion = ObjectAssertion(location)
     assertion.properties = {name: False}
@@ -308,23 +306,23 @@ def _outside(disjunct: Disjunct, location: Location) -> list[Disjunct]:
 
 
 def _outside_array(assertion: ArrayAssertion, location: Location) -> list[Disjunct]:
-    found: list[Disjunct] = []
+    result: list[Disjunct] = []
 
     def other(array: ArrayAssertion) -> None:
-        found.append(_of_type(location, ARRAY))
-        found[-1].arrays = (array,)
-        found[-1].refusals = tuple((assertion.location, keyword) for keyword in assertion.refusals)
+        result.append(_of_type(location, ARRAY))
+        result[-1].arrays = (array,)
+        result[-1].refusals = tuple((assertion.location, keyword) for keyword in assertion.refusals)
 
-    if assertion.is_negated or assertion.is_plain:
+    if assertion.is_negated or assertion.restricts_items:
         other(assertion.complement())
     if assertion.contained is not None:
         if assertion.min_contained:
             other(_containing(assertion, 0, assertion.min_contained - 1))
         if assertion.max_contained is not None:
             other(_containing(assertion, assertion.max_contained + 1, None))
-    if not found and assertion.refusals:
+    if not result and assertion.refusals:
         other(assertion)
-    return found
+    return result
 
 
 def _containing(assertion: ArrayAssertion, min_count: int, max_count: int | None) -> ArrayAssertion:
@@ -335,20 +333,20 @@ def _containing(assertion: ArrayAssertion, min_count: int, max_count: int | None
 
 
 def _outside_object(assertion: ObjectAssertion, location: Location) -> list[Disjunct]:
-    found: list[Disjunct] = []
+    result: list[Disjunct] = []
     if not assertion.only_depends:
-        found.append(_of_type(location, OBJECT))
-        found[-1].objects = (assertion.complement_of_name() or assertion.complement(),)
+        result.append(_of_type(location, OBJECT))
+        result[-1].objects = (assertion.complement_of_name() or assertion.complement(),)
     for name, others in assertion.dependents.items():
         for other in dict.fromkeys(others):
-            found.append(_of_type(location, OBJECT))
+            result.append(_of_type(location, OBJECT))
             required, missing = requiring(location, name)[0], lacking(location, other)[0]
-            found[-1].objects = (*required.objects, *missing.objects)
-    return found
+            result[-1].objects = (*required.objects, *missing.objects)
+    return result
 
 
 def _outside_values(values: list[Json], source: AllowedValues, location: Location) -> list[Disjunct]:
-    """The values that differ from finitely many."""
+    """The values that differ from all listed values."""
     rest = Disjunct(location)
     texts: list[str] = []
     numbers: list[int | Decimal] = []
@@ -384,7 +382,7 @@ def _outside_values(values: list[Json], source: AllowedValues, location: Locatio
 
 
 def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAssertion:
-    """The assertion that one object alone satisfies."""
+    """The assertion that only one object satisfies."""
     key = value_key(value)
     assertion = source.assertions.get(key)
     if not isinstance(assertion, ObjectAssertion):
@@ -396,7 +394,7 @@ def _exactly_object(value: dict[str, Json], source: AllowedValues) -> ObjectAsse
 
 
 def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
-    """The assertion that one array alone satisfies."""
+    """The assertion that only one array satisfies."""
     key = value_key(value)
     assertion = source.assertions.get(key)
     if not isinstance(assertion, ArrayAssertion):
@@ -407,5 +405,5 @@ def _exactly_array(value: list[Json], source: AllowedValues) -> ArrayAssertion:
 
 
 def _made(source: AllowedValues) -> Location:
-    """The place of schemas that stand for a constant."""
+    """The location of schemas that are made from a constant."""
     return Location(source.location.schema, source.location.resource, source.location, (source.keyword,))

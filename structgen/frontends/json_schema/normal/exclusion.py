@@ -1,7 +1,7 @@
 """Whether the alternatives of a ``oneOf`` exclude each other, so that it means the same as ``anyOf``.
 
-Most pairs are settled by their types or by a property that is required on both sides with different constants; for
-the rest the planner tries to build what they have in common, and finds it empty or not.
+Types, or a property that both require with different constants, decide most pairs.  For the others the planner builds
+the meet and proves that it is empty, or fails to.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def constants_of(schema: Json, dialect: Dialect) -> tuple[Keys, bool] | None:
 
     Args:
         schema: the schema.
-        dialect: which keywords have a meaning around it.
+        dialect: the dialect around the schema.
     """
     if schema is False:
         return _NONE, True
@@ -76,20 +76,20 @@ def _are_strings(schema: dict[str, Json], values: Json) -> bool:
 
 
 def constants_by_name(assertion: ObjectAssertion) -> dict[str, tuple[Keys, bool]]:
-    """The constants of the members of an assertion, by name; found once."""
+    """The constants of the members of an assertion, by name; cached."""
     labels = assertion.labels
     if labels is None:
         labels = assertion.labels = {}
         dialect = assertion.location.resource.dialect
         for name, schema in assertion.properties.items():
-            found = constants_of(schema, dialect)
-            if found is not None:
-                labels[name] = found
+            constants = constants_of(schema, dialect)
+            if constants is not None:
+                labels[name] = constants
     return labels
 
 
 def _allowed_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
-    """The names of an assertion that holds with the only constants that they can have; found once."""
+    """The names of a positive assertion with the only constants that they can have; cached."""
     if assertion.allowed_labels is None:
         labels = constants_by_name(assertion)
         assertion.allowed_labels = [(name, keys) for name, (keys, _) in labels.items() if name not in assertion.outside]
@@ -98,7 +98,7 @@ def _allowed_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
 
 
 def _denied_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
-    """The names of an assertion that holds with constants that they cannot have; found once."""
+    """The names of a positive assertion with constants that they cannot have; cached."""
     if assertion.denied_labels is None:
         labels = constants_by_name(assertion)
         assertion.denied_labels = [
@@ -108,14 +108,12 @@ def _denied_labels(assertion: ObjectAssertion) -> list[tuple[str, Keys]]:
 
 
 def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
-    """The values of both, without objects if their assertions obviously contradict each other.
+    """The values of both, without redundant assertions; ``None`` if there are obviously none.
 
-    And without idle assertions.
+    Objects are left out if their assertions obviously contradict each other.
 
-    ``None`` means that nothing is left.
-
-    Complexity: linear in the number of assertions, labels and required names; where ``a`` was settled before and the
-    assertions of ``b`` only exclude something, in those of ``b`` alone, but for the tuples that are put together.
+    Complexity: linear in the number of assertions, labels and required names; where ``a`` is the result of an earlier
+    call and the assertions of ``b`` only exclude something, in those of ``b`` alone, except for joining tuples.
     """
     if not (a.objects and b.objects and a.types & b.types & OBJECT):
         return meet(a, b)
@@ -136,7 +134,7 @@ def settled_meet(a: Disjunct, b: Disjunct) -> Disjunct | None:
 
 
 def _name_constraints(disjunct: Disjunct) -> NameConstraints | None:
-    """What the assertions of a disjunct say about names; ``None`` if they were not held against each other."""
+    """The name constraints of a disjunct; ``None`` if its negated assertions were not simplified."""
     if disjunct.name_constraints is None and not any(
         assertion.is_negated or assertion.outside for assertion in disjunct.objects
     ):
@@ -149,9 +147,9 @@ def _name_constraints(disjunct: Disjunct) -> NameConstraints | None:
 
 
 def _settled(disjunct: Disjunct, before: NameConstraints | None, count: int) -> Disjunct | None:
-    """The disjunct without objects if its assertions obviously contradict each other, and without idle ones.
+    """The disjunct without redundant assertions, and without objects if its assertions obviously contradict each other.
 
-    ``before`` is what the first ``count`` assertions say about names, where that is known.
+    ``before`` are the name constraints of the first ``count`` assertions, if available.
     """
     if len(disjunct.objects) < 2:
         return disjunct
@@ -172,26 +170,26 @@ def _settled(disjunct: Disjunct, before: NameConstraints | None, count: int) -> 
 
 
 class NameConstraints:
-    """What the assertions of a disjunct that hold say about names.
+    """What the positive assertions of a disjunct say about names.
 
-    It stays the same when negated assertions are added, and when idle ones are left out.
+    Negated assertions, and the removal of redundant ones, do not change it.
 
     Attributes:
-        allowed: for names with constants, those that are left; empty if the name cannot occur.
-        required: the names that must occur, each with the number of assertions that say so.
+        allowed: for names with constants, the allowed constants; empty if the name cannot occur.
+        required: the required names, each with the number of assertions that require it.
         has_outside: whether an assertion denies constants.
-        is_possible: whether a required name has a value left, as far as can be seen.
+        is_possible: false if a required name obviously has no value.
     """
 
     allowed: dict[str, Keys]
     required: dict[str, int]
     has_outside: bool
     is_possible: bool
-    _listed: dict[str, Keys]  # before what is denied is taken away
+    _listed: dict[str, Keys]  # the allowed constants before denied ones are removed
     _closed: list[ObjectAssertion]
 
     def __init__(self, disjunct: Disjunct, before: NameConstraints | None = None, count: int = 0) -> None:
-        """Look at the assertions; ``before`` is what was found at the first ``count`` of them."""
+        """Collect the constraints; ``before`` are those of the first ``count`` assertions."""
         allowed = {} if before is None else before._listed.copy()
         required = {} if before is None else before.required.copy()
         self._holding = [assertion for assertion in disjunct.objects if not assertion.is_negated]
@@ -217,14 +215,14 @@ class NameConstraints:
                     if name in allowed:
                         allowed[name] -= keys
         self.allowed = allowed
-        # As _is_absent says, without a call for each name.
+        # The same as _is_absent, without a call for each name.
         self.is_possible = all(required.keys() <= assertion.properties.keys() for assertion in self._closed)
         for name, keys in allowed.items():
             if not keys and name in required:
                 self.is_possible = False
 
     def contradicts(self, other: Disjunct) -> bool:
-        """Whether a name that must occur has no constant in common with an assertion of another disjunct."""
+        """Whether another disjunct allows no constant of a required name that this one allows."""
         allowed = self.allowed
         for assertion in other.objects:
             if not assertion.is_negated:
@@ -236,23 +234,23 @@ class NameConstraints:
         return False
 
     def left_to_exclude(self, disjunct: Disjunct, other: Disjunct) -> list[ObjectAssertion] | None:
-        """The assertions of another disjunct that exclude something from the settled ``disjunct`` that this is about.
+        """The assertions of ``other`` that exclude values from ``disjunct``, whose constraints these are.
 
-        ``None`` if more than that has to be looked at: if they say more, or contradict it.
+        ``None`` if ``other`` has further constraints, or contradicts ``disjunct``.
         """
-        found: list[ObjectAssertion] = []
+        result: list[ObjectAssertion] = []
         for assertion in other.objects:
             if assertion.is_negated:
                 if assertion not in disjunct.objects and not self._is_violated(assertion):
                     if self.holds(assertion):
                         return None
-                    found.append(assertion)
+                    result.append(assertion)
             elif len(other.objects) > 1 or self.has_outside or not self._is_apart(assertion):
                 return None
-        return found
+        return result
 
     def _is_apart(self, assertion: ObjectAssertion) -> bool:
-        """Whether an assertion denies constants that no value has, of a member that occurs in any case."""
+        """Whether an assertion only denies constants that a required member cannot have anyway."""
         if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
             return False
         for name, keys in _denied_labels(assertion):
@@ -267,7 +265,7 @@ class NameConstraints:
         return bool(self._closed) and any(name not in assertion.properties for assertion in self._closed)
 
     def is_idle(self, assertion: ObjectAssertion) -> bool:
-        """Whether an assertion excludes nothing that the others leave; if so it is counted out."""
+        """Whether an assertion is redundant; if so its required names are no longer counted."""
         if assertion.is_negated:
             return self._is_violated(assertion)
         if not assertion.outside or assertion.annotates or len(assertion.properties) > 1:
@@ -329,9 +327,9 @@ class Exclusion(NamedTuple):
 def between_branches(
     branches: list[list[Disjunct]], location: Location, settled: Container[int]
 ) -> Iterator[Exclusion]:
-    """The pairs of a ``oneOf`` at ``location`` that are not obviously disjoint; none if its schema is ``settled``.
+    """The pairs of a ``oneOf`` at ``location`` that are not obviously disjoint; none if its schema is in ``settled``.
 
-    Complexity: O(disjuncts) where constants of one property tell all alternatives apart, else quadratic.
+    Complexity: O(disjuncts) where the constants of one property separate all alternatives, else quadratic.
     """
     if id(location.schema) in settled:
         return
@@ -345,12 +343,12 @@ def between_branches(
 
 
 def between_disjuncts(
-    disjuncts: list[Disjunct], settled: Container[int], found: Container[int] = frozenset()
+    disjuncts: list[Disjunct], settled: Container[int], overlapping: Container[int] = frozenset()
 ) -> Iterator[Exclusion]:
     """The pairs among multiplied-out disjuncts that took different alternatives and are not obviously disjoint.
 
-    Alternatives of the schemas in ``settled`` do exclude each other.  Where all schemas with alternatives are in
-    ``found``, which may grow meanwhile, no more pairs are looked for.
+    The alternatives of schemas in ``settled`` exclude each other.  The search ends once all other schemas are in
+    ``overlapping``, which may grow during the iteration.
     """
     traits = [_Traits(disjunct) for disjunct in disjuncts]
     groups: dict[int, list[tuple[_Traits, int]]] = {}
@@ -361,7 +359,7 @@ def between_disjuncts(
         return
     undecided = [key for key in groups if key not in settled]
     for j, second in enumerate(traits):
-        if all(key in found for key in undecided):
+        if all(key in overlapping for key in undecided):
             return
         for first in traits[:j]:
             if not first.excludes(second):
@@ -371,7 +369,7 @@ def between_disjuncts(
 
 
 def are_disjoint(one: list[Disjunct], other: list[Disjunct]) -> bool:
-    """Whether no disjunct of the one list obviously has a value in common with one of the other."""
+    """Whether the disjuncts of two lists obviously have no value in common."""
     left, right = list(map(_Traits, one)), list(map(_Traits, other))
     return all(a.excludes(b) for a in left for b in right)
 
@@ -392,22 +390,22 @@ def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
 
 
 def _clash(a: Disjunct, b: Disjunct, settled: Container[int]) -> tuple[Location, tuple[int, int]] | None:
-    """The alternatives that tell two disjuncts apart; none where a pair is known to be told apart already."""
-    found: tuple[Location, tuple[int, int]] | None = None
+    """The alternatives of a ``oneOf`` that differ; ``None`` if a ``oneOf`` in ``settled`` already separates the two."""
+    result: tuple[Location, tuple[int, int]] | None = None
     for one in a.branches:
         for other in b.branches:
             if one.location.schema is other.location.schema and one.index != other.index:
                 if id(one.location.schema) in settled:
                     return None
-                found = found or (one.location, (one.index, other.index))
-    return found
+                result = result or (one.location, (one.index, other.index))
+    return result
 
 
 class _Traits:
-    """What tells disjuncts apart quickly.
+    """The properties that separate disjuncts quickly.
 
     Attributes:
-        constants: for each required property with constants, their keys.
+        constants: the keys of the constants of each required property.
     """
 
     __slots__ = ("constants", "disjunct")
@@ -423,7 +421,7 @@ class _Traits:
                     self.constants[name] = keys & self.constants.get(name, keys)
 
     def excludes(self, other: _Traits) -> bool:
-        """Whether the two disjuncts obviously have nothing in common."""
+        """Whether the two disjuncts obviously have no value in common."""
         if self.disjunct.excludes(other.disjunct):
             return True
         if self.disjunct.types & other.disjunct.types != OBJECT:

@@ -126,7 +126,7 @@ class Expansion:
         Where many of these schemas only restrict the value of one name, the values of this name are divided.  Dividing
         the objects by the names that occur would give one disjunct for each set of names.
         """
-        found: list[list[Disjunct]] = []
+        result: list[list[Disjunct]] = []
         waiting: dict[int, tuple[Location, list[str]]] = {}
         for name, location in zip(applicator.names, applicator.locations, strict=True):
             waiting.setdefault(self._forms.key(location), (location, []))[1].append(name)
@@ -138,12 +138,12 @@ class Expansion:
                     free = self.product(disjuncts, mentioning(whole, names), location)
                     for name in names:
                         outside = self.product(outside, lacking(whole, name), location)
-                    found.append([*free, *outside])
+                    result.append([*free, *outside])
                     continue
             for name in names:
                 present = self.product(disjuncts, requiring(whole, name), location)
-                found.append([*lacking(whole, name), *present])
-        return found
+                result.append([*lacking(whole, name), *present])
+        return result
 
     def _condition(self, applicator: Applicator, *, apart: bool) -> _Disjuncts:
         condition, then, otherwise = applicator.locations
@@ -156,7 +156,7 @@ class Expansion:
         return left + right
 
     def _union(self, parsed: ParsedSchema, applicator: Applicator) -> _Disjuncts:
-        found: list[Disjunct] = []
+        result: list[Disjunct] = []
         constants: list[Disjunct] = []
         is_one_of = applicator.keyword == "oneOf" and len(applicator.locations) > 1
         joins = not is_one_of or self._may_join(parsed.location, applicator)
@@ -171,13 +171,15 @@ class Expansion:
                     outside: list[Disjunct] = yield self.disjuncts(other.complement())
                     disjuncts = self.product(disjuncts, silenced(outside) if self._forms.closes else outside, location)
                 branch = OneOfBranch(parsed.location, index)
-                found += [_with_branch(disjunct, branch) for disjunct in disjuncts]
+                result += [_with_branch(disjunct, branch) for disjunct in disjuncts]
             else:
-                found += disjuncts
+                result += disjuncts
         if constants:
             joined = _joined(constants, is_one_of=is_one_of)
-            found.append(_with_branch(joined, OneOfBranch(parsed.location, _JOINED)) if is_one_of and found else joined)
-        return found
+            result.append(
+                _with_branch(joined, OneOfBranch(parsed.location, _JOINED)) if is_one_of and result else joined
+            )
+        return result
 
     def _may_join(self, location: Location, applicator: Applicator) -> bool:
         """Whether the alternatives of a ``oneOf`` that list values may be joined to one list."""
@@ -191,7 +193,7 @@ class Expansion:
 
     def _union_apart(self, applicator: Applicator) -> _Disjuncts:
         """The disjuncts of ``anyOf`` or ``oneOf``, divided by the set of alternatives that the values satisfy."""
-        found: list[tuple[Disjunct | None, tuple[int, ...]]] = [(None, ())]
+        result: list[tuple[Disjunct | None, tuple[int, ...]]] = [(None, ())]
         earlier: list[list[Disjunct]] = []
         for index, location in enumerate(applicator.locations):
             inside: list[Disjunct] = yield self.disjuncts(location, apart=True)
@@ -199,7 +201,7 @@ class Expansion:
             is_apart = [exclusion.are_disjoint(inside, other) for other in earlier]
             earlier.append(inside)
             grown: list[tuple[Disjunct | None, tuple[int, ...]]] = []
-            for disjunct, chosen in found:
+            for disjunct, chosen in result:
                 if any(is_apart[other] for other in chosen):
                     grown.append((disjunct, chosen))
                     continue
@@ -207,37 +209,37 @@ class Expansion:
                 if not chosen or applicator.keyword == "anyOf":
                     grown += [(met, (*chosen, index)) for met in self.product(before, inside, location)]
                 grown += [(met, chosen) for met in self.product(before, outside, location)]
-            found = grown
-        return [disjunct for disjunct, chosen in found if disjunct is not None and chosen]
+            result = grown
+        return [disjunct for disjunct, chosen in result if disjunct is not None and chosen]
 
     def _negation(self, parsed: ParsedSchema, *, apart: bool) -> _Disjuncts:
         """The values that are not valid against a schema."""
         if parsed.looks_at_the_rest:
             disjuncts = yield self._conjunction(parsed, apart=True)
             return self._outside_all(disjuncts, parsed.location)
-        found: list[Disjunct] = []
+        result: list[Disjunct] = []
         for applicator in parsed.applicators or (Applicator(""),):
             if applicator.keyword == "":
                 if not parsed.disjunct.is_free:
-                    found += complement_of(parsed.disjunct, Validity(self._forms).constants)
+                    result += complement_of(parsed.disjunct, Validity(self._forms).constants)
             elif applicator.keyword in REFERENCES:
-                found += yield self.disjuncts(self._forms.target(parsed, applicator.keyword).complement(), apart=apart)
+                result += yield self.disjuncts(self._forms.target(parsed, applicator.keyword).complement(), apart=apart)
             elif applicator.keyword == "not":
-                found += yield self.disjuncts(applicator.locations[0], apart=apart)
+                result += yield self.disjuncts(applicator.locations[0], apart=apart)
             elif applicator.keyword == "if":
                 condition, then, otherwise = applicator.locations
-                found += yield self._both(condition, then.complement(), apart=apart)
-                found += yield self._both(condition.complement(), otherwise.complement(), apart=apart)
+                result += yield self._both(condition, then.complement(), apart=apart)
+                result += yield self._both(condition.complement(), otherwise.complement(), apart=apart)
             elif applicator.names:
                 for name, location in zip(applicator.names, applicator.locations, strict=True):
                     outside = yield self.disjuncts(location.complement(), apart=apart)
-                    found += self.product(requiring(parsed.location, name), outside, location)
+                    result += self.product(requiring(parsed.location, name), outside, location)
             elif applicator.keyword == "allOf":
                 for location in applicator.locations:
-                    found += yield self.disjuncts(location.complement(), apart=apart)
+                    result += yield self.disjuncts(location.complement(), apart=apart)
             else:
-                found += yield self._outside_union(applicator, parsed.location, apart=apart)
-        return found
+                result += yield self._outside_union(applicator, parsed.location, apart=apart)
+        return result
 
     def _both(self, first: Location, second: Location, *, apart: bool) -> _Disjuncts:
         left = yield self.disjuncts(first, apart=apart)
@@ -248,15 +250,15 @@ class Expansion:
         result: list[Disjunct] | None = None
         for inner in applicator.locations:
             result = self.product(result, (yield self.disjuncts(inner.complement(), apart=apart)), inner)
-        found = result or []
+        outside = result or []
         if applicator.keyword == "oneOf":
             for j, second in enumerate(applicator.locations):
                 for first in applicator.locations[:j]:
                     left = yield self.disjuncts(first, apart=apart)
                     right = yield self.disjuncts(second, apart=apart)
                     if not exclusion.are_disjoint(left, right):
-                        found += self.product(left, right, location)
-        return found
+                        outside += self.product(left, right, location)
+        return outside
 
     def _outside_all(self, disjuncts: list[Disjunct], location: Location) -> list[Disjunct]:
         """The values that are in none of the disjuncts."""

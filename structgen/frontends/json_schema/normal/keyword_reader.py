@@ -1,4 +1,4 @@
-"""The keywords of numbers, strings, arrays and objects: checks each value and adds the assertion to a disjunct."""
+"""Readers of the keywords of numbers, strings, arrays and objects: each checks a value and adds an assertion."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 _MAX_COUNT: Final = 2**31 - 1
-"""No text that fits into memory has more characters or items."""
+"""Counts above this exceed every text that fits into memory."""
 
 
 def min_count(location: Location, keyword: str, value: Json) -> int:
-    """A lower bound on a count: an integer, or a number with a zero fraction, that is not negative.
+    """A lower bound on a count: a non-negative integer, also as a number with a zero fraction.
 
     Raises:
-        GrammarError: ``value`` is none.
-        UnsupportedFeature: it is beyond what any text can hold.
+        GrammarError: ``value`` is not a count.
+        UnsupportedFeature: no text can contain so many.
     """
     count = _natural(location, keyword, value)
     if count > _MAX_COUNT:
@@ -51,10 +51,10 @@ def min_count(location: Location, keyword: str, value: Json) -> int:
 
 
 def max_count(location: Location, keyword: str, value: Json) -> int | None:
-    """An upper bound on a count, or ``None`` if no text can reach it.
+    """An upper bound on a count; ``None`` if no text can reach it.
 
     Raises:
-        GrammarError: ``value`` is no count.
+        GrammarError: ``value`` is not a count.
     """
     count = _natural(location, keyword, value)
     return count if count <= _MAX_COUNT else None
@@ -169,10 +169,10 @@ STRING_READERS: Final = {
 
 
 def pattern_language(pattern: str, location: Location, *steps: str | int) -> Grammar:
-    """The texts in which ``pattern``, an ECMA-262 regular expression, occurs.
+    """The texts that contain a match of ``pattern``, an ECMA-262 regular expression.
 
     Raises:
-        GrammarError: as the regex front end raises, with the JSON Pointer made of ``location`` and ``steps``.
+        GrammarError: an error of the regex front end, with the JSON Pointer made of ``location`` and ``steps``.
     """
     try:
         return search_language(pattern, dialect="ecma", limits=location.resource.limits)
@@ -183,7 +183,7 @@ def pattern_language(pattern: str, location: Location, *steps: str | int) -> Gra
 def _located_error(
     error: GrammarError | LimitExceeded, location: Location, steps: tuple[str | int, ...]
 ) -> GrammarError | LimitExceeded:
-    """The same error, about a place in a schema."""
+    """The same error with a location in the schema."""
     subject, pointer = location.subject(*steps), location.at(*steps)
     match error:
         case GrammarSyntaxError():
@@ -209,7 +209,7 @@ def _array_assertion(disjunct: Disjunct, location: Location) -> ArrayAssertion:
 
 def _items(disjunct: Disjunct, location: Location, value: Json) -> None:
     assertion = _array_assertion(disjunct, location)
-    if isinstance(value, list):  # up to draft 2019-09; additionalItems holds what follows
+    if isinstance(value, list):  # up to draft 2019-09; further items are under additionalItems
         if "prefixItems" in location.schema:
             malformed(location, "items", "a schema where 'prefixItems' is given too")
         assertion.prefix, assertion.prefix_keyword = value, "items"
@@ -381,7 +381,7 @@ def _dependencies(disjunct: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, dict):
         malformed(location, "dependencies", "an object")
     for name, what in value.items():
-        if isinstance(what, str):  # draft 3, and still seen
+        if isinstance(what, str):  # draft 3, but still in use
             malformed(location, "dependencies", "a schema or an array of names", name)
         if not isinstance(what, (dict, bool)):
             _depend(disjunct, location, name, _names(location, "dependencies", name, what))

@@ -1,6 +1,6 @@
-"""Which names an object may have, and which schemas hold for the value of each.
+"""The names that an object may have, and the schemas of their values.
 
-What ``propertyNames`` leaves of the names is a regular language over the decoded name.
+``propertyNames`` gives a regular language of decoded names.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ __all__ = [
 ]
 
 _MAX_REGIONS: Final = 200
-"""Regions into which patterns that overlap may divide the names."""
+"""Regions into which overlapping patterns may divide the names."""
 
 
 class NameRule(Protocol):
-    """What ``propertyNames`` leaves of the names."""
+    """The names that ``propertyNames`` allows."""
 
     def admits(self, name: str) -> bool:
-        """Whether a name is left."""
+        """Whether a name is allowed."""
 
     def language(self) -> Grammar | None:
-        """The names that are left; ``None``: all."""
+        """The allowed names; ``None``: all."""
 
 
 class DeclaredName:
@@ -86,7 +86,7 @@ class NameRegion:
         key: their texts.
         matched: the patterns that they match.
         locations: the schemas of their values.
-        is_open: whether all names belong to it but the declared ones, so that they never run out.
+        is_open: whether it has all names except declared ones, so that they never run out.
     """
 
     __slots__ = ("_excluded", "_parts", "is_open", "key", "locations", "matched")
@@ -102,7 +102,7 @@ class NameRegion:
         self.is_open = False
 
     def within(self, languages: tuple[Grammar, ...]) -> Grammar:
-        """The texts of those names that belong to all of ``languages`` as well."""
+        """The texts of the names that are also in all of ``languages``."""
         return _region_key([*self._parts, *languages], self._excluded)
 
 
@@ -113,13 +113,13 @@ class ObjectLayout:
     """The conjunction of the object assertions of a disjunct.
 
     Attributes:
-        positive: the assertions that hold, and ``negated`` those that are violated.
-        entries: the declared names: in the order of ``properties``, then the required ones that are not there.
+        positive: the assertions that hold; ``negated``: the assertions that must be violated.
+        entries: the names of ``properties`` in order, then further required names.
         others: the regions of all other names.
         min_count, max_count: the bounds on the number of members.
-        dependents: for a name those that must occur beside it.
-        most_others: the bound of the policy on the number of members with undeclared names.
-        name_rules: what is left of the names by schemas of names.
+        dependents: for a name the names that it requires.
+        max_others: the bound of the policy on the number of members with undeclared names.
+        name_rules: the names that the schemas of names allow.
     """
 
     __slots__ = (
@@ -207,7 +207,7 @@ class ObjectLayout:
                 for one in (*others, name):
                     owners.setdefault(one, assertion)
         locations: dict[str, tuple[Location, ...]] = dict.fromkeys(owners, ())
-        for assertion in self.positive:  # those that are about few names are asked for no others
+        for assertion in self.positive:  # only for the names that the assertion is about
             for name in owners if assertion.concerns_others else assertion.properties:
                 locations[name] += assertion.locations_of(name)
         self.entries = [
@@ -218,7 +218,7 @@ class ObjectLayout:
     def _regions(
         self, assertions: tuple[ObjectAssertion, ...], declared: list[str], names: NameRule | None
     ) -> Iterator[NameRegion]:
-        """The regions of undeclared names, those without any pattern last."""
+        """The regions of undeclared names; the region without patterns is last."""
         permitted = names.language() if names else None
         if permitted is EMPTY:
             return
@@ -236,7 +236,7 @@ class ObjectLayout:
                 continue
             if matched:
                 inside = [patterns[text][0] for text in matched]
-                # A declared name is excluded where it matches all patterns of the region.
+                # Exclude the declared names that match all patterns of the region.
                 excluded = [name for name in patterns[matched[0]][1] if all(name in patterns[t][1] for t in matched)]
                 first = patterns[matched[0]][0]
                 others = (patterns[text][0] for text in patterns if text not in matched)
@@ -256,25 +256,25 @@ def names_location(assertion: ObjectAssertion) -> Location:
 
 
 def _dependents(assertions: tuple[ObjectAssertion, ...]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for assertion in assertions:
         for name, others in assertion.dependents.items():
-            found[name] = (*found.get(name, ()), *(other for other in others if other != name))
-    return found
+            result[name] = (*result.get(name, ()), *(other for other in others if other != name))
+    return result
 
 
 def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Grammar]) -> Iterator[tuple[str, ...]]:
-    """The sets of patterns that a name may match at once, as far as pairs of them tell; ``()`` is the last."""
+    """The sets of patterns that one name may match, as far as pairs of patterns tell; ``()`` is the last."""
     texts = list(patterns)
     meeting = {
         text: {other for other in texts[:index] if not are_disjoint(patterns[text], patterns[other])}
         for index, text in enumerate(texts)
     }
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for text in texts:
-        grown = [(*known, text) for known in found if meeting[text].issuperset(known)]
-        found += [*grown, (text,)]
-        if len(found) > _MAX_REGIONS:
+        grown = [(*subset, text) for subset in result if meeting[text].issuperset(subset)]
+        result += [*grown, (text,)]
+        if len(result) > _MAX_REGIONS:
             location = next(assertion.location for assertion in assertions if assertion.patterns)
             refused(
                 location,
@@ -282,17 +282,17 @@ def _subsets(assertions: tuple[ObjectAssertion, ...], patterns: dict[str, Gramma
                 f"the {len(texts)} patterns divide the names into more than {_MAX_REGIONS} regions",
                 remedy="anchor the patterns with distinct prefixes such as '^a_' and '^b_'",
             )
-    yield from sorted(found, key=len, reverse=True)
+    yield from sorted(result, key=len, reverse=True)
     yield ()
 
 
 def region_locations(assertions: tuple[ObjectAssertion, ...], matched: tuple[str, ...]) -> tuple[Location, ...]:
-    """The schemas of the values of undeclared names that match exactly these patterns."""
+    """The schemas of the values of undeclared names that match exactly ``matched``."""
     locations: list[Location] = []
     for assertion in assertions:
-        found = [assertion.pattern(text) for text, _ in assertion.patterns if text in matched]
-        additional = None if found else assertion.additional_location()
-        locations += found if additional is None else [additional]
+        matching = [assertion.pattern(text) for text, _ in assertion.patterns if text in matched]
+        additional = None if matching else assertion.additional_location()
+        locations += matching if additional is None else [additional]
     return tuple(locations)
 
 
@@ -307,7 +307,7 @@ def _region_key(inside: list[Grammar], outside: list[Grammar]) -> Grammar:
 
 
 class NameLanguage:
-    """The names that are valid against every one of the schemas."""
+    """The names that are valid against all schemas."""
 
     def __init__(self, locations: tuple[Location, ...], forms: NormalForm, validity: Validity) -> None:
         self._locations = locations
@@ -315,11 +315,11 @@ class NameLanguage:
         self._validity = validity
 
     def admits(self, name: str) -> bool:
-        """Whether a name is left."""
+        """Whether a name is allowed."""
         return self._validity.satisfies(name, self._locations)
 
     def language(self) -> Grammar | None:
-        """The names that are left; ``None``: all; ``EMPTY``: none.
+        """The allowed names; ``None``: all; ``EMPTY``: none.
 
         Raises:
             UnsupportedFeature: a keyword under ``propertyNames`` cannot be enforced.

@@ -1,6 +1,6 @@
-"""What a schema asserts of numbers and strings: bounds, divisors, lengths, patterns and formats.
+"""Assertions about numbers and strings: bounds, divisors, lengths, patterns and formats.
 
-Numbers are exact decimals; lengths and patterns are about the decoded string.
+Numbers are exact decimals; lengths and patterns apply to the decoded string.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["NumberAssertion", "StringAssertion", "common_multiple", "exact", "im
 
 
 def common_multiple(one: Fraction, other: Fraction) -> Fraction:
-    """The least number that is a multiple of both.
+    """The least common multiple.
 
     >>> common_multiple(Fraction(3, 2), Fraction(5))
     Fraction(15, 1)
@@ -37,7 +37,7 @@ def common_multiple(one: Fraction, other: Fraction) -> Fraction:
 
 
 def not_multiples(step: Fraction | None, not_steps: Collection[Fraction]) -> tuple[Fraction, ...] | None:
-    """The fewest and simplest numbers of which the same multiples of ``step`` are no multiples; ``None``: none is left.
+    """The simplest numbers that exclude the same multiples of ``step``; ``None``: they exclude all.
 
     >>> not_multiples(Fraction(33), [Fraction(6), Fraction(8), Fraction(10)])
     (Fraction(2, 1),)
@@ -45,8 +45,8 @@ def not_multiples(step: Fraction | None, not_steps: Collection[Fraction]) -> tup
     True
     """
     if step is None:
-        kept = {one for one in not_steps if not any(_divides(other, one) and other != one for other in not_steps)}
-        return tuple(sorted(kept))
+        minimal = {one for one in not_steps if not any(_divides(other, one) and other != one for other in not_steps)}
+        return tuple(sorted(minimal))
     quotients = {(one / step).numerator: one for one in sorted(not_steps, reverse=True)}
     if 1 in quotients:
         return None
@@ -55,7 +55,7 @@ def not_multiples(step: Fraction | None, not_steps: Collection[Fraction]) -> tup
 
 
 def implies(step: Fraction | None, not_steps: Collection[Fraction], other: Fraction) -> bool:
-    """Whether multiples of ``step`` that are no multiples of ``not_steps`` are no multiples of ``other`` either."""
+    """Whether multiples of ``step`` that are multiples of no ``not_steps`` are not multiples of ``other`` either."""
     both = other if step is None else common_multiple(step, other)
     return any(_divides(one, both) for one in not_steps)
 
@@ -79,11 +79,11 @@ MAX_BOUND_DIGITS: Final = 400
 
 
 class NumberAssertion:
-    """What is left of the numbers: an interval, and a step that divides them.
+    """A set of numbers: the multiples of a step in an interval, with exclusions.
 
     Attributes:
         lower, upper: the bounds, or ``None``.
-        lower_open, upper_open: whether the bound itself is outside.
+        lower_open, upper_open: whether the bound itself is excluded.
         step: every number is a multiple of this.
         not_steps: no number is a multiple of any of these.
         excluded: no number equals any of these.
@@ -101,27 +101,27 @@ class NumberAssertion:
         self.excluded: tuple[int | Decimal, ...] = ()
 
     def raise_lower(self, bound: int | Decimal | None, *, is_open: bool) -> None:
-        """Let no number below ``bound`` remain."""
+        """Exclude the numbers below ``bound``."""
         if bound is None or (self.lower is not None and bound < self.lower):
             return
         self.lower_open = is_open or (bound == self.lower and self.lower_open)
         self.lower = bound
 
     def drop_upper(self, bound: int | Decimal | None, *, is_open: bool) -> None:
-        """Let no number above ``bound`` remain."""
+        """Exclude the numbers above ``bound``."""
         if bound is None or (self.upper is not None and bound > self.upper):
             return
         self.upper_open = is_open or (bound == self.upper and self.upper_open)
         self.upper = bound
 
     def divide(self, step: Fraction | None) -> None:
-        """Let only multiples of ``step`` remain."""
+        """Exclude the numbers that are not multiples of ``step``."""
         if step is not None and self.step is not None:
             step = common_multiple(step, self.step)
         self.step = step or self.step
 
     def meet(self, other: NumberAssertion) -> NumberAssertion:
-        """The numbers that both leave."""
+        """The numbers in both."""
         both = NumberAssertion()
         for assertion in (self, other):
             both.raise_lower(assertion.lower, is_open=assertion.lower_open)
@@ -132,7 +132,7 @@ class NumberAssertion:
         return both
 
     def complement(self) -> list[NumberAssertion]:
-        """The numbers that do not remain, as a union."""
+        """The numbers outside, as a union."""
         others: list[NumberAssertion] = []
 
         def other() -> NumberAssertion:
@@ -154,7 +154,7 @@ class NumberAssertion:
         return others
 
     def admits(self, value: float | Decimal) -> bool:
-        """Whether ``value`` remains."""
+        """Whether ``value`` is in the set."""
         number = exact(value)
         if self.lower is not None and (number < self.lower or (self.lower_open and number == self.lower)):
             return False
@@ -167,7 +167,7 @@ class NumberAssertion:
         return self.step is None or (Fraction(number) / self.step).denominator == 1
 
     def gaps(self) -> list[NumberAssertion]:
-        """The same numbers as a union of intervals, so that nothing is excluded from any of them."""
+        """The same numbers as a union of intervals without ``excluded`` numbers."""
         marks = sorted(set(self.excluded))
         pieces: list[NumberAssertion] = []
         for below, above in zip([None, *marks], [*marks, None], strict=True):
@@ -181,13 +181,13 @@ class NumberAssertion:
         return pieces
 
     def step_of(self, *, integral: bool) -> Fraction | None:
-        """What divides all numbers that remain; with ``integral`` of integers."""
+        """The step of the numbers; with ``integral`` of the integers among them."""
         if not integral:
             return self.step
         return common_multiple(self.step or Fraction(1), Fraction(1))
 
     def holds(self, other: NumberAssertion, *, integral: bool) -> bool:
-        """Whether bounds and divisibility show that all numbers of ``other`` remain; with ``integral`` integers."""
+        """Whether bounds and divisibility show that it contains ``other``; with ``integral`` its integers."""
         if self.lower is not None:
             if other.lower is None or other.lower < self.lower:
                 return False
@@ -213,19 +213,19 @@ class NumberAssertion:
 
 
 def exact(value: float | Decimal) -> int | Decimal:
-    """The number that the schema's text denotes: a float stands for its shortest decimal form."""
+    """The exact value of a number in a schema; a float means its shortest decimal form."""
     if isinstance(value, int):
         return int(value)
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
 class StringAssertion:
-    """What is left of the strings: a range of lengths in code points, and regular languages.
+    """A set of strings: a range of lengths in code points, and regular languages.
 
     Attributes:
-        shortest, longest: the lengths; ``longest`` is ``None`` without a bound.
-        languages: the decoded text belongs to each.
-        formats: formats, likewise, each with the schema that has it.
+        shortest, longest: the bounds on the length; ``longest`` is ``None`` without a bound.
+        languages: the languages that all contain the decoded text.
+        formats: the formats of the text, each with the schema that requires it.
     """
 
     __slots__ = ("formats", "languages", "longest", "shortest")
@@ -238,11 +238,11 @@ class StringAssertion:
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether no length is left."""
+        """Whether the bounds on the length exclude each other."""
         return self.longest is not None and self.shortest > self.longest
 
     def meet(self, other: StringAssertion) -> StringAssertion:
-        """The strings that both leave."""
+        """The strings in both."""
         both = StringAssertion()
         both.shortest = max(self.shortest, other.shortest)
         bounds = [assertion.longest for assertion in (self, other) if assertion.longest is not None]
@@ -259,10 +259,10 @@ class StringAssertion:
         return other
 
     def complement(self) -> list[StringAssertion]:
-        """The strings that it does not leave, as a union; of a format that is not regular, those certainly outside.
+        """The strings outside, as a union; for a format that is not regular, only those certainly outside.
 
         Raises:
-            UnsupportedFeature: of a format that is not regular no outer bound is known, so that nothing is outside.
+            UnsupportedFeature: a format has no regular superset, so no string is certainly outside.
         """
         if self.is_contradictory:
             return [StringAssertion()]
@@ -271,21 +271,21 @@ class StringAssertion:
                 refused(location, "format", f"'not' over format {one.name!r}, {one.unbounded}, is not enforced")
         shorter, longer, other = StringAssertion(), StringAssertion(), StringAssertion()
         shorter.longest = self.shortest - 1
-        found = [shorter] if self.shortest > 0 else []
+        result = [shorter] if self.shortest > 0 else []
         if self.longest is not None:
             longer.shortest = self.longest + 1
-            found.append(longer)
+            result.append(longer)
         parts = self.all_languages(is_proof=True)
         if parts:
             other.languages = (Complement(parts[0] if len(parts) == 1 else Intersection(parts)),)
-            found.append(other)
-        return found
+            result.append(other)
+        return result
 
     def admits(self, text: str) -> bool:
-        """Whether ``text`` is left.
+        """Whether ``text`` is in the set.
 
         Raises:
-            UnsupportedFeature: whether it belongs to a format is not known.
+            UnsupportedFeature: whether it has a format cannot be decided.
         """
         if len(text) < self.shortest or (self.longest is not None and len(text) > self.longest):
             return False
@@ -300,21 +300,21 @@ class StringAssertion:
         return True
 
     def admitted(self, texts: Iterable[str]) -> frozenset[str]:
-        """Those of ``texts`` that are left; the same as asking one by one.
+        """The ``texts`` that are in the set.
 
         Raises:
-            UnsupportedFeature: whether one of them belongs to a format is not known.
+            UnsupportedFeature: whether one of them has a format cannot be decided.
         """
         left = frozenset(texts)
-        for language in self.languages:  # most are told apart here, at once
+        for language in self.languages:  # most texts are decided here, all at once
             left = matching_strings(left, language)
         return frozenset(text for text in left if self.admits(text))
 
     def all_languages(self, *, is_proof: bool = False) -> list[Grammar]:
-        """The languages of patterns and formats; for a proof of emptiness all of a format, else what is written.
+        """The languages of patterns and formats; for a proof of emptiness supersets of the formats.
 
         Raises:
-            UnsupportedFeature: what is written of a format is not regular.
+            UnsupportedFeature: the language of a format is not regular.
         """
         if is_proof:
             return [*self.languages, *(one.outer for one in self.formats)]
@@ -331,7 +331,7 @@ class StringAssertion:
 
 
 def string_term(assertion: StringAssertion | None, longest: int | None = None, *, is_proof: bool = False) -> Grammar:
-    """The JSON strings that ``assertion`` leaves, up to ``longest``; for a proof of emptiness perhaps more."""
+    """The JSON strings in ``assertion``, up to ``longest``; for a proof of emptiness perhaps a superset."""
     if assertion is None:
         return _strings_of_length(0, longest)
     if longest is not None:

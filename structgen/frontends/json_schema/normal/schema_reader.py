@@ -1,12 +1,9 @@
 """Reads one schema object: its assertions by type, and the applicators that apply in place.
 
-``unevaluatedProperties`` and ``unevaluatedItems`` are turned into assertions about the rest that no schema in place
-has evaluated.
-
-They are resolved in the normal form.  Each disjunct of the schema they stand in comes from a known choice of
-alternatives, so what these alternatives evaluate is known, and the keyword becomes an assertion for all other members
-or items.  What comes out of a negation evaluates nothing: a schema that fails, and one under ``not``, leaves no
-annotations (2020-12, sections 11.2, 11.3).
+``unevaluatedProperties`` and ``unevaluatedItems`` are resolved in the normal form.  Each disjunct of their schema comes
+from one choice of alternatives, so the members and items that these evaluate are known, and the keyword becomes an
+assertion about all others.  A disjunct of a negation evaluates nothing: a schema that fails, and a schema under
+``not``, leaves no annotations (2020-12, sections 11.2, 11.3).
 """
 
 from __future__ import annotations
@@ -62,7 +59,7 @@ class Applicator:
     """Schemas that apply to the same value.
 
     Attributes:
-        keyword: one of ``IN_PLACE``; ``""`` for the constraints of the schema itself.
+        keyword: one of ``IN_PLACE``; ``""`` for the own assertions of the schema.
         locations: the schemas under it; none for a reference, which is resolved later; for ``if`` three schemas, where
             a missing ``then`` or ``else`` is the schema ``true``.
         names: for ``dependentSchemas`` and ``dependencies`` the name whose presence applies each of ``locations``.
@@ -77,14 +74,14 @@ class Applicator:
 
 
 class ParsedSchema:
-    """One schema object, read.
+    """The assertions and applicators of one schema object.
 
     Attributes:
         location: the schema.
-        disjunct: its own constraints.
-        applicators: what applies in place, in the order of the schema, the schema's own constraints among them at the
-            place of ``properties``; empty if there is nothing but its own constraints.
-        looks_at_the_rest: it has ``unevaluatedProperties`` or ``unevaluatedItems`` that can exclude something.
+        disjunct: its own assertions.
+        applicators: the applicators in place, in the order of the schema, with the own assertions at the position of
+            ``properties``; empty if there are only own assertions.
+        looks_at_the_rest: it has ``unevaluatedProperties`` or ``unevaluatedItems`` that can exclude a value.
     """
 
     __slots__ = ("applicators", "disjunct", "location", "looks_at_the_rest")
@@ -99,7 +96,7 @@ class ParsedSchema:
 
     @property
     def wrapped(self) -> Applicator | None:
-        """The one applicator whose alternatives the schema is, where it constrains nothing itself."""
+        """The only applicator, where the schema has no assertions of its own."""
         if len(self.applicators) != 2 or not self.disjunct.is_free:
             return None
         applicator = self.applicators[0] if self.applicators[0].keyword else self.applicators[1]
@@ -231,7 +228,7 @@ class SchemaReader:
     """Reads schema objects of one dialect.
 
     Attributes:
-        active: the keywords that it looks at.
+        active: the keywords that have an effect.
     """
 
     __slots__ = ("_in_place", "_readers", "_reference_stands_alone", "active")
@@ -246,10 +243,10 @@ class SchemaReader:
         """Read the schema object at ``location``.
 
         Raises:
-            GrammarError: it is no schema, or the value of a keyword has the wrong disjunct.
+            GrammarError: it is not a schema, or a keyword has an invalid value.
             UnsupportedFeature: a pattern is refused by the regex front end.
 
-        Complexity: linear in the number of keywords, names and values; sub-schemas are not entered.
+        Complexity: linear in the number of keywords, names and values; subschemas are not read.
         """
         schema = location.schema
         if not isinstance(schema, dict):
@@ -271,9 +268,7 @@ class SchemaReader:
 
     def _parts(self, location: Location) -> list[Applicator]:
         applicators: list[Applicator] = []
-        conditions: list[
-            Applicator
-        ] = []  # what they mention comes last, so that they never change the order of members
+        conditions: list[Applicator] = []  # read last, so that they do not change the order of members
         own: Applicator | None = None
         for keyword, value in location.schema.items():
             if keyword == "properties" and keyword in self._readers:
@@ -311,7 +306,7 @@ def _applicator(location: Location, keyword: str, value: Json) -> Applicator | N
 
 
 def judging_the_rest(disjunct: Disjunct, parsed: ParsedSchema, forms: NormalForm) -> Disjunct:
-    """The values of a disjunct of ``parsed`` whose unevaluated members and items are valid as ``parsed`` demands."""
+    """A disjunct of ``parsed``, restricted by its ``unevaluatedProperties`` and ``unevaluatedItems``."""
     rest = Disjunct(parsed.location)
     for own in parsed.disjunct.objects:
         if own.unevaluated is not None and not any(_covers(assertion) for assertion in disjunct.objects):
@@ -323,7 +318,7 @@ def judging_the_rest(disjunct: Disjunct, parsed: ParsedSchema, forms: NormalForm
 
 
 def silenced(disjuncts: list[Disjunct]) -> list[Disjunct]:
-    """The same disjuncts, of which nothing counts as evaluated."""
+    """The same disjuncts, which evaluate no members and items."""
     return [_silenced(disjunct) for disjunct in disjuncts]
 
 
@@ -362,7 +357,7 @@ def _other_items(disjunct: Disjunct, location: Location, schema: Json, forms: No
     assertions = [assertion for assertion in disjunct.arrays if assertion.annotates]
     rest.prefix = [True] * max((len(assertion.prefix) for assertion in assertions), default=0)
     contained = [assertion.contained for assertion in assertions if assertion.contained is not None]
-    if contained and location.resource.dialect.draft >= 2020:  # before, 'contains' evaluated nothing
+    if contained and location.resource.dialect.draft >= 2020:  # in earlier drafts 'contains' evaluates nothing
         either: dict[str, Json] = {"anyOf": []}
         inner = Location(schema, location.resource, location, ("unevaluatedItems",))
         alternatives = Applicator("anyOf", (*contained, inner))

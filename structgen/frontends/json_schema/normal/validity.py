@@ -1,7 +1,7 @@
-"""Which values a schema has, and objects closed to undeclared members.
+"""Validation of constants, unboundedness of schemas, and objects closed to undeclared members.
 
-Whether a constant is one of the values, whether they are unbounded in number; and the schema that the policy
-``additional="forbidden"`` or the rewriting of a schema leaves.
+Objects are closed for the policy ``additional="forbidden"`` (``closed_assertions``) or by rewriting a schema
+(``closed_schema``).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Validity", "closed_assertions", "closed_schema", "forbids", "is_nameless", "is_unbounded", "names_some"]
 
 _POLICY_KEYWORD: Final = "additional"
-"""What stands for the policy in the places of what it forbids."""
+"""The step in locations of what the policy forbids."""
 
 
 def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAssertion, ...]:
-    """The assertions, with one more that forbids what none of them names.
+    """The assertions, with one more that forbids the members that none of them names.
 
-    They stay as they are where one speaks of all other members, and where none of them names any.
+    Unchanged where an assertion restricts all other members, and where no assertion names a member.
 
-    Complexity: linear in their names and patterns.
+    Complexity: linear in the names and patterns.
     """
     holding = [assertion for assertion in assertions if assertion.annotates]
     if any(assertion.covers_rest for assertion in holding) or not any(map(names_some, holding)):
@@ -49,12 +49,12 @@ def closed_assertions(assertions: tuple[ObjectAssertion, ...]) -> tuple[ObjectAs
 
 
 def forbids(location: Location) -> bool:
-    """Whether a schema stands for what the policy forbids of its parent."""
+    """Whether a schema represents the members that the policy forbids."""
     return location.schema is False and location.parent is not None and location.path == (_POLICY_KEYWORD,)
 
 
 def is_nameless(disjunct: Disjunct) -> bool:
-    """Whether nothing in a disjunct names a member or speaks of all others, nor lists the values."""
+    """Whether a disjunct names no member, does not restrict other members and does not list values."""
     holding = [assertion for assertion in disjunct.objects if assertion.annotates]
     return not disjunct.values and not any(assertion.covers_rest or names_some(assertion) for assertion in holding)
 
@@ -79,8 +79,8 @@ _IN_PLACE: Final = (
     *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "not"),
     *("dependentSchemas", "dependencies"),
 )
-# Below these, a smaller part can make the whole larger, so they stay as they are, and so do the definitions that they
-# refer to; below `allOf`, it could leave nothing.
+# Closing a schema under these can enlarge the language, so they and the definitions they refer to stay unchanged; under
+# `allOf` it could leave no value.
 _NOT_MONOTONE: Final = ("not", "if", "oneOf", "contains", "dependentSchemas", "dependencies")
 _MAPS: Final = ("properties", "patternProperties")
 _DEFINITIONS: Final = ("$defs", "definitions")
@@ -89,20 +89,20 @@ _LISTS: Final = ("items", "prefixItems")
 
 
 def closed_schema(schema: Any, *, tagged: bool = False) -> Any:
-    """A copy in which each object with declared members has no others, unless the schema speaks of others.
+    """A copy in which objects with declared members have no others, unless the schema restricts others itself.
 
     Its language is a subset of that of ``schema``.  An object with ``allOf``, ``$ref`` or another applicator beside its
     ``properties`` stays open, and so do all definitions where a ``not``, ``if``, ``oneOf`` or the like refers to any.
 
     Args:
-        schema: a schema as ``json.loads`` gives it.
+        schema: a schema as ``json.loads`` returns it.
         tagged: whether the alternatives of a ``oneOf`` with a ``discriminator`` beside it are closed too.
 
     Complexity: linear.
     """
     maps = _MAPS if _refers_from_within(schema, tagged=tagged) else (*_MAPS, *_DEFINITIONS)
     made: list[Any] = [None]
-    work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # where the copy goes
+    work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # the container of the copy
     while work:
         home, key, held = work.pop()
         if not isinstance(held, dict):
@@ -152,13 +152,13 @@ _Answer = Generator[object, Any, bool]
 
 
 class Validity:
-    """Validates values against schemas that are read already."""
+    """Validates values against the schemas of a normal form."""
 
     def __init__(self, forms: NormalForm) -> None:
         self._forms = forms
 
     def constants(self, disjunct: Disjunct) -> list[Json]:
-        """The values that all ``enum`` and ``const`` of a disjunct have in common and its other keywords admit."""
+        """The values that all ``enum`` and ``const`` of a disjunct share and its other keywords admit."""
         first = disjunct.values[0]
         members = first.members
         for values in disjunct.values[1:]:
@@ -178,7 +178,7 @@ class Validity:
         return [value for value in members if type_of(value) & disjunct.types or type_of(value) == 0]
 
     def satisfies(self, value: Json, locations: tuple[Location, ...]) -> bool:
-        """Whether ``value`` is valid against every one of the schemas."""
+        """Whether ``value`` is valid against all schemas."""
         return trampoline(self._satisfies(value, locations))
 
     def _satisfies(self, value: Json, locations: tuple[Location, ...]) -> _Answer:
@@ -196,7 +196,7 @@ class Validity:
         return len(fitting) > 0
 
     def _fits(self, value: Json, disjunct: Disjunct) -> _Answer:
-        """Whether ``value`` satisfies all but ``enum`` and ``const``."""
+        """Whether ``value`` satisfies all keywords except ``enum`` and ``const``."""
         kind = type_of(value)
         if kind and not kind & disjunct.types:
             return False
@@ -268,9 +268,9 @@ _MAX_DEPTH: Final = 8
 
 
 def is_unbounded(locations: tuple[Location, ...], forms: NormalForm, depth: int = 0, *, closes: bool = False) -> bool:
-    """Whether a schema has more values than any text has room for, if it has one at all.
+    """Whether a schema has more values than any text can contain, if it has any.
 
-    Yes is certain; no may be wrong: patterns, formats, bounds of numbers and alternatives are not looked into.  With
+    True is certain; false may be wrong: patterns, formats, bounds of numbers and alternatives are not examined.  With
     ``closes``, undeclared members are forbidden.
     """
     if not locations:

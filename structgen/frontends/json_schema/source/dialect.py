@@ -1,7 +1,4 @@
-"""The dialects of JSON Schema: drafts and vocabularies, their keywords, and how ``$schema`` chooses among them.
-
-The vocabularies of drafts 2019-09 and 2020-12, and the keywords of each.
-"""
+"""The dialects of JSON Schema: drafts and vocabularies, their keywords, and how ``$schema`` selects them."""
 
 from __future__ import annotations
 
@@ -103,7 +100,7 @@ _ASSERTIONS: Final = frozenset(
 
 
 def vocabulary_of(keyword: str, draft: int) -> frozenset[str]:
-    """The vocabularies that each give ``keyword`` a meaning; a keyword of none of them always has its meaning."""
+    """The vocabularies that define ``keyword``; a keyword without vocabularies always has its meaning."""
     if keyword in _APPLICATORS:
         return frozenset(("applicator",))
     if keyword in _UNEVALUATED:
@@ -124,7 +121,7 @@ _YEARS: Final = {
 _OLD: Final = ("draft-00/schema", "draft-01/schema", "draft-02/schema", "draft-03/schema")
 
 DRAFTS: Final = {"4": 4, "6": 6, "7": 7, "2019-09": 2019, "2020-12": 2020}
-"""The drafts by the name that people give them."""
+"""The drafts by their usual name."""
 
 _SINCE: Final = {
     "$id": 6,
@@ -160,7 +157,7 @@ class Dialect:
         draft: 4, 6, 7, 2019 or 2020.
         declared: whether ``$schema`` or the caller says so.  If not, keywords and forms that only older drafts know
             (``dependencies``, an array under ``items``, a boolean ``exclusiveMinimum``) keep their meaning.
-        vocabularies: the short names of those that a metaschema chooses; ``None``: all.
+        vocabularies: the short names of the vocabularies of a metaschema; ``None``: all.
     """
 
     draft: int
@@ -168,7 +165,7 @@ class Dialect:
     vocabularies: frozenset[str] | None = None
 
     def has(self, keyword: str) -> bool:
-        """Whether ``keyword`` is one of this dialect; a keyword of no draft counts as one."""
+        """Whether the dialect has ``keyword``; true for keywords of no draft."""
         if not self.declared:
             return keyword != "id"
         if not _SINCE.get(keyword, 0) <= self.draft <= _UNTIL.get(keyword, self.draft):
@@ -187,12 +184,12 @@ class Dialect:
 
     @property
     def id_may_be_anchor(self) -> bool:
-        """Whether an identifier that is only a fragment names a place, as it does up to draft 7."""
+        """Whether an identifier that is only a fragment is an anchor, as it is up to draft 7."""
         return self.draft <= 7 or not self.declared
 
     @property
     def name(self) -> str:
-        """The draft as people write it."""
+        """The usual name of the draft, with its vocabularies."""
         written = {2019: "2019-09", 2020: "2020-12"}.get(self.draft, str(self.draft))
         if self.vocabularies is not None:
             return f"draft {written} with the vocabularies {', '.join(sorted(self.vocabularies))}"
@@ -219,10 +216,10 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
 
     Args:
         schema: the schema.
-        otherwise: what holds where ``$schema`` is missing or names no metaschema that is known; ``None``: draft
-            2020-12 with the forms of older drafts.
-        find: gives the metaschema of a URI, or ``None``.
-        pointer: where the schema stands, for messages.
+        otherwise: the dialect where ``$schema`` is missing or names an unknown metaschema; ``None``: draft 2020-12 with
+            the forms of older drafts.
+        find: returns the metaschema of a URI, or ``None``.
+        pointer: the location of the schema, for messages.
 
     Raises:
         UnsupportedFeature: draft 3 or older is declared, or the metaschema requires an unknown vocabulary.
@@ -236,8 +233,8 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
         if path in _OLD:
             _refuse(pointer, f"{declared!r} is older than draft 4", "rewrite the schema for draft 2020-12")
         if path in _YEARS:
-            known = _PLAIN[_YEARS[path]]
-            return known if vocabularies is None else Dialect(known.draft, True, vocabularies)
+            dialect = _PLAIN[_YEARS[path]]
+            return dialect if vocabularies is None else Dialect(dialect.draft, True, vocabularies)
         metaschema = find(declared)
         declared = metaschema.get("$schema") if isinstance(metaschema, dict) else None
         if vocabularies is None and declared is not None:
@@ -247,7 +244,7 @@ def dialect_of(schema: Json, otherwise: Dialect | None, find: FindMetaschema, po
 
 @lru_cache(maxsize=64)
 def standard_dialect(uri: str) -> Dialect | None:
-    """The dialect of the draft whose metaschema has a URI; ``None`` if it is that of no draft."""
+    """The dialect of the draft whose metaschema has a URI; ``None`` if there is none."""
     year = _YEARS.get(_path(uri))
     return None if year is None else _PLAIN[year]
 
@@ -260,7 +257,7 @@ def _vocabularies(chosen: Json, pointer: str) -> frozenset[str] | None:
     """The short names of the known vocabularies of a ``$vocabulary``.
 
     Raises:
-        UnsupportedFeature: one that is not known is required.
+        UnsupportedFeature: an unknown vocabulary is required.
     """
     if not isinstance(chosen, dict):
         return None
@@ -277,10 +274,10 @@ def _refuse(pointer: str, problem: str, remedy: str) -> None:
 
 
 def identity(schema: Json, around: Dialect, find: FindMetaschema, pointer: str) -> tuple[str, Dialect] | None:
-    """The identifier and the dialect of a schema object that is a resource of its own, else ``None``.
+    """The identifier and the dialect of a schema object that is its own resource, else ``None``.
 
-    The keyword is that of the dialect around it; the dialect may be another one then.  An identifier beside a
-    ``$ref`` that stands alone is none, nor is one that only has a fragment.
+    The dialect around it decides which keyword is the identifier.  An identifier beside a ``$ref`` that hides its
+    siblings does not count, nor does an identifier that is only a fragment.
     """
     identifier = schema.get(around.id_keyword)
     if not isinstance(identifier, str) or identifier.startswith("#"):

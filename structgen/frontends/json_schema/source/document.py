@@ -1,6 +1,6 @@
-"""The documents that a schema consists of: the given one, and those of the registry that it refers to.
+"""The documents of a schema: the given one, and the documents of the registry that it refers to.
 
-A document is indexed for identifiers and anchors at the first reference that is not a plain pointer within it.
+A document is indexed for identifiers and anchors at the first reference that is not a local JSON Pointer.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class SchemaRegistry:
         self._limits = limits
 
     def find(self, uri: str) -> tuple[Json, str | None] | None:
-        """The schema of ``uri``, and the draft that the registry says it is of, or ``None``.
+        """The schema of ``uri`` and its draft in the registry, or ``None``.
 
         Raises:
-            GrammarError: the registry has no schema there, but something else.
+            GrammarError: the entry of the registry is not a schema.
         """
         registry = self._registry
         for key in (uri, f"{uri}#"):
@@ -65,12 +65,12 @@ class SchemaRegistry:
         if hasattr(registry, "get_or_retrieve"):
             try:
                 return self._opened(registry.get_or_retrieve(uri).value, uri)
-            except LookupError:  # what ``referencing`` raises for an unknown or unretrievable URI
+            except LookupError:  # raised by `referencing` for an unknown or unretrievable URI
                 pass
         return None
 
     def metaschema(self, uri: str) -> Json:
-        """The metaschema of the specification that has this URI, or ``None``."""
+        """The metaschema of the specification with this URI, or ``None``."""
         return _metaschemas().get(uri)
 
     def uris(self) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _draft_of(resource: Any) -> str | None:
 
 @cache
 def _metaschemas() -> dict[str, Json]:
-    """The metaschemas by URI without fragment; none where the package that holds them is not installed."""
+    """The metaschemas by URI without fragment; empty where their package is not installed."""
     try:
         from jsonschema_specifications import REGISTRY
     except ImportError:
@@ -111,7 +111,7 @@ def _metaschemas() -> dict[str, Json]:
 
 
 HOLDERS: Final = frozenset(("$defs", "definitions"))
-"""Keywords that only hold schemas for references."""
+"""Keywords that only contain schemas for references."""
 
 _ONE: Final = frozenset(
     (
@@ -134,9 +134,9 @@ _NAMED: Final = HOLDERS | {"properties", "patternProperties", "dependentSchemas"
 
 
 def inner_schemas(keyword: str, value: Json) -> Iterator[tuple[Json, tuple[str | int, ...]]]:
-    """The schemas directly under a keyword, each with the steps that lead to it from the schema that has the keyword.
+    """The schemas directly under a keyword, each with the steps from the schema that has the keyword.
 
-    Values in their places that are no schemas (names under ``dependencies``, for instance) are given too.
+    Values where a schema is expected are included even if they are not schemas, such as names under ``dependencies``.
     """
     if isinstance(value, (dict, bool)) and keyword in _ONE:
         yield value, (keyword,)
@@ -151,7 +151,7 @@ def inner_schemas(keyword: str, value: Json) -> Iterator[tuple[Json, tuple[str |
 SchemaPath = tuple[str | int, ...]
 
 RECURSIVE: Final = ""
-"""The name of the dynamic anchor that ``$recursiveAnchor`` makes; no plain anchor can have it."""
+"""The name of the dynamic anchor that ``$recursiveAnchor`` makes; no other anchor can have it."""
 NO_FORMATS: Final[Mapping[str, StringFormat]] = MappingProxyType({})
 
 
@@ -159,10 +159,10 @@ class Document:
     """A schema document.
 
     Attributes:
-        name: what stands before ``#`` in the pointers of its places: nothing for the document that was given.
+        name: the URI before ``#`` in its pointers; empty for the given document.
         resource: the resource of its root.
         asserts_formats: whether ``format`` restricts strings.
-        formats: the formats that the caller defines.
+        formats: the formats of the caller.
     """
 
     __slots__ = ("_documents", "_finds_copies", "_index", "asserts_formats", "formats", "name", "resource")
@@ -187,7 +187,7 @@ class Document:
 
     @property
     def finds_copies(self) -> bool:
-        """Whether schemas that are written alike are planned once; only if no object stands in two places."""
+        """Whether schemas that are written alike are planned once; if undecided, only where no object occurs twice."""
         if self._finds_copies is None:
             self._finds_copies = _is_tree(self.resource.root)
         return self._finds_copies
@@ -200,11 +200,11 @@ class Document:
         return self._index
 
     def inner(self, schema: Json, around: Resource, pointer: str) -> tuple[str, Dialect] | None:
-        """The URI and the dialect of a schema within ``around`` that is a resource of its own, else ``None``."""
+        """The URI and the dialect of a schema within ``around`` that is its own resource, else ``None``."""
         if around.dialect.id_keyword not in schema:
             return None
-        found = identity(schema, around.dialect, self._documents.metaschema, f"{self.name}#{pointer}")
-        return found and (absolute_uri(around.uri, found[0]), found[1])
+        result = identity(schema, around.dialect, self._documents.metaschema, f"{self.name}#{pointer}")
+        return result and (absolute_uri(around.uri, result[0]), result[1])
 
 
 def _is_tree(value: Json) -> bool:
@@ -221,12 +221,12 @@ def _is_tree(value: Json) -> bool:
 
 
 class DocumentIndex:
-    """Every identifier and anchor of a document.
+    """The identifiers and anchors of a document.
 
     Attributes:
         resources: the resources by absolute URI.
-        anchors: the paths of the plain names, by resource and name.
-        dynamic: likewise those that ``$dynamicAnchor`` and ``$recursiveAnchor`` make.
+        anchors: the paths of the anchors, by resource and name.
+        dynamic: the paths of the anchors of ``$dynamicAnchor`` and ``$recursiveAnchor``, likewise.
     """
 
     def __init__(self, root: Resource, documents: Documents) -> None:
@@ -238,19 +238,19 @@ class DocumentIndex:
         self._add(root)
 
     def base(self, resource: Resource) -> Resource:
-        """The one resource of the index that stands where ``resource`` stands."""
-        found = self._by_pointer.get(resource.pointer)
-        if found is None:  # under a keyword that holds no schemas, but a reference went there
+        """The resource of the index at the location of ``resource``."""
+        cached = self._by_pointer.get(resource.pointer)
+        if cached is None:  # under a keyword without schemas, but a reference leads there
             self._add(resource)
-            found = resource
-        return found
+            cached = resource
+        return cached
 
     def at(self, pointer: str) -> Resource | None:
         """The resource whose root has this pointer (without ``#``)."""
         return self._by_pointer.get(pointer)
 
     def _add(self, root: Resource) -> None:
-        """Walk through the schemas of a resource, depth first in their order."""
+        """Visit the schemas of a resource, depth first in order."""
         self._enter(root, root.root, root.path)
         seen: set[int] = set()
         stack: list[Iterator[tuple[Json, Resource, SchemaPath]]] = [iter([(root.root, root, root.path)])]
@@ -267,12 +267,12 @@ class DocumentIndex:
                 stack.append(_children(schema, resource, path))
 
     def _resource(self, schema: dict[str, Json], around: Resource, path: SchemaPath) -> Resource:
-        """The resource of a schema within ``around``; its anchors are noted."""
+        """The resource of a schema within ``around``; adds its anchors."""
         pointer = "".join(f"/{escape(step)}" for step in path)
-        found = around.document.inner(schema, around, pointer)
+        own = around.document.inner(schema, around, pointer)
         resource = around
-        if found is not None:
-            resource = around.inner(schema, *found, path)
+        if own is not None:
+            resource = around.inner(schema, *own, path)
         self._enter(resource, schema, path)
         return resource
 
@@ -301,20 +301,20 @@ class DocumentIndex:
 def _children(
     schema: dict[str, Json], resource: Resource, path: SchemaPath
 ) -> Iterator[tuple[Json, Resource, SchemaPath]]:
-    for keyword, value in schema.items():  # beside a $ref that stands alone too: definitions are used from there
+    for keyword, value in schema.items():  # also beside a $ref that hides its siblings: definitions are used from there
         for inner, steps in inner_schemas(keyword, value):
             yield inner, resource, path + steps
 
 
 class Documents:
-    """All documents that are known so far.
+    """The given document, and the loaded documents of the registry.
 
     Attributes:
-        root: the document that was given.
-        loaded: the documents of the registry that were needed, in the order of their use.
+        root: the given document.
+        loaded: the documents of the registry that the grammar depends on, in the order of their use.
         limits: the bounds on patterns and JSON text.
         asserts_formats: whether ``format`` restricts strings.
-        formats: the formats that the caller defines.
+        formats: the formats of the caller.
     """
 
     def __init__(
@@ -328,16 +328,16 @@ class Documents:
         finds_copies: bool | None = None,
         formats: Mapping[str, StringFormat] = NO_FORMATS,
     ) -> None:
-        """Begin with one document.
+        """Start with one document.
 
         Args:
             schema: its root.
-            chosen: the dialect, whatever ``$schema`` says.
-            library: where others are found.
+            chosen: the dialect; overrides ``$schema``.
+            library: finds other documents.
             limits: the bounds on patterns and JSON text.
             asserts_formats: whether ``format`` restricts strings.
             finds_copies: whether schemas that are written alike are planned once; ``None``: if the schema is a tree.
-            formats: the formats that the caller defines, which restrict them in any case.
+            formats: the formats of the caller, which are always asserted.
         """
         self.limits = limits
         self.asserts_formats = asserts_formats
@@ -349,9 +349,9 @@ class Documents:
         self.root = Document("", schema, _identifier(schema, dialect), dialect, self, finds_copies=finds_copies)
 
     def metaschema(self, uri: str) -> Json:
-        """The schema of ``uri`` to read ``$vocabulary`` from, or ``None``."""
-        found = self._library.find(without_fragment(uri))
-        return found[0] if found else self._library.metaschema(without_fragment(uri))
+        """The metaschema of ``uri``, for its ``$vocabulary``, or ``None``."""
+        result = self._library.find(without_fragment(uri))
+        return result[0] if result else self._library.metaschema(without_fragment(uri))
 
     def find(self, uri: str, around: Document) -> Resource | None:
         """The resource of an absolute URI; ``around`` is the document that refers to it."""
@@ -360,9 +360,9 @@ class Documents:
                 return document.resource
             if uri in document.index.resources:
                 return document.index.resources[uri]
-        known = self._by_uri.get(uri) or self._load(uri)
-        if known is not None:
-            return known.resource
+        cached = self._by_uri.get(uri) or self._load(uri)
+        if cached is not None:
+            return cached.resource
         for other in self._library.uris():
             loaded = self._by_uri.get(other) or self._load(without_fragment(other))
             if loaded is not None and uri in loaded.index.resources:
@@ -370,13 +370,13 @@ class Documents:
         return None
 
     def _load(self, uri: str) -> Document | None:
-        found = self._library.find(uri)
-        if found is None:
+        entry = self._library.find(uri)
+        if entry is None:
             metaschema = self._library.metaschema(uri)
             if metaschema is None:
                 return None
-            found = metaschema, None
-        schema, draft = found
+            entry = metaschema, None
+        schema, draft = entry
         otherwise = dialect_named(draft) if draft else self.root.resource.dialect
         dialect = dialect_of(schema, otherwise, self.metaschema, f"{uri}#")
         base = absolute_uri(uri, _identifier(schema, dialect))
@@ -392,7 +392,7 @@ class Documents:
 
 
 def _identifier(schema: Json, dialect: Dialect) -> str:
-    """The identifier of the root of a document, or nothing."""
+    """The identifier of the root of a document, or ``""``."""
     if not isinstance(schema, dict) or ("$ref" in schema and dialect.reference_stands_alone):
         return ""
     identifier = schema.get(dialect.id_keyword)

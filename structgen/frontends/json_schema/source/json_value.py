@@ -1,6 +1,6 @@
-"""JSON values: read strictly from text, their types, and when two of them are equal.
+"""JSON values: a strict parser, types and equality.
 
-Duplicate names, NaN and too deep nesting are errors with a position.
+Duplicate names, NaN and excessive nesting are errors with a position.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ANY: Final = 127
 
 
 def type_of(value: Json) -> int:
-    """The bit of the type of a JSON value; 0 if it is none."""
+    """The bit of the type of a JSON value; 0 for other values."""
     match value:
         case str():
             return STRING
@@ -64,9 +64,9 @@ def type_of(value: Json) -> int:
 
 
 def value_key(value: Json) -> object:
-    """A hashable key: two values have equal keys iff JSON Schema calls them equal (1 and 1.0 are).
+    """A hashable key: two values have equal keys iff they are equal in JSON Schema, as 1 and 1.0 are.
 
-    Complexity: linear in the size of the value; recursion is replaced by a stack.
+    Complexity: linear in the size of the value; without recursion.
     """
     if isinstance(value, str):
         return value
@@ -121,7 +121,7 @@ _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
 class _Unclear(Exception):
-    """``json`` met something that it would let pass."""
+    """``json`` met something that only it accepts."""
 
 
 def parse_json(text: str, subject: str, limits: Limits) -> Json:
@@ -138,7 +138,7 @@ def parse_json(text: str, subject: str, limits: Limits) -> Json:
     try:
         value = _decode(text)
     except (ValueError, RecursionError, _Unclear):
-        return _JsonParser(text, subject, limits).parse()  # which finds the place and says what is wrong
+        return _JsonParser(text, subject, limits).parse()  # which finds the position and the reason
     if text.count("{") + text.count("[") > limits.nesting and _is_deeper(value, limits.nesting):
         return _JsonParser(text, subject, limits).parse()
     return value
@@ -158,7 +158,7 @@ def _refused(_: str) -> NoReturn:
 def _decimal(text: str) -> float | Decimal:
     try:
         exact, approximate = Decimal(text), float(text)
-    except DecimalException:  # an exponent beyond what Decimal holds
+    except DecimalException:  # an exponent beyond the range of Decimal
         raise _Unclear from None
     return approximate if isfinite(approximate) and Decimal(repr(approximate)) == exact else exact
 
@@ -180,7 +180,7 @@ def _is_deeper(value: Json, most: int) -> bool:
 
 
 class _JsonParser:
-    """One pass over the text with an explicit stack of open containers."""
+    """Parses a text in one pass, with an explicit stack of open containers."""
 
     def __init__(self, text: str, subject: str, limits: Limits) -> None:
         self.text = text
@@ -189,7 +189,8 @@ class _JsonParser:
         self.at = 0
 
     def parse(self) -> Json:
-        open_containers: list[tuple[dict[str, Json] | list[Json], str]] = []  # with the name waiting for a value
+        # each with the name that waits for a value
+        open_containers: list[tuple[dict[str, Json] | list[Json], str]] = []
         while True:
             self._skip_space()
             value, opened = self._value()
@@ -203,7 +204,7 @@ class _JsonParser:
                     )
                 open_containers.append((value, self._name(value)))
                 continue
-            while open_containers:  # hand the value to its container; close containers that end here
+            while open_containers:  # add the value to its container; close containers that end here
                 container, name = open_containers[-1]
                 if isinstance(container, dict):
                     container[name] = value
@@ -227,7 +228,7 @@ class _JsonParser:
                 return value
 
     def _value(self) -> tuple[Json, bool]:
-        """Read a scalar or an opening bracket; say whether a container was opened."""
+        """Read a scalar or an opening bracket; return whether a container was opened."""
         mark = self.text[self.at : self.at + 1]
         if mark in ("{", "["):
             self.at += 1
@@ -297,13 +298,13 @@ class _JsonParser:
 
     def _fail(self, problem: str, start: int | None = None, end: int | None = None) -> NoReturn:
         start = self.at if start is None else start
-        found = "" if start < len(self.text) else "; the text ends here"
+        suffix = "" if start < len(self.text) else "; the text ends here"
         raise GrammarSyntaxError(
             self.subject,
-            problem + found,
+            problem + suffix,
             text=self.text,
             span=(start, start + 1 if end is None else end),
-            remedy="give JSON text after RFC 8259",
+            remedy="give valid JSON (RFC 8259)",
         )
 
 

@@ -1,6 +1,6 @@
-"""Where a schema stands: the URI of its resource and its JSON Pointer, and errors that name that location.
+"""The location of a schema: the URI of its resource and its JSON Pointer; errors that name it.
 
-URI references are resolved against a base after RFC 3986, section 5.2, for every scheme.
+URI references are resolved against a base as in RFC 3986, section 5.2, for every scheme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Location", "Resource", "absolute_uri", "escape", "malformed", "refus
 
 _UNESCAPED: Final = re.compile(r"[A-Za-z0-9_$.:@-]*")
 _MAX_SHOWN: Final = 240
-_SAFE: Final = "!$&'()*+,;=:@/?-._~"  # what RFC 3986 lets stand in a fragment
+_SAFE: Final = "!$&'()*+,;=:@/?-._~"  # allowed in a fragment by RFC 3986
 
 
 class Resource:
@@ -34,8 +34,8 @@ class Resource:
         document: the document that it is part of.
         dialect: which keywords have a meaning in it.
         limits: the bounds on its patterns.
-        path: where it stands in the document.
-        scope: the dynamic scope that it is entered with, where dynamic references are tracked.
+        path: its location in the document.
+        scope: its dynamic scope, where dynamic references are tracked.
     """
 
     __slots__ = ("dialect", "document", "limits", "path", "root", "scope", "uri")
@@ -59,7 +59,7 @@ class Resource:
 
     @property
     def pointer(self) -> str:
-        """Where it stands in the document, as a JSON Pointer without ``#``."""
+        """Its location in the document, as a JSON Pointer without ``#``."""
         return "".join(f"/{escape(step)}" for step in self.path)
 
     def inner(self, schema: Json, uri: str, dialect: Dialect, path: tuple[str | int, ...]) -> Resource:
@@ -74,14 +74,14 @@ class Resource:
 
 
 class Location:
-    """A schema and where it stands; the pointer is spelled out only when it is asked for.
+    """A schema and its location; the pointer is made on demand.
 
     Attributes:
         schema: the schema, as parsed.
-        resource: the resource that its references are relative to.
-        parent: the schema that it is part of, or ``None`` where ``path`` begins at the document.
+        resource: the base of its references.
+        parent: the schema that contains it, or ``None`` where ``path`` starts at the document.
         path: the steps from the parent: keyword, then name or index where there is one.
-        is_negated: the values that are *not* valid against the schema are meant.
+        is_negated: it stands for the values that are *not* valid against the schema.
     """
 
     __slots__ = ("is_negated", "parent", "path", "resource", "schema")
@@ -95,11 +95,11 @@ class Location:
 
     @property
     def key(self) -> int:
-        """What tells this set of values from that of other schemas: equal for one schema met in several ways."""
+        """The identity of the schema and its negation, whatever path led to it."""
         return -id(self.schema) if self.is_negated else id(self.schema)
 
     def complement(self) -> Location:
-        """The values that are not valid here; of a boolean schema the other boolean."""
+        """The negated schema; for a boolean schema the other boolean."""
         schema = self.schema
         if isinstance(schema, bool):
             return Location(not schema, self.resource, self.parent, self.path)
@@ -109,7 +109,7 @@ class Location:
 
     @property
     def steps(self) -> tuple[str | int, ...]:
-        """The steps that lead to it from the root of its document."""
+        """The steps from the root of its document."""
         paths: list[tuple[str | int, ...]] = []
         location: Location | None = self
         while location is not None:
@@ -133,7 +133,7 @@ class Location:
         return self.pointer + "".join(f"/{escape(step)}" for step in steps)
 
     def subject(self, *steps: str | int) -> str:
-        """How a message names this schema or something inside it; the middle of a very long pointer is left out."""
+        """The subject of messages about this schema or something inside it; very long pointers are shortened."""
         pointer = self.at(*steps)
         if len(pointer) > _MAX_SHOWN:
             half = _MAX_SHOWN // 2
@@ -161,7 +161,7 @@ def shown(value: Json, width: int = 60) -> str:
 
 
 def malformed(location: Location, keyword: str, expected: str, *steps: str | int) -> NoReturn:
-    """Report a keyword whose value has the wrong disjunct; ``steps`` lead from the keyword to the part at fault.
+    """Report a keyword with an invalid value; ``steps`` lead from the keyword to the invalid part.
 
     Raises:
         GrammarError: always.
@@ -206,8 +206,8 @@ def without_fragment(uri: str) -> str:
 def absolute_uri(base: str, reference: str) -> str:
     """The URI, without fragment, that ``reference`` means where the base URI is ``base``.
 
-    >>> absolute("sampler without replacement:example:a", ""), absolute("tag:x/a/b", "../c")
-    ('sampler without replacement:example:a', 'tag:x/c')
+    >>> absolute_uri("urn:example:a", ""), absolute_uri("tag:x/a/b", "../c")
+    ('urn:example:a', 'tag:x/c')
     """
     if not base or not reference:
         return without_fragment(reference or base)
@@ -248,17 +248,17 @@ def _merged(authority: str | None, base: str, path: str) -> str:
 
 def _without_dots(path: str) -> str:
     """The path without ``.`` and ``..`` (section 5.2.4)."""
-    kept: list[str] = []
+    output: list[str] = []
     steps = path.split("/")
     for index, step in enumerate(steps):
         is_last = index == len(steps) - 1
         if step == "..":
-            if len(kept) > 1 or (kept and kept[0]):
-                kept.pop()
+            if len(output) > 1 or (output and output[0]):
+                output.pop()
             if is_last:
-                kept.append("")
+                output.append("")
         elif step != ".":
-            kept.append(step)
+            output.append(step)
         elif is_last:
-            kept.append("")
-    return "/".join(kept)
+            output.append("")
+    return "/".join(output)

@@ -1,9 +1,9 @@
-"""From a reference to the schema that it names: ``$ref``, ``$dynamicRef`` and ``$recursiveRef``.
+"""Resolution of references: ``$ref``, ``$dynamicRef`` and ``$recursiveRef``.
 
-Dynamic scopes are tracked statically.  What a dynamic reference means depends on the resources that the evaluation
-went through, but only on this: for each name of a dynamic anchor, the outermost of these resources that has it.
-There are finitely many such assignments.  For each that occurs, the resource is copied, so that its schema objects
-are distinct from those of other scopes, and everything that identifies schemas by object identity holds unchanged.
+Dynamic scopes are tracked statically.  The target of a dynamic reference depends only on this: for each name of a
+dynamic anchor, the outermost resource with that anchor among the resources that were entered.  There are finitely many
+such assignments (scopes).  The resource is copied for each scope that occurs, so code that identifies schemas by object
+identity works unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DynamicScope:
     """The outermost resource for each name of a dynamic anchor.
 
     Attributes:
-        winners: these resources, as the index of their document has them.
-        number: which scope it is, in the order in which they occur.
+        winners: these resources, from the index of their document.
+        number: the number of the scope, in the order of occurrence.
     """
 
     __slots__ = ("number", "scopes", "winners")
@@ -39,7 +39,7 @@ class DynamicScope:
         self.scopes = scopes
 
     def entering(self, resource: Resource) -> DynamicScope:
-        """The scope after ``resource``, one of an index, is entered."""
+        """The scope after entering ``resource``, which is from an index."""
         names = resource.document.index.dynamic.get(resource, {})
         added = {name: resource for name in names if name not in self.winners}
         return self.scopes.get(self.winners | added) if added else self
@@ -49,7 +49,7 @@ class DynamicScopes:
     """The scopes and instances of one schema.
 
     Attributes:
-        originals: for each object of a copy, by identity, the identity of what it is a copy of.
+        originals: for the identity of each object of a copy, the identity of the original.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -66,21 +66,21 @@ class DynamicScopes:
         return self._scopes[key]
 
     def instance(self, resource: Resource, scope: DynamicScope) -> Resource:
-        """The copy of ``resource``, one of an index, for evaluations that enter it with ``scope``.
+        """The copy of ``resource``, which is from an index, for ``scope``.
 
         Raises:
-            LimitExceeded: the copies are too large together.
+            LimitExceeded: the copies are too large in total.
 
         Complexity: linear in the resource at the first call, then constant.
         """
-        found = self._instances.get((resource, scope))
-        if found is None:
-            found = resource.copied(self._copied(resource), scope)
-            self._instances[resource, scope] = found
-        return found
+        cached = self._instances.get((resource, scope))
+        if cached is None:
+            cached = resource.copied(self._copied(resource), scope)
+            self._instances[resource, scope] = cached
+        return cached
 
     def _copied(self, resource: Resource) -> Json:
-        """A deep copy, without recursion; what occurs twice as one object is copied once."""
+        """A deep copy, without recursion; an object that occurs twice is copied once."""
         copies: dict[int, Json] = {}
         waiting: list[Json] = [resource.root]
         while waiting:
@@ -120,45 +120,45 @@ class ScopesNeeded(Exception):
 
 
 class References:
-    """Resolves the references of a schema and the documents that it refers to.
+    """Resolves the references of a schema and its documents.
 
     Args:
-        documents: where references lead to.
-        tracks_scopes: whether every resource is instantiated for each of its dynamic scopes.  Without that a
-            reference that depends on the scope raises :class:`ScopesNeeded`.
+        documents: the documents that references may name.
+        tracks_scopes: whether every resource is copied for each of its dynamic scopes.  If not, a reference that
+            depends on the scope raises :class:`ScopesNeeded`.
     """
 
     def __init__(self, documents: Documents, *, tracks_scopes: bool) -> None:
         self._documents = documents
-        self._resolved: dict[tuple[Resource, str], Location] = {}  # without the dynamic ones
+        self._resolved: dict[tuple[Resource, str], Location] = {}  # without dynamic references
         self._scopes = DynamicScopes(documents.limits) if tracks_scopes else None
 
     def start(self) -> Location:
-        """The schema that was given."""
+        """The root schema."""
         root = self._documents.root.resource
         return self._location(root, (), self._scopes.get({}).entering(root) if self._scopes else None)
 
     def originals(self, schemas: set[int]) -> set[int]:
-        """The identities of the schemas of the documents, given those that were read."""
+        """The identities of schemas, with copies replaced by their originals."""
         return {self._scopes.originals.get(key, key) for key in schemas} if self._scopes else schemas
 
     def resolve(self, location: Location, keyword: str) -> Location:
         """The schema that the reference under ``keyword`` at ``location`` names.
 
         Raises:
-            GrammarError: there is none.
-            UnsupportedFeature: it names a document that is not known.
-            ScopesNeeded: the answer depends on the dynamic scope.
+            GrammarError: there is no such schema.
+            UnsupportedFeature: it names an unknown document.
+            ScopesNeeded: the result depends on the dynamic scope.
             LimitExceeded: there are too many dynamic scopes.
         """
         reference: str = location.schema[keyword]
         if keyword != "$ref":
             return self._resolve(location, keyword, reference)
         key = location.resource, reference
-        found = self._resolved.get(key)
-        if found is None:
-            found = self._resolved[key] = self._resolve(location, keyword, reference)
-        return found
+        cached = self._resolved.get(key)
+        if cached is None:
+            cached = self._resolved[key] = self._resolve(location, keyword, reference)
+        return cached
 
     def _resolve(self, location: Location, keyword: str, reference: str) -> Location:
         uri, _, fragment = reference.partition("#")
@@ -183,10 +183,10 @@ class References:
     def _outermost(
         self, location: Location, resource: Resource, path: SchemaPath, name: str
     ) -> tuple[Resource, SchemaPath]:
-        """The target of a dynamic reference whose first target is a schema of ``resource``."""
+        """The target of a dynamic reference that initially resolves to a schema of ``resource``."""
         dynamic = resource.document.index.dynamic
         base = resource.document.index.base(resource)
-        if dynamic.get(base, {}).get(name) != path:  # the first target is no dynamic anchor
+        if dynamic.get(base, {}).get(name) != path:  # the initial target is not a dynamic anchor
             return resource, path
         if self._scopes is None or location.resource.scope is None:
             raise ScopesNeeded
@@ -196,16 +196,16 @@ class References:
     def _placed(self, location: Location, resource: Resource, path: SchemaPath, keyword: str) -> Location:
         scope = location.resource.scope
         if scope is None or self._scopes is None:
-            found = self._location(resource, path, None)
+            result = self._location(resource, path, None)
         else:
             base, here = (one.document.index.base(one) for one in (resource, location.resource))
             if base is here:
-                found = self._location(location.resource, path, scope)
+                result = self._location(location.resource, path, scope)
             else:
-                found = self._location(base, path, scope.entering(base))
-        if not isinstance(found.schema, (dict, bool)):
-            _missing(location, keyword, f"it names {type(found.schema).__name__} where a schema must be")
-        return found
+                result = self._location(base, path, scope.entering(base))
+        if not isinstance(result.schema, (dict, bool)):
+            _missing(location, keyword, f"it names {type(result.schema).__name__} where a schema must be")
+        return result
 
     def _location(self, resource: Resource, path: SchemaPath, scope: DynamicScope | None) -> Location:
         if scope is not None and self._scopes is not None and resource.scope is not scope:
@@ -216,24 +216,24 @@ class References:
         return Location(schema, resource, None, path)
 
     def _find(self, location: Location, keyword: str, uri: str) -> Resource:
-        wanted = absolute_uri(location.resource.uri, uri)
-        if wanted and wanted == location.resource.uri:
+        target = absolute_uri(location.resource.uri, uri)
+        if target and target == location.resource.uri:
             return location.resource
-        found = self._documents.find(wanted, location.resource.document)
-        if found is None:
+        result = self._documents.find(target, location.resource.document)
+        if result is None:
             refused(
                 location,
                 keyword,
                 f"{location.schema[keyword]!r} is in a document that is not known, and nothing is fetched",
-                remedy=f"give {wanted!r} in 'registry', or copy the schema under '$defs'",
+                remedy=f"give {target!r} in 'registry', or copy the schema under '$defs'",
             )
-        return found
+        return result
 
 
 def enter(location: Location) -> Resource:
-    """Let the references of a schema be relative to its own identifier, if it has one; return its resource.
+    """Resolve the references of a schema against its own identifier, if it has one.
 
-    The result and ``place.resource`` are the same afterwards.
+    Returns the resource of the schema, which is ``location.resource`` afterwards.
     """
     resource = location.resource
     schema = location.schema
@@ -241,9 +241,9 @@ def enter(location: Location) -> Resource:
         return resource
     path = location.steps
     pointer = "".join(f"/{escape(step)}" for step in path)
-    found = resource.document.inner(schema, resource, pointer)
-    if found is not None:
-        inner = resource.inner(schema, *found, path)
+    identity = resource.document.inner(schema, resource, pointer)
+    if identity is not None:
+        inner = resource.inner(schema, *identity, path)
         if resource.scope is not None:
             inner.scope = resource.scope.entering(resource.document.index.base(inner))
         location.resource = inner
@@ -251,7 +251,7 @@ def enter(location: Location) -> Resource:
 
 
 def _follow(start: Resource, steps: list[str], location: Location, keyword: str) -> tuple[Resource, SchemaPath]:
-    """Follow a JSON Pointer down from the root of ``start``: the innermost resource on the way, and the path."""
+    """Follow a JSON Pointer from the root of ``start``: the innermost resource on the way, and the path."""
     resource, schema = start, start.root
     for count, step in enumerate(steps):
         schema = _child(schema, step, steps[:count], location, keyword)
