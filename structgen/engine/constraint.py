@@ -9,6 +9,7 @@ import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
+from structgen.engine.mask import empty_masks
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
@@ -193,7 +194,7 @@ class Constraint:
 
     def nearest_tokens(self, matcher: Matcher, subject: bytes, most: int) -> tuple[tuple[int, bytes], ...]:
         """Return up to ``most`` allowed tokens that share the longest prefix with ``subject``."""
-        words = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
+        words = empty_masks(self._vocabulary)
         matcher.fill_mask(words)
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         tokens = self._vocabulary.tokens

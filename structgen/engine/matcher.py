@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from structgen_kernels import _native
 
-from structgen.errors import VocabularyError
+from structgen.errors import LimitExceeded, VocabularyError
 
 if TYPE_CHECKING:
     from structgen.engine.constraint import Constraint
@@ -82,6 +82,18 @@ def _byte(value: int) -> str:
 _NEAREST: Final = 6
 _MAX_NAMED: Final = 100
 """Special tokens, and tokens of sets, that an explanation names."""
+_MAX_BUDGET: Final = 2**31
+"""A larger budget has the same masks as this one."""
+_fill_mask: Final = _native.Matcher.fill_mask
+
+
+def _counted(subject: str, budget: int) -> int:
+    if budget < 0:
+        raise ValueError(
+            f"{subject}: the budget is {budget}; it counts the tokens that are left; "
+            "pass 0 where nothing but EOS may come, or None for no limit"
+        )
+    return min(budget, _MAX_BUDGET)
 
 
 class Matcher(_native.Matcher):
@@ -91,8 +103,7 @@ class Matcher(_native.Matcher):
     token ``i`` may come next; a row has ``ceil(V / 32)`` words and its bits from ``V`` on are zero.
 
     The native methods ``accept(token_id) -> bool``, ``accept_bytes(data) -> int``, ``validate(token_ids) -> int``,
-    ``rollback(count)``, ``reset()``, ``fill_mask(bitmask, row=0)``, ``fill_mask_within(bitmask, row, budget)``,
-    ``needs_budget_mask(budget)``, ``forced_bytes()``, ``is_accepting`` and ``is_terminated`` release the GIL where
+    ``rollback(count)``, ``reset()``, ``forced_bytes()``, ``is_accepting`` and ``is_terminated`` release the GIL where
     they work, and so does ``allowed_tokens(most) -> list[int]``: tokens that may come next, EOS left out, all of them
     or ``most`` of them.  A refused ``accept`` leaves the state as it was.
 
@@ -117,6 +128,62 @@ class Matcher(_native.Matcher):
         copy = Matcher(self)
         copy._constraint = self._constraint
         return copy
+
+    def fill_mask(self, bitmask: Any, row: int = 0, *, budget: int | None = None) -> None:
+        """Write the mask of the next token into one row of ``bitmask``.
+
+        Args:
+            bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
+            row: the row to write.
+            budget: how many tokens are left, EOS not counted.  The mask then allows only tokens after which the output
+                can still be completed within the budget; with 0 it allows nothing but EOS.  None is no limit.
+
+        Raises:
+            ValueError: the rows have the wrong width, or the budget is negative.
+            IndexError: there is no such row.
+            LimitExceeded: a bound of the constraint's limits was reached.
+        """
+        if budget is not None:
+            budget = _counted("fill_mask", budget)
+            if self.needs_budget_mask(budget):
+                self.fill_mask_within(bitmask, row, budget)
+                return
+        _fill_mask(self, bitmask, row)
+
+    def advance_forced(self, budget: int | None = None) -> list[int]:
+        """Accept the forced tokens that fit into a budget, and return them.
+
+        Stops before a token after which the output could not be completed within the budget: other tokens may spell the
+        forced text shorter there.
+
+        Args:
+            budget: how many tokens are left, EOS not counted; None is no limit.
+
+        Raises:
+            ValueError: the budget is negative.
+            LimitExceeded: a bound of the constraint's limits was reached; the state is as before.
+        """
+        budget = None if budget is None else _counted("advance_forced", budget)
+        taken: list[int] = []
+        try:
+            for token in self.forced_tokens():
+                left = _MAX_BUDGET if budget is None else budget - len(taken)
+                is_tight = budget is not None and self.needs_budget_mask(left)
+                if left == 0 or not self.accept(token):
+                    break
+                taken.append(token)
+                if is_tight and not self._is_completable(left - 1):
+                    self.rollback(1)
+                    taken.pop()
+                    break
+        except LimitExceeded:
+            self.rollback(len(taken))
+            raise
+        return taken
+
+    def _is_completable(self, budget: int) -> bool:
+        needed = self.min_tokens()
+        return needed is not None and needed <= budget
 
     def validate_tree(self, token_ids: Sequence[int], parents: Sequence[int]) -> list[bool]:
         """Say which tokens of a tree may come, each after those above it; the state stays as it is.
@@ -239,19 +306,27 @@ class Matcher(_native.Matcher):
         return f"Matcher({self.history_length} tokens, {state})"
 
 
-def fill_masks(matchers: Sequence[Matcher], bitmask: Any) -> None:
+def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None = None) -> None:
     """Fill row ``i`` of ``bitmask`` for ``matchers[i]``, on all processors of the process, without the GIL.
 
     Args:
         matchers: at most as many as ``bitmask`` has rows; they may belong to different constraints on vocabularies
             of the same size.
         bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
+        budget: as for ``Matcher.fill_mask``, the same for all.  Masks that depend on it are filled one by one.
 
     Raises:
         IndexError: there are more matchers than rows.
-        ValueError: the rows have the wrong width.
+        ValueError: the rows have the wrong width, or the budget is negative.
     """
-    _native.fill_masks(list(matchers), bitmask)
+    tight: list[int] = []
+    if budget is not None:
+        budget = _counted("fill_masks", budget)
+        tight = [row for row, matcher in enumerate(matchers) if matcher.needs_budget_mask(budget)]
+    if not tight or len(tight) < len(matchers):
+        _native.fill_masks(list(matchers), bitmask)
+    for row in tight:
+        matchers[row].fill_mask(bitmask, row, budget=budget)
 
 
 def fill_mask_trees(

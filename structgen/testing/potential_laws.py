@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials import Hypothesis, Potential
 from structgen.engine import Constraint
+from structgen.engine.mask import empty_masks
 from structgen.errors import VocabularyError
 from structgen.testing.state_walk import LawViolation
 
@@ -76,7 +77,7 @@ class _BrokenLaw(Exception):
 def _check_walk(potential: Potential, constraint: Constraint, rng: random.Random, length: int) -> None:
     vocabulary = constraint.vocabulary
     matcher = constraint.matcher()
-    row = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+    row = empty_masks(vocabulary)
     hypothesis = Hypothesis(constraint.grammar, vocabulary)
     score = _score(potential.prefix, "prefix", hypothesis)
     for _ in range(length):

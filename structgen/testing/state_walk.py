@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from structgen.engine.mask import empty_masks
 from structgen.grammar.nodes import Grammar
 from structgen.testing.reference import ReferenceMatcher
 
@@ -198,7 +199,7 @@ def allowed_tokens(matcher: AnyMatcher, size: int) -> set[int]:
 
 def empty_bitmask(size: int, rows: int = 1) -> Bitmask:
     """A mask, or several, in which nothing is allowed."""
-    return np.zeros((rows, (size + 31) // 32), dtype=np.int32)
+    return empty_masks(size, rows)
 
 
 def ids_of(row: Bitmask) -> set[int]:

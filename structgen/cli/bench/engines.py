@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from structgen.engine import Vocabulary, compile, fill_masks
+from structgen.engine.mask import empty_masks
 from structgen.frontends.json_schema import forget_known, json_schema
 
 __all__ = ["ENGINES", "NEEDS", "Bits", "Engine", "Sequence", "allows", "missing"]
@@ -206,7 +207,7 @@ def missing(engine: str) -> tuple[str, ...]:
 
 
 def _rows(count: int, size: int) -> Bits:
-    return np.zeros((count, (size + 31) // 32), dtype=np.int32)
+    return empty_masks(size, count)
 
 
 def _may_end(fill: Callable[[], object], words: Bits, eos: int) -> bool:

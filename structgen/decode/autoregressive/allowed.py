@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.potentials import Gate, Hypothesis, Potential
-from structgen.decode.step.distribution import has_bit, only_token, words_without
+from structgen.engine.mask import contains, empty_masks, only_token, without
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -35,14 +35,13 @@ class Allowed:
     """
 
     def __init__(self, output: Output, potentials: Sequence[Potential]) -> None:
-        size = output.vocabulary.size
-        self._rows: NDArray[np.int32] = np.zeros((1, (size + 31) // 32), dtype=np.int32)
+        self._rows: NDArray[np.int32] = empty_masks(output.vocabulary)
         self.mask = self._rows[0]
         self.blocked: dict[tuple[int, ...], set[int]] = {}
         self.floor = 0
         self._output = output
         self._eos = output.vocabulary.eos
-        self._not_eos = words_without(self._eos, size)
+        self._not_eos = without(np.full_like(self.mask, -1), self._eos)
         self._has_potentials = bool(potentials)
         self._gate = Gate(potentials, output.constraint.grammar, output.vocabulary)
 
@@ -60,7 +59,7 @@ class Allowed:
     @property
     def ends(self) -> list[int]:
         """The EOS ids that the mask allows."""
-        return [token for token in self._eos if has_bit(self.mask, token)]
+        return [token for token in self._eos if contains(self.mask, token)]
 
     def fill(self) -> None:
         """Fill the mask of the next token.
@@ -79,7 +78,7 @@ class Allowed:
         """Take out of the mask what is blocked, and what potentials are known to forbid."""
         blocked = self.blocked_here()
         if blocked:
-            self.mask &= words_without(tuple(blocked), self._output.vocabulary.size)
+            self.mask[:] = without(self.mask, blocked)
         forbidding = self._gate.mask(self._output.tokens)
         if forbidding is not None:
             self.mask &= forbidding | ~self._not_eos  # the stop is asked about when it comes

@@ -14,18 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
-from structgen.decode.step.distribution import (
-    allowed_ids,
-    log_mass,
-    nothing_possible,
-    only_token,
-    project,
-    runners_up,
-    unusable_logits,
-)
+from structgen.decode.step.distribution import log_mass, nothing_possible, project, runners_up, unusable_logits
 from structgen.decode.step.logits_row import DeviceRow, LogitsRow, LogitsRows, log_probability, on_host
 from structgen.decode.step.result import Step
 from structgen.decode.step.sampler import Greedy, Multinomial, Sampler, at_temperature
+from structgen.engine.mask import allowed_ids, empty_masks, only_token
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models.protocol import LogitsQuery, SampleQuery, SamplingParams, ScoreQuery
 
@@ -73,7 +66,7 @@ def tree_queries(
         generator: the sampler's; it is not moved.  The next choice takes its next number, the choice after it the one
             after that.
     """
-    masks = np.zeros((1 + len(tree), (matcher.constraint.vocabulary.size + 31) // 32), dtype=np.int32)
+    masks = empty_masks(matcher.constraint.vocabulary, 1 + len(tree))
     try:
         matcher.fill_mask_tree(tree.tokens, tree.parents, masks)
     except LimitExceeded:  # the limits are for outputs, not for draft tokens

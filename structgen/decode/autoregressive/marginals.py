@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.models.protocol import Extension, PackedModel
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class _MarginalSearch:
     def __init__(self, question: MarginalQuery) -> None:
         vocabulary = question.context.model.vocabulary
         self._texts, self._eos = vocabulary.tokens, vocabulary.eos
-        self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        self._row: NDArray[np.int32] = empty_masks(vocabulary)
         self._found: dict[Hashable, list[float]] = defaultdict(list)
         self._values = question.values
         self._passes = 0

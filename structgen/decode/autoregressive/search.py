@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.step.distribution import Projection, allowed_ids, log_mass, runners_up
+from structgen.decode.step.distribution import Projection, log_mass, runners_up
 from structgen.decode.step.result import Step
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models.protocol import Extension, PackedModel
 
@@ -164,7 +165,7 @@ class _RegionSearch:
         self._matcher = generation.matcher.fork()
         self._tokens = generation.vocabulary.tokens
         self._eos = frozenset(generation.vocabulary.eos)
-        self._mask: NDArray[np.int32] = np.zeros((1, (generation.vocabulary.size + 31) // 32), dtype=np.int32)
+        self._mask: NDArray[np.int32] = empty_masks(generation.vocabulary)
         self._least = -math.inf  # the score of the best complete part
         self._is_impossible = False  # whether something was left out that the model never writes
 

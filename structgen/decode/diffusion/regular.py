@@ -18,7 +18,7 @@ from structgen.decode.diffusion.class_posterior import ClassPosterior, sampled_i
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import FAR
-from structgen.decode.step.distribution import mask_words
+from structgen.engine.mask import empty_masks, pack
 from structgen.errors import GenerationError
 from structgen.models.protocol.diffusion import TokenClasses
 
@@ -174,14 +174,14 @@ class RegularLanguage:
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
         chain = self._anything(canvas)
-        words = np.zeros((len(canvas), (self.vocabulary.size + 31) // 32), dtype=np.int32)
+        words = empty_masks(self.vocabulary, len(canvas))
         if not np.isfinite(chain.total):
             return words
         allowed = (np.isfinite(chain.label_masses()) & np.isfinite(chain.weights)) @ self.holds
         for slot, classes in enumerate(allowed):
             is_free = canvas[slot] == FREE
             held = classes[self.automaton.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
-            words[slot] = mask_words(held)
+            words[slot] = pack(held)
         return words
 
     def forced(self, canvas: Canvas, /) -> Canvas:

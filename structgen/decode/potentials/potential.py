@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from structgen.decode.parse.captures import value_of
 from structgen.engine import Constraint
+from structgen.engine.mask import empty_masks
 from structgen.errors import VocabularyError
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class ConstraintPotential(Potential):
 
     def allowed(self, hypothesis: Hypothesis, /) -> NDArray[np.int32]:
         """See ``Potential``: all that it forbids."""
-        rows = np.zeros((1, (self.constraint.vocabulary.size + 31) // 32), dtype=np.int32)
+        rows = empty_masks(self.constraint.vocabulary)
         matcher = self._at(hypothesis)
         if matcher is not None:
             matcher.fill_mask(rows)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from structgen.decode.potentials import Hypothesis
 from structgen.decode.step.context import Context
-from structgen.decode.step.distribution import allowed_ids
 from structgen.decode.step.result import FinishReason, Step
+from structgen.engine.mask import allowed_ids, empty_masks
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
@@ -46,7 +46,7 @@ class MaskCache:
         self._size = vocabulary.size
         self._eos = np.array(sorted(vocabulary.eos), dtype=np.intp)
         self._stops = frozenset(vocabulary.eos)
-        self._row: NDArray[np.int32] = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        self._row: NDArray[np.int32] = empty_masks(vocabulary)
         self._rows: dict[tuple[int, int], NDArray[np.int32]] = {}
         self._drafted: dict[tuple[int, int], NDArray[np.int32]] = {}
 

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, SampledChildren
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
 from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.sampler import Multinomial, inverse_cdf
+from structgen.engine.mask import allowed_ids
 
 if TYPE_CHECKING:
     from structgen.decode.step.distribution import Projection

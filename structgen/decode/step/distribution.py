@@ -1,11 +1,8 @@
-"""Next-token distribution over the tokens that a mask allows, and the words of such masks.
-
-A mask is a row of 32-bit words with one bit a token. ``project`` renormalizes logits over the bits that are set.
-"""
+"""Next-token distribution over the tokens that a mask allows; ``project`` renormalizes logits over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Self, final
@@ -20,48 +17,13 @@ __all__ = [
     "BARE_END",
     "Distribution",
     "Projection",
-    "allowed_ids",
     "descending",
-    "has_bit",
     "log_mass",
-    "mask_words",
     "nothing_possible",
-    "only_token",
     "project",
     "runners_up",
     "unusable_logits",
-    "words_without",
 ]
-
-
-def mask_words(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return a token mask, int32 ``[ceil(V / 32)]``, of bool ``[V]``."""
-    bits = np.zeros((len(allowed) + 31) // 32 * 32, dtype=np.uint8)
-    bits[: len(allowed)] = allowed
-    packed: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
-    return packed
-
-
-def words_without(ids: Sequence[int], size: int) -> NDArray[np.int32]:
-    """Words for ``size`` tokens with every bit set but those of ``ids``."""
-    bits = np.ones((size + 31) // 32 * 32, dtype=np.uint8)
-    bits[list(ids)] = 0
-    words: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
-    return words
-
-
-def has_bit(words: NDArray[np.int32], token: int) -> bool:
-    """Whether the bit of a token is set."""
-    return bool(words[token >> 5] >> (token & 31) & 1)
-
-
-def only_token(words: NDArray[np.int32]) -> int | None:
-    """The id of the one bit that is set in words that are not all zero; None if there are more."""
-    filled = np.flatnonzero(words)
-    word = int(words[filled[0]]) & 0xFFFFFFFF
-    if len(filled) > 1 or word & (word - 1):
-        return None
-    return int(filled[0]) * 32 + word.bit_length() - 1
 
 
 _REMEDY: Final = "check the model's weights and number format"
@@ -81,12 +43,6 @@ class Projection:
     ids: NDArray[np.intp]
     log_p: NDArray[np.float64]
     log_z: float
-
-
-def allowed_ids(row: NDArray[np.int32], size: int) -> NDArray[np.intp]:
-    """The ids whose bit is set in a mask row of ``ceil(size / 32)`` words, ascending."""
-    bits = np.unpackbits(row.view(np.uint8), count=size, bitorder="little")
-    return np.flatnonzero(bits.view(np.bool_))
 
 
 def log_mass(logits: NDArray[Any]) -> float:

@@ -11,8 +11,9 @@ import numpy as np
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.fixed_tree import Chain
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
 from structgen.decode.step.sampler import Multinomial
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import ModelError
 from structgen.methods.drafters.layer_skip import LayerRows, layered_session
 from structgen.methods.drafters.model_growth import RowsDrafting
@@ -220,7 +221,7 @@ class _ExitDrafting(Drafting):
         rows_of = {node: at for at, node in enumerate(run, start=1)}
         base = len(states[self._rates.exits[0]]) - len(run) - 1
         vocabulary = self._task.constraint.vocabulary
-        mask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        mask = empty_masks(vocabulary)
         node = ROOT
         for token in context.tokens[start:][:_LOOKED_AT]:
             matcher.fill_mask(mask)

@@ -12,8 +12,8 @@ from structgen.decode.speculative.acceptance import Calibration
 from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.drafters.table_growth import GrammarPosition
-from structgen.decode.step.distribution import allowed_ids
 from structgen.decode.step.sampler import GumbelMax, Multinomial
+from structgen.engine.mask import allowed_ids
 
 if TYPE_CHECKING:
     from structgen.decode.step.context import Context

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafting
 from structgen.decode.speculative.tree_policy import DraftDistribution
-from structgen.decode.step.distribution import allowed_ids
 from structgen.decode.step.sampler import Multinomial
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import GenerationError, LimitExceeded
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class DraftPosition:
         Complexity: one mask for each position where a single token is allowed, and one for the place.
         """
         vocabulary = matcher.constraint.vocabulary
-        mask = np.zeros((1, (vocabulary.size + 31) // 32), dtype=np.int32)
+        mask = empty_masks(vocabulary)
         forced: list[int] = []
         while True:
             for token in matcher.forced_tokens():

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.errors import LimitExceeded
 from structgen.methods.drafters.draft_session import Bridge, BridgeTask, DraftSession, vocabulary_of
 from structgen.methods.drafters.model_growth import DraftRow, DraftRows, RowsDrafting
@@ -236,7 +237,7 @@ class _StringRows(DraftRows):
         self._table = token_prefixes(self._target, self._draft)
         self._bounds = bounds
         self._tokens: list[int] = []
-        self._mask: NDArray[np.int32] = np.zeros((1, (self._draft.size + 31) // 32), dtype=np.int32)
+        self._mask: NDArray[np.int32] = empty_masks(self._draft.size)
 
     def follow(self, tokens: Sequence[int]) -> None:
         """See ``DraftRows.follow``."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from structgen.decode.step.context import Context
-from structgen.decode.step.distribution import allowed_ids, log_mass
+from structgen.decode.step.distribution import log_mass
+from structgen.engine.mask import allowed_ids
 from structgen.errors import GenerationError
 from structgen.methods.infilling.frame import FilledHole
 from structgen.methods.infilling.open_canvas import OPEN

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, final
 import numpy as np
 
 from structgen.decode.diffusion.mean_field import FREE
-from structgen.decode.step.distribution import mask_words
+from structgen.engine.mask import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +150,7 @@ class RegularOpen:
         after = self._reached(canvas[:slot:-1].tolist(), forwards=False)
         alive = before[automaton.source] & after[automaton.target]
         classes: NDArray[np.bool_] = np.logical_or.reduce(self._holds[np.unique(automaton.label[alive])], axis=0)
-        return mask_words(classes[automaton.class_of])
+        return pack(classes[automaton.class_of])
 
     def _reached(self, tokens: Sequence[int], *, forwards: bool) -> NDArray[np.bool_]:
         """The states that slots lead to from the start, or from which they, read backwards, lead to acceptance."""

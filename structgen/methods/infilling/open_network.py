@@ -12,7 +12,7 @@ from structgen_kernels import _native
 from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.parse.grammar_graph import SPECIAL_BASE
-from structgen.decode.step.distribution import mask_words
+from structgen.engine.mask import pack
 from structgen.engine.network import Network, network_of
 from structgen.errors import LimitExceeded
 from structgen.methods.infilling.open_canvas import (
@@ -152,7 +152,7 @@ class NetworkOpen:
             self._bound()
             pieces = self._pieces(self._readings(slots[:slot]), self._suffix(slots[slot + 1 :]))
         held = np.array([piece in pieces for piece in self._pieces_of])
-        return mask_words(held[self._group_of])
+        return pack(held[self._group_of])
 
     def _bound(self) -> None:
         if len(self._known) + len(self._moves) > MAX_CACHED:

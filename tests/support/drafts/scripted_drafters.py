@@ -9,7 +9,7 @@ from typing import final
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.step.context import Context
-from structgen.decode.step.distribution import allowed_ids
+from structgen.engine.mask import allowed_ids
 
 __all__ = ["Knowing", "Noisy", "ScriptedDrafter"]
 

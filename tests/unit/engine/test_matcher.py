@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from structgen.engine import Constraint, Matcher, Vocabulary, compile, fill_masks
+from structgen.engine.mask import allowed_ids, empty_masks, mask_width
 from structgen.errors import GrammarError, LimitExceeded, UnsatisfiableGrammar, VocabularyError
 from structgen.frontends.regex import regex
 from structgen.grammar.limits import Limits
@@ -654,6 +655,97 @@ def test_forced_text_and_tokens():
         assert matcher.accept(token)
     matcher.accept_bytes(b'": "abc"')
     assert matcher.forced_tokens() == [ord("}")]
+
+
+def _within(matcher: Matcher, budget: int | None) -> set[int]:
+    masks = np.full((1, mask_width(matcher.constraint.vocabulary.size)), -1, dtype=np.int32)
+    matcher.fill_mask(masks, budget=budget)
+    return set(allowed_ids(masks[0]).tolist())
+
+
+@pytest.mark.parametrize("vocabulary", [BYTES, WORDS])
+def test_a_mask_with_a_budget_keeps_the_output_completable(vocabulary: Vocabulary) -> None:
+    """``fill_mask(budget=n)`` allows exactly the tokens after which n - 1 more suffice, and EOS where it may come."""
+    grammar = choice("ab", "abab", "b", repeat("ba", 2, 2))
+    eos = set(vocabulary.eos)
+    pending = [compile(grammar, vocabulary).matcher()]
+    while pending:
+        matcher = pending.pop()
+        free = allowed(matcher)
+        after = {token: matcher.fork() for token in free - eos}
+        for token, fork in after.items():
+            assert fork.accept(token)
+            pending.append(fork)
+        needed = {token: fork.min_tokens() for token, fork in after.items()}
+        for budget in range(7):
+            fitting = {token for token, count in needed.items() if count is not None and count < budget}
+            assert _within(matcher, budget) == fitting | (free & eos)
+            assert _within(matcher, budget) == fitting | (free & eos), "the mask left the state as it was"
+        assert _within(matcher, None) == free == _within(matcher, 10**12)
+
+
+def test_a_budget_of_nothing_allows_the_end_alone() -> None:
+    """With no token left only EOS may come, where the grammar allows it; a terminated matcher allows nothing."""
+    matcher = compile(repeat("a", 0, 3), BYTES).matcher()
+    assert _within(matcher, 0) == {EOS}
+    assert _within(compile(literal("a"), BYTES).matcher(), 0) == set()
+    assert matcher.accept(EOS)
+    assert _within(matcher, 0) == _within(matcher, 5) == set()
+
+
+def test_a_negative_budget_is_refused() -> None:
+    """A negative budget is an error of the caller, and changes neither mask nor state."""
+    matcher = compile(literal("ab"), BYTES).matcher()
+    masks = empty_masks(BYTES)
+    calls = (
+        lambda: matcher.fill_mask(masks, budget=-1),
+        lambda: fill_masks([matcher], masks, budget=-1),
+        lambda: matcher.advance_forced(-1),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the budget is -1; .*pass 0"):
+            call()
+    assert not masks.any()
+    assert matcher.history_length == 0
+
+
+@pytest.mark.parametrize("budget", [None, 0, 1, 2, 3, 40])
+def test_fill_masks_with_a_budget(budget: int | None) -> None:
+    """Each row is that of ``fill_mask`` with the same budget, with the mask depending on it for some, all or none."""
+    grammars = [repeat("a"), literal("abab"), choice("b", "bbb")]
+    matchers = [compile(grammar, BYTES).matcher() for grammar in grammars]
+    for count in range(len(matchers) + 1):
+        masks = np.full((len(matchers), mask_width(BYTES.size)), -1, dtype=np.int32)
+        fill_masks(matchers[:count], masks, budget=budget)
+        for row, matcher in enumerate(matchers[:count]):
+            assert set(allowed_ids(masks[row]).tolist()) == _within(matcher, budget)
+        assert (masks[count:] == -1).all()
+    with pytest.raises(IndexError):
+        fill_masks(matchers, empty_masks(BYTES, 2), budget=budget)
+
+
+def test_advance_forced_takes_what_fits() -> None:
+    """Forced tokens are taken up to the budget; all of them without one."""
+    constraint = compile(sequence("abc", CharClass([(97, 122)])), BYTES)
+    for budget, expected in [(None, b"abc"), (10, b"abc"), (4, b"abc")]:
+        matcher = constraint.matcher()
+        assert bytes(matcher.advance_forced(budget)) == expected
+        assert matcher.history_length == len(expected)
+        assert matcher.advance_forced(budget) == []
+    for budget in range(4):  # nothing completes the output within it
+        assert constraint.matcher().advance_forced(budget) == []
+
+
+def test_advance_forced_leaves_shorter_spellings_to_the_mask() -> None:
+    """Canonical tokens that are too many for the budget are not taken: other tokens may spell the text shorter."""
+    tokens = [*BYTES.tokens[:256], b"ab", b"abc", b"bcd"]
+    vocabulary = Vocabulary([*tokens, b""], eos=[len(tokens)])
+    matcher = compile(literal("abcd"), vocabulary).matcher()
+    forced = matcher.forced_tokens()
+    assert b"".join(vocabulary.tokens[token] for token in forced) == b"abcd"
+    assert len(forced) == 2
+    assert matcher.fork().advance_forced(2) == forced
+    assert matcher.fork().advance_forced(1) == []
 
 
 def test_forced_text_stops_at_an_optional_end():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from structgen.decode.step.distribution import allowed_ids, log_mass, project
+from structgen.decode.step.distribution import log_mass, project
 from structgen.decode.step.sampler import Multinomial
+from structgen.engine.mask import allowed_ids
 from structgen.models.protocol import ResidentLogits, SampleQuery, SamplingParams, ScoreQuery
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, MA
 from structgen.decode.diffusion.mean_field import FREE, MeanField
 from structgen.decode.diffusion.posterior import Completion
 from structgen.decode.diffusion.token_automaton import check_finite_checks
-from structgen.decode.step.distribution import mask_words
+from structgen.engine.mask import empty_masks, pack
 from structgen.engine.network import MAX_STATES, network_of
 from structgen.errors import GenerationError, LimitExceeded
 from structgen.models.protocol.diffusion import TokenClasses
@@ -132,7 +132,7 @@ class ContextFreeLanguage:
 
     def masks(self, canvas: Canvas, /) -> NDArray[np.int32]:
         """See ``CanvasLanguage.masks``."""
-        words = np.zeros((len(canvas), (self.vocabulary.size + 31) // 32), dtype=np.int32)
+        words = empty_masks(self.vocabulary, len(canvas))
         chart = self._anything(canvas)
         ends = self._ends(chart, canvas)
         if not ends.any():
@@ -140,7 +140,7 @@ class ContextFreeLanguage:
         for slot, classes in enumerate(self._allowed(chart, ends)):
             is_free = canvas[slot] == FREE
             held = classes[self.class_of] if is_free else np.arange(self.vocabulary.size) == canvas[slot]
-            words[slot] = mask_words(held)
+            words[slot] = pack(held)
         return words
 
     def forced(self, canvas: Canvas, /) -> Canvas:

@@ -19,6 +19,7 @@ import numpy as np
 
 from structgen.decode.speculative.acceptance import Calibration, DraftCandidate, FollowingDrafting
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask
+from structgen.engine.mask import empty_masks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class _ForcedDrafting(FollowingDrafting):
         super().__init__(context, task, settings.calibration)
         self._most = settings.most
         self._vocabulary = task.constraint.vocabulary
-        self._row: NDArray[np.int32] = np.zeros((1, (self._vocabulary.size + 31) // 32), dtype=np.int32)
+        self._row: NDArray[np.int32] = empty_masks(self._vocabulary)
 
     def drafts(self, state: DraftState) -> Iterable[DraftCandidate]:
         """See ``FollowingDrafting.draft tokens``."""

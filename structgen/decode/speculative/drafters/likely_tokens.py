@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from structgen.decode.speculative.draft_tree import FORCED, ROOT
 from structgen.decode.speculative.drafters.table_growth import allowed_among
-from structgen.decode.step.distribution import allowed_ids
 from structgen.decode.step.logits_row import on_host
+from structgen.engine.mask import allowed_ids
 from structgen.models.protocol import Logits
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, 
 from structgen.decode.speculative.drafters.auto import Auto, Combined
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation
 from structgen.decode.step.context import Context
-from structgen.decode.step.distribution import allowed_ids
 from structgen.engine import Constraint, Vocabulary, compile
+from structgen.engine.mask import allowed_ids
 from structgen.errors import GenerationError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.lark import lark

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from structgen.decode.step.distribution import allowed_ids, log_mass, project
+from structgen.decode.step.distribution import log_mass, project
+from structgen.engine.mask import allowed_ids
 from structgen.errors import GenerationError
 
 

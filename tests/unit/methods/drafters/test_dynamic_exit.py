@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from structgen.decode import Context, Greedy, Multinomial, Sampler, start_generation
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
 from structgen.engine import compile
+from structgen.engine.mask import allowed_ids
 from structgen.frontends.regex import regex
 from structgen.methods.drafters.dynamic_exit import DynamicExit, ExitRates
 

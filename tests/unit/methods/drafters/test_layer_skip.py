@@ -13,8 +13,9 @@ from structgen.decode import Context, Greedy, Multinomial, Sampler, generate
 from structgen.decode.speculative.draft_tree import ROOT
 from structgen.decode.speculative.drafter import Drafter, DraftState, DraftTask
 from structgen.decode.speculative.fixed_tree import Chain
-from structgen.decode.step.distribution import allowed_ids, project
+from structgen.decode.step.distribution import project
 from structgen.engine import Vocabulary, compile
+from structgen.engine.mask import allowed_ids
 from structgen.errors import DraftWarning, ModelError
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex

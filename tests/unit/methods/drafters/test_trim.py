@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from structgen.decode.step.distribution import allowed_ids
 from structgen.engine import Vocabulary, compile
+from structgen.engine.mask import allowed_ids
 from structgen.frontends.json_schema import json_schema
 from structgen.frontends.regex import regex
 from structgen.grammar.algebra import select
