@@ -177,11 +177,7 @@ class SimpleSchemas:
             ANY_STRING,
         )
         return _native.PlainPlanner(
-            keywords,
-            dialect.reference_stands_alone,
-            terms,
-            limits.grammar_nodes,
-            limits.nesting,
+            keywords, dialect.reference_stands_alone, terms, limits.grammar_nodes, limits.nesting
         )
 
 

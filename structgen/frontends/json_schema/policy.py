@@ -15,10 +15,7 @@ Additional: TypeAlias = Literal["allowed", "forbidden"]
 
 
 _MANY: Final = 1_000_000
-_ORDERS: Final[dict[Order, str]] = {
-    "declared": "declared; undeclared and pattern names anywhere between",
-    "any": "any",
-}
+_ORDERS: Final[dict[Order, str]] = {"declared": "declared; undeclared and pattern names anywhere between", "any": "any"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +126,7 @@ def _bound(most: int | None, what: str) -> str:
     return "as the schema says" if most is None else f"at most {most} {what}"
 
 
-_FORMATS: Final = {
-    "asserted": "asserted, also where the draft does not list it",
-    "annotation": "not asserted",
-}
+_FORMATS: Final = {"asserted": "asserted, also where the draft does not list it", "annotation": "not asserted"}
 _ADDITIONAL: Final = {
     "allowed": "as the schema says: allowed where it says nothing",
     "forbidden": "where the schema says nothing: forbidden beside those that it names, allowed where it names none",

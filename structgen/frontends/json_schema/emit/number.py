@@ -387,11 +387,7 @@ def _between(interval: _Interval, places: DecimalPlaces, shifts: int | None) -> 
 
 
 def _holds_multiple(
-    lower: int | Decimal,
-    lower_open: bool,
-    upper: int | Decimal,
-    upper_open: bool,
-    step: Fraction,
+    lower: int | Decimal, lower_open: bool, upper: int | Decimal, upper_open: bool, step: Fraction
 ) -> bool:
     first, last = ceil(Fraction(lower) / step), floor(Fraction(upper) / step)
     first += lower_open and first * step == lower

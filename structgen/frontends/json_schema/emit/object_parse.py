@@ -190,11 +190,7 @@ def _object_cases(
 
 
 def _violating(
-    case: _ObjectCase,
-    number: int,
-    layout: ObjectLayout,
-    entries: Items[Items[MemberParse]],
-    others: Items[MemberParse],
+    case: _ObjectCase, number: int, layout: ObjectLayout, entries: Items[Items[MemberParse]], others: Items[MemberParse]
 ) -> Iterator[_ObjectCase]:
     """The cases in which an assertion is also violated."""
     assertion, bit = layout.negated[number], 1 << number

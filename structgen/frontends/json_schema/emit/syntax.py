@@ -271,9 +271,7 @@ def _spellings(value: Json, location: Location, keyword: str, *, fractions: bool
             yield (repr(value) if isinstance(value, float) else str(value)).encode()
     else:
         raise GrammarError(
-            location.subject(keyword),
-            f"{type(value).__name__} is not a JSON value",
-            evidence=f"found {value!r:.60}",
+            location.subject(keyword), f"{type(value).__name__} is not a JSON value", evidence=f"found {value!r:.60}"
         )
 
 

@@ -95,18 +95,13 @@ class ContainerAssertion(ABC):
 
 
 class ArrayAssertion(ContainerAssertion):
-    """What one schema says about arrays.
+    """What one schema says about arrays; further attributes are in :class:`ContainerAssertion`.
 
     Attributes:
-        location: the schema.
         prefix: the schemas of the first items, under ``prefix_keyword``.
         rest: the schema of all further items, under ``rest_keyword``.
-        min_count, max_count: the bounds on the number of items; ``max_count`` is ``None`` without a bound.
         contained: the schema of ``contains``; ``min_contained`` to ``max_contained`` items are valid against it.
-        covers_rest: whether the schema of all further items is given, so that no item is left unevaluated.
-        unevaluated: the schema of ``unevaluatedItems``; ``None`` if it excludes nothing.
         refusals: keywords that cannot be negated and cannot always be enforced.
-        annotates: whether the items or members that it names count as evaluated.
         is_negated: it stands for the arrays that violate anything but ``contained`` and ``refusals``.
     """
 
@@ -207,21 +202,16 @@ def _locations(locations: Iterable[Location | None]) -> tuple[Location, ...]:
 
 
 class ObjectAssertion(ContainerAssertion):
-    """What one schema says about objects.
+    """What one schema says about objects; further attributes are in :class:`ContainerAssertion`.
 
     Attributes:
-        location: the schema.
         properties: the schemas of declared names.
         patterns: the names under ``patternProperties`` with their languages; ``pattern_schemas``: with their schemas.
         additional: the schema of names that are neither.
         required: the names that must occur.
         names: the schema of all names (``propertyNames``), ``True`` if they are free.
-        min_count, max_count: the bounds on the number of members; ``max_count`` is ``None`` without a bound.
         dependents: for a name the names that it requires.
         additional_keyword: the keyword of ``additional``.
-        covers_rest: whether ``additionalProperties`` is given, so that no member is left unevaluated.
-        unevaluated: the schema of ``unevaluatedProperties``; ``None`` if it excludes nothing.
-        annotates: whether the items or members that it names count as evaluated.
         outside: the declared names whose values must violate their schema.
         is_negated: it stands for the objects that violate anything but ``dependents``.
         labels: the constants of its members; cached by ``constants_by_name``.

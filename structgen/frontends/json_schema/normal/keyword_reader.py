@@ -160,12 +160,7 @@ def _format(disjunct: Disjunct, location: Location, value: Json) -> None:
         _string_assertion(disjunct).formats[STANDARD[PLAIN_HOSTNAME if is_old else value]] = location
 
 
-STRING_READERS: Final = {
-    "minLength": _min_length,
-    "maxLength": _max_length,
-    "pattern": _pattern,
-    "format": _format,
-}
+STRING_READERS: Final = {"minLength": _min_length, "maxLength": _max_length, "pattern": _pattern, "format": _format}
 
 
 def pattern_language(pattern: str, location: Location, *steps: str | int) -> Grammar:
@@ -192,11 +187,7 @@ def _located_error(
             return UnsupportedFeature(subject, error.feature, where=pointer, problem=error.problem, remedy=error.remedy)
         case LimitExceeded():
             return LimitExceeded(
-                subject,
-                limit=error.limit,
-                maximum=error.maximum,
-                evidence=error.evidence,
-                remedy=error.remedy,
+                subject, limit=error.limit, maximum=error.maximum, evidence=error.evidence, remedy=error.remedy
             )
     return type(error)(subject, error.problem, evidence=error.evidence, remedy=error.remedy)
 

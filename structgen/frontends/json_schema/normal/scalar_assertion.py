@@ -31,8 +31,7 @@ def common_multiple(one: Fraction, other: Fraction) -> Fraction:
     Fraction(15, 1)
     """
     return Fraction(
-        lcm(one.numerator * other.denominator, other.numerator * one.denominator),
-        one.denominator * other.denominator,
+        lcm(one.numerator * other.denominator, other.numerator * one.denominator), one.denominator * other.denominator
     )
 
 

@@ -1,4 +1,4 @@
-"""Members that a schema does not name: what the policy forbids, keyword by keyword, and how that is reported."""
+"""Undeclared members: what the policy forbids, keyword by keyword, and its report."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ def accepts(schema: Any, value: Any, **options: Any) -> bool:
         ({**A, "patternProperties": {"^x": {}}}, [{"a": 1, "x": 1}], [{"a": 1, "y": 1}]),
         ({**A, "propertyNames": {"maxLength": 1}}, [{"a": 1}], [{"x": 1}]),
         ({"properties": {"a": {}, "x": False}}, [{"a": 1}], [{"y": 1}]),
-        # the schema speaks of others
+        # the schema restricts others itself
         ({**A, "additionalProperties": True}, [{"a": 1, "x": 1}], []),
         ({**A, "additionalProperties": {"type": "null"}}, [{"x": None}], []),
         ({**A, "unevaluatedProperties": {"type": "null"}}, [{"x": None}], []),
         ({**A, "unevaluatedProperties": True}, [{"x": None}], []),
         ({"allOf": [A, {"additionalProperties": True}]}, [{"a": 1, "x": 1}], []),
         ({"anyOf": [{**A, "additionalProperties": True}, B]}, [{"a": 1, "x": 1}, {"x": 1}], []),
-        # nothing is named
+        # no member is named
         ({}, [{"x": {"y": 1}}], []),
         ({"type": "object"}, [{"x": {"y": 1}}, {}], []),
         ({"type": "object", "minProperties": 1}, [{"x": 1}], []),
         ({"properties": {}}, [{"x": 1}], []),
         ({"properties": {"a": False}}, [{"x": 1}], []),
         ({"properties": {"a": True}}, [{"a": {"x": 1}}], [{"x": 1}]),
-        # constants are as they are
+        # constants are not changed
         ({"enum": [{"x": 1}], "properties": {"a": {}}}, [{"x": 1}], []),
         ({"properties": {"a": {"const": {"x": 1}}}}, [{"a": {"x": 1}}], [{"x": 1}]),
-        # what is negated names nothing, and is not closed
+        # negated schemas name nothing and are not closed
         ({**A, "not": B}, [], [{"b": "x"}, {"a": 1, "b": "x"}]),
         ({"not": A}, [{"a": "x"}, {"a": "x", "y": 1}], []),
         ({**A, "not": {"required": ["b"]}}, [{"a": 1}, {}], [{"a": 1, "x": 1}]),
@@ -92,7 +92,7 @@ def accepts(schema: Any, value: Any, **options: Any) -> bool:
     ],
 )
 def test_keywords(schema: Any, members: list[Any], strangers: list[Any]) -> None:
-    """Members are valid, and so are strangers, but for a member that nothing names."""
+    """Accepted values are valid; valid values are accepted unless they have an undeclared member."""
     validator = jsonschema.Draft202012Validator(schema)
     for value in members:
         assert validator.is_valid(value), value
@@ -128,7 +128,7 @@ def test_the_constraint_is_never_weakened(schema: Any, value: Any) -> None:
 
 
 def test_every_draft_is_closed() -> None:
-    """Draft 7 has no ``unevaluatedProperties``, and its ``$ref`` hides what stands beside it."""
+    """Draft 7 has no ``unevaluatedProperties``, and its ``$ref`` hides its siblings."""
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"b": B}}
     beside = {**schema, "$ref": "#/definitions/b", **A}
     assert accepts(beside, {"b": 1})
@@ -141,7 +141,7 @@ def test_every_draft_is_closed() -> None:
 
 
 def test_other_documents_are_closed() -> None:
-    """What a registry holds is closed where it is referred to."""
+    """Schemas of a registry are closed where they are referred to."""
     schema = {"allOf": [{"$ref": "https://example.org/b"}, A]}
     registry = {"https://example.org/b": B}
     assert accepts(schema, {"a": 1, "b": 1}, registry=registry)
@@ -168,7 +168,7 @@ def test_forms_of_schemas() -> None:
 
 
 def test_grammars_on_disk_are_kept_apart() -> None:
-    """What is kept under one policy has another name than under the other."""
+    """The policies have different file names."""
     settings = [setting_of(JsonPolicy(additional=one), Limits()) for one in ("allowed", "forbidden")]
     keys = {program_key("{}", setting, None) for setting in settings}
     assert len(keys) == 2
@@ -200,7 +200,7 @@ def test_what_stays_open_is_reported() -> None:
 
 
 def test_what_cannot_be_met_is_an_error() -> None:
-    """Where every valid value needs a member that is not named, the error names the policy."""
+    """Where every valid value needs an undeclared member, the error names the policy."""
     needs_more = {"type": "object", **A, "minProperties": 2}
     with pytest.raises(UnsatisfiableGrammar, match=r"'minProperties' .* with additional='forbidden' of the policy"):
         json_schema(needs_more, policy=FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Bounds of the policy on what is open in a schema, judged by jsonschema and a recursion over the value."""
+"""Bounds of the policy, against jsonschema and a recursion over the value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES = [*SMALL, *OBJECTS]
 
 
 def accepts(schema: Any, policy: JsonPolicy, value: Any) -> bool:
-    """Whether ``value`` is a member with its members in some order."""
+    """Whether ``value`` is accepted with its members in some order."""
     try:
         constraint = compile(json_schema(schema, policy=policy), BYTES)
     except UnsatisfiableGrammar:
@@ -101,7 +101,7 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def policies() -> list[JsonPolicy]:
-    """Few, since the terms of each are kept."""
+    """Few policies, because the terms of each are cached."""
     bounds = [
         (None, 2, 2, 2),
         (1, 1, 3, 0),
@@ -122,7 +122,7 @@ def policies() -> list[JsonPolicy]:
     policy=st.sampled_from(policies()),
 )
 def test_valid_values_within_the_bounds(schema: Any, value: Any, policy: JsonPolicy) -> None:
-    """A value is a member iff it is valid and keeps to the bounds; constants are as they are."""
+    """A value is accepted iff it is valid and within the bounds; constants are not bounded."""
     if schema == {"$ref": "#"}:
         return
     is_valid = jsonschema.Draft202012Validator(schema).is_valid(value)
@@ -182,7 +182,7 @@ def test_undeclared_members_are_counted_beside_all_members(order: Literal["decla
 def test_undeclared_members_are_counted_where_more_is_remembered(
     order: Literal["declared", "any"], more: dict[str, Any]
 ) -> None:
-    """The bound holds as well where members call for others, or one of them must violate a schema."""
+    """The bound also holds where members require others, or where one of them must violate a schema."""
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, **more}
     policy = JsonPolicy(max_members=1, order=order)
     for value, is_member in (

@@ -1,4 +1,4 @@
-"""What users of constrained decoding complain about most; each test is named after the complaint."""
+"""Common complaints about constrained decoding; each test is named after one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def accepts(constraint: Constraint, text: str | bytes) -> bool:
 
 
 def allowed_bytes(matcher: Matcher) -> bytes:
-    """The bytes of the mask; EOS is none of them."""
+    """The bytes of the mask, without EOS."""
     words = np.zeros((1, (BYTES.size + 31) // 32), dtype=np.int32)
     matcher.fill_mask(words)
     found = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
@@ -40,7 +40,7 @@ def allowed_bytes(matcher: Matcher) -> bytes:
 
 
 def compare(schema: Any, texts: list[str], policy: JsonPolicy | None = None) -> None:
-    """Each text is a member iff two validators call it valid, and some are, some are not."""
+    """Each text is accepted iff two validators call it valid; some are and some are not."""
     constraint, judge = compiled(schema, policy), Judge(schema)
     found = {text: accepts(constraint, text) for text in texts}
     assert found == {text: judge.is_valid(text) for text in texts}
@@ -115,7 +115,7 @@ def test_pattern_properties_do_not_hold_for_declared_names() -> None:
     "bounds", [{"minimum": 0.05, "maximum": 120}, {"exclusiveMinimum": -1e3, "exclusiveMaximum": 1e3}]
 )
 def test_exponents_get_round_a_range(bounds: dict[str, float]) -> None:
-    """A number in any form, with whatever exponent, is a member iff its value lies in the range."""
+    """A number in any form, with whatever exponent, is accepted iff its value is in the range."""
     digits = ("0", "1", "5", "9.99", "12", "-1", "-9.5", "0.05", "100", "0.0")
     exponents = ("", "e0", "E1", "e2", "e+3", "e-1", "e-02", "e-3")
     texts = [number + exponent for number in digits for exponent in exponents]

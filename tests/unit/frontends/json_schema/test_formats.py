@@ -24,7 +24,7 @@ DRAFT_6 = "http://json-schema.org/draft-06/schema#"
 
 
 def accepts(constraint: Constraint, text: str) -> bool:
-    """Whether the JSON string of ``text`` is a member."""
+    """Whether the JSON string of ``text`` is accepted."""
     matcher, data = constraint.matcher(), json.dumps(text, ensure_ascii=False).encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 
@@ -44,7 +44,7 @@ BAD_PATTERNS = [
 
 @pytest.mark.parametrize("text", GOOD_PATTERNS)
 def test_regular_expressions_of_ecma_262(text: str) -> None:
-    """Valid patterns are members in every spelling."""
+    """Valid patterns are accepted in every spelling."""
     constraint = compile(json_schema({"type": "string", "format": "regex"}), VOCABULARY)
     assert accepts(constraint, text)
     matcher, data = constraint.matcher(), json.dumps(text).replace("(", "\\u0028").encode()
@@ -54,7 +54,7 @@ def test_regular_expressions_of_ecma_262(text: str) -> None:
 
 @pytest.mark.parametrize("text", BAD_PATTERNS)
 def test_what_is_no_regular_expression(text: str) -> None:
-    """Invalid patterns are no members, alone and with a length."""
+    """Invalid patterns are rejected, alone and with a length."""
     for schema in ({"format": "regex"}, {"format": "regex", "maxLength": 50}):
         assert not accepts(compile(json_schema({"type": "string", **schema}), VOCABULARY), text)
 
@@ -68,7 +68,7 @@ def test_regular_expressions_with_other_keywords() -> None:
 
 
 def test_constants_are_judged_by_all_of_a_format() -> None:
-    """A constant that is valid but not written otherwise stays; one that cannot be judged is refused."""
+    """A valid constant stays even if the language omits it; one that cannot be decided is refused."""
     valid, invalid = "xn--9n2bp8q.xn--9t4b11yi5a", "xn--X"
     constraint = compile(json_schema({"enum": [valid, invalid], "format": "hostname"}), VOCABULARY)
     assert accepts(constraint, valid)
@@ -88,7 +88,7 @@ def test_negation_of_a_format_that_is_not_regular() -> None:
 
 
 def test_alternatives_are_disjoint_only_if_the_whole_formats_are() -> None:
-    """A text that is valid for both alternatives of ``oneOf`` is no member, though one of them never writes it."""
+    """A text that is valid for both alternatives of ``oneOf`` is rejected, though one of them never writes it."""
     schema = {"type": "string", "oneOf": [{"format": "hostname"}, {"pattern": "^xn--"}]}
     try:
         constraint = compile(json_schema(schema), VOCABULARY)

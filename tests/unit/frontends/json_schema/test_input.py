@@ -1,4 +1,4 @@
-"""What ``json_schema`` is given: text, values, Python types; and every way for that to be wrong."""
+"""The arguments of ``json_schema``: text, values, Python types; and invalid ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEEP = 100_000
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -153,7 +153,7 @@ def _never(constant: str) -> None:
     ],
 )
 def test_faults_of_text_are_located(text: str, problem: str, span: tuple[int, int]) -> None:
-    """A fault in the text has its problem and its span."""
+    """An error in the text has its problem and its span."""
     with pytest.raises(GrammarSyntaxError) as caught:
         json_schema(text)
     assert (caught.value.problem, caught.value.span) == (problem, span)
@@ -454,7 +454,7 @@ TYPES: list[tuple[Any, list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("kind", "good", "bad"), TYPES)
 def test_python_types(kind: Any, good: list[str], bad: list[str]) -> None:
-    """A member parses into the type, what does not parse is no member, and the type is remembered."""
+    """Accepted text parses into the type, text that does not parse is rejected, and the type is recorded."""
     grammar = json_schema(kind)
     assert grammar.description.python_type is kind  # type: ignore[attr-defined]  # of Described
     for text in good:

@@ -53,7 +53,7 @@ def spellings(text: str) -> list[str]:
 
 @pytest.mark.parametrize("texts", [FEW, MANY])
 def test_spellings_of_alternatives(texts: tuple[str, ...]) -> None:
-    """Every spelling of a text is a member, and what is spelled almost so is one iff it decodes to a text."""
+    """Every spelling of a text is accepted; a similar string is accepted iff it decodes to one of the texts."""
     constraint = compile(sequence('"', spelled(choice(*texts)), '"'), VOCABULARY)
 
     def accepts(inside: str) -> bool:

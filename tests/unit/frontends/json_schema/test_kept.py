@@ -1,4 +1,4 @@
-"""Grammars on disk: what is read is what was planned, or it is planned again."""
+"""Grammars on disk: a stored grammar equals the planned one, or it is planned again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXT = json.dumps(SCHEMA)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache in which everything is worth keeping."""
+    """An empty cache that stores everything."""
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path))
     monkeypatch.setattr(kept, "WORTH_KEEPING_S", 0)
     forget_known()
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def again(schema: object = TEXT, **options: Any) -> Described:
-    """The grammar of a schema as a process of its own would get it."""
+    """The grammar of a schema in a new process."""
     forget_known()
     grammar = json_schema(schema, keep=True, **options)
     assert isinstance(grammar, Described)
@@ -123,7 +123,7 @@ def test_what_differs_is_planned_anew() -> None:
 
 
 def test_little_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what nobody asked to keep, nor plain schemas, nor what was planned at once."""
+    """Not without ``keep``, not simple schemas, not what was planned quickly."""
     json_schema(TEXT)
     again('{"type": "object"}')
     monkeypatch.setattr(kept, "WORTH_KEEPING_S", 3600)
@@ -132,7 +132,7 @@ def test_little_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_something_else_is_planned_again(folder: Path) -> None:
-    """A right checksum over wrong content is no reason to fail."""
+    """Wrong content with a correct checksum is no error."""
     again()
     (path,) = folder.glob("grammar-*.bin")
     key = path.stem.removeprefix("grammar-")

@@ -161,12 +161,12 @@ SCHEMAS: dict[str, Any] = {
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     return members(grammar, [text]) == [True]
 
 
 def members(grammar: Grammar, texts: list[str]) -> list[bool]:
-    """Whether each text is a member."""
+    """Whether each text is accepted."""
     start = ReferenceMatcher(grammar)
     found = []
     for text in texts:
@@ -179,13 +179,13 @@ POOL_TEXTS = [json.dumps(value, ensure_ascii=False) for value in POOL]
 
 
 def admitted(grammar: Grammar) -> dict[str, bool]:
-    """Which values of the pool are members."""
+    """The values of the pool that are accepted."""
     return dict(zip(map(repr, POOL), members(grammar, POOL_TEXTS), strict=True))
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_agrees_with_jsonschema(name: str) -> None:
-    """Every value of the pool is a member iff ``jsonschema`` calls it valid."""
+    """Every value of the pool is accepted iff ``jsonschema`` calls it valid."""
     schema = SCHEMAS[name]
     oracle = jsonschema.Draft202012Validator(schema)
     expected = {repr(value): oracle.is_valid(value) for value in POOL}
@@ -230,7 +230,7 @@ OLDER: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OLDER)
 def test_older_drafts(name: str) -> None:
-    """A declared draft decides which keywords there are and what they mean."""
+    """A declared draft decides which keywords exist and what they mean."""
     schema = OLDER[name]
     oracle = jsonschema.validators.validator_for(schema)(schema)
     assert admitted(json_schema(schema)) == {repr(value): oracle.is_valid(value) for value in POOL}

@@ -1,4 +1,4 @@
-"""What is kept between schemas: whole grammars by content, and the plans of leaves."""
+"""Caches between schemas: whole grammars by content, and the plans of leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 
 
 
 def test_equal_texts_give_the_same_grammar_until_it_is_forgotten() -> None:
-    """A text or a dictionary that was compiled before costs a look-up."""
+    """A text or a dictionary that was compiled before is looked up."""
     text = json.dumps(SCHEMA)
     first = json_schema(text)
     assert json_schema(str(text.encode(), "utf-8")) is first

@@ -59,7 +59,7 @@ TEXTS = st.one_of(
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -248,7 +248,7 @@ SPELLINGS = [
     ],
 )
 def test_all_forms_are_exact(schema: dict[str, str]) -> None:
-    """With ``numbers="all"`` a number is a member iff its value satisfies the keywords; multiples have no exponent."""
+    """With ``numbers="all"`` a number is accepted iff its value satisfies the keywords; multiples have no exponent."""
     pairs = ", ".join(f'"{key}": {value}' for key, value in schema.items() if key != "type")
     source = f'{{"type": "{schema["type"]}"{", " if pairs else ""}{pairs}}}'
     is_integer = schema["type"] == "integer"

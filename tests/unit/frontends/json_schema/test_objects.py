@@ -19,7 +19,7 @@ from structgen.testing.reference import ReferenceMatcher
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -30,7 +30,7 @@ THREE = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required"
 
 
 def test_declared_names_come_in_declared_order() -> None:
-    """Of all orders of the declared names only the declared one is a member."""
+    """Of all orders of the declared names only the declared one is accepted."""
     grammar = json_schema(THREE)
     for names in permutations("abc"):
         text = json.dumps(dict.fromkeys(names, 1))
@@ -38,7 +38,7 @@ def test_declared_names_come_in_declared_order() -> None:
 
 
 def test_other_names_stand_anywhere() -> None:
-    """Undeclared names may stand before, between and after the declared ones."""
+    """Undeclared names may come before, between and after the declared ones."""
     grammar = json_schema(THREE)
     for place in range(3):
         names = ["a", "b"]

@@ -1,4 +1,4 @@
-"""Objects in any order: every order of every valid object, judged by jsonschema, and nothing else."""
+"""Objects in any order: every order of every valid object (by jsonschema), and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = [1, "x"]
 
 
 def accepted(grammar: Grammar, texts: list[str]) -> list[str]:
-    """Those of ``texts`` that are members."""
+    """The ``texts`` that are accepted."""
     try:
         constraint = compile(grammar, BYTES)
     except UnsatisfiableGrammar:  # the front end proves less than the engine
@@ -50,7 +50,7 @@ OBJECTS = every_object()
 
 
 def check(schema: Any) -> None:
-    """Compare the members among all small objects with what jsonschema says of them."""
+    """Compare the accepted small objects with jsonschema."""
     valid = [text for value, text in OBJECTS if jsonschema.Draft202012Validator(schema).is_valid(value)]
     try:
         grammar = json_schema(schema, order="any")
@@ -173,7 +173,7 @@ def test_many_conditions_are_refused_by_name() -> None:
 
 
 def test_the_declared_order_has_no_permutations() -> None:
-    """Nothing changes where no other order is asked for."""
+    """With the declared order nothing changes."""
     schema = {"type": "object", "properties": {"a": {}, "b": {"const": {"c": 1, "d": 2}}}}
     assert not any(isinstance(node, Permutation) for node in postorder(json_schema(schema)))
     assert any(isinstance(node, Permutation) for node in postorder(json_schema(schema, order="any")))

@@ -1,4 +1,4 @@
-"""Proofs that plans are empty say the same as the terms that the plans come to."""
+"""Proofs that plans are empty agree with the terms of the plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("a", "b", "c")
 
 
 def random_schema(pick: random.Random, depth: int) -> Any:
-    """A schema of which much is empty."""
+    """A schema with many empty parts."""
     if depth == 0:
         return pick.choice(
             (

@@ -24,7 +24,7 @@ DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 
 
 def accepts(grammar: Grammar, value: Any) -> bool:
-    """Whether the text that ``json.dumps`` writes is a member, by the slow reference."""
+    """Whether the text that ``json.dumps`` writes is accepted, by the slow reference."""
     matcher, data = ReferenceMatcher(grammar), json.dumps(value, ensure_ascii=False).encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
 

@@ -1,4 +1,4 @@
-"""What comes with the grammar: the report, the policies, and the shape of the term."""
+"""The report of a grammar, its policies, and the structure of the term."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from structgen.testing.reference import ReferenceMatcher
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -136,7 +136,7 @@ CLOSED = {
 
 @pytest.mark.parametrize("schema", [CLOSED, {}, {"type": "object"}])
 def test_flexible_whitespace_holds_the_usual_styles(schema: Any) -> None:
-    """Default, compact and pretty-printed texts are members; a second blank is not."""
+    """Default, compact and pretty-printed texts are accepted; a second blank is not."""
     grammar = json_schema(schema)
     styles: list[dict[str, Any]] = [
         {},
@@ -167,7 +167,7 @@ def test_indentation_is_bounded() -> None:
 
 @pytest.mark.parametrize("schema", [CLOSED, {}, {"type": "object"}])
 def test_compact_and_single_whitespace(schema: Any) -> None:
-    """Each fixed style holds exactly the text of that style."""
+    """Each fixed style accepts exactly the text of that style."""
     compact, single = json.dumps(DOCUMENT, separators=(",", ":")), json.dumps(DOCUMENT)
     for whitespace, own, other in (("compact", compact, single), ("single", single, compact)):
         grammar = json_schema(schema, whitespace=whitespace)  # type: ignore[arg-type]  # one of the literals
@@ -176,7 +176,7 @@ def test_compact_and_single_whitespace(schema: Any) -> None:
 
 
 def test_policy_is_validated() -> None:
-    """A policy with an unknown style or a bound that is none is an error."""
+    """A policy with an unknown style or an invalid bound is an error."""
     for options in ({"whitespace": "wide"}, {"digits": 0}, {"indent": -1}, {"digits": True}):
         with pytest.raises(ValueError, match="JsonPolicy"):
             JsonPolicy(**options)
@@ -192,7 +192,7 @@ def rules_of(grammar: Grammar) -> dict[str, Grammar]:
 
 
 def test_rules_are_for_recursion_and_repeated_use() -> None:
-    """A definition used once stands where it is used; one used twice or recursively is a rule."""
+    """A definition used once is inlined; one used twice or recursively is a rule."""
     once = {"$defs": {"a": {"properties": {"x": {"type": "null"}}}}, "items": {"$ref": "#/$defs/a"}}
     twice = {**once, "prefixItems": [{"$ref": "#/$defs/a"}]}
     recursive = {"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "items": {"$ref": "#/$defs/a"}}

@@ -37,7 +37,7 @@ BYTES = Vocabulary([b"", *(bytes([byte]) for byte in range(256))], eos=[0])
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether ``text`` is a member, by the slow reference."""
+    """Whether ``text`` is accepted, by the slow reference."""
     matcher = ReferenceMatcher(grammar)
     data = text.encode()
     return matcher.accept_bytes(data) == len(data) and matcher.is_accepting
@@ -74,7 +74,7 @@ def test_pattern_and_lengths_together(pattern: str, shortest: int, longest: int,
 
 
 def test_faults_of_patterns_carry_the_pointer() -> None:
-    """An error of the regex front end is raised again with the place in the schema."""
+    """An error of the regex front end is raised again with the location in the schema."""
     with pytest.raises(GrammarSyntaxError) as syntax:
         json_schema({"properties": {"a/b": {"pattern": "(x"}}})
     assert syntax.value.subject == "json schema #/properties/a~1b/pattern"
@@ -90,7 +90,7 @@ SCHEMAS = {
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
 
-# Membership of a text in a regular term, which decides constants and names
+# Whether a text is in a regular term, which decides constants and names
 
 
 TERMS = st.recursive(
@@ -161,7 +161,7 @@ def test_leap_second_of_each_local_minute() -> None:
 
 @given(number=st.integers(0, 2**128 - 1))
 def test_addresses_as_python_writes_them(number: int) -> None:
-    """Compressed and exploded addresses are members, and so is every UUID."""
+    """Compressed and exploded addresses are accepted, and so is every UUID."""
     address = ipaddress.IPv6Address(number)
     assert belongs(address.compressed, format_language("ipv6"))
     assert belongs(address.exploded, format_language("ipv6"))
@@ -172,7 +172,7 @@ def test_addresses_as_python_writes_them(number: int) -> None:
 @pytest.mark.parametrize("name", ["ipv4", "ipv6"])
 @given(text=st.text("0123f:.", max_size=12))
 def test_addresses_agree_with_the_ipaddress_module(name: str, text: str) -> None:
-    """Any text over the characters of addresses is a member iff ``ipaddress`` reads it."""
+    """Any text over the characters of addresses is accepted iff ``ipaddress`` reads it."""
     read = ipaddress.IPv4Address if name == "ipv4" else ipaddress.IPv6Address
     try:
         read(text)
@@ -216,7 +216,7 @@ FORMATS: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_by_example(name: str) -> None:
-    """Examples and counterexamples of each format, after its RFC."""
+    """Examples and counterexamples of each format, from its RFC."""
     good, bad = FORMATS[name]
     assert [text for text in good if not belongs(text, format_language(name))] == []
     assert [text for text in bad if belongs(text, format_language(name))] == []
@@ -235,7 +235,7 @@ SUITE = [
 
 @pytest.mark.parametrize(("draft", "name"), SUITE)
 def test_formats_of_the_official_suite(draft: str, name: str, shared_data: Path) -> None:
-    """Each string of the official suite is a member iff the suite calls it valid; constants are judged likewise."""
+    """Each string of the official suite is accepted iff the suite calls it valid; likewise constants."""
     with tarfile.open(shared_data / "json-schema-test-suite.tar.gz") as suite:
         path = next(m for m in suite.getmembers() if m.name.endswith(f"{draft}/optional/format/{name}.json"))
         stream = suite.extractfile(path)

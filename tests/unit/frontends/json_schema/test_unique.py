@@ -1,4 +1,4 @@
-"""``uniqueItems`` over finitely many values and over others, judged by jsonschema."""
+"""``uniqueItems`` over finitely many values and over others, against jsonschema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def accepts(constraint: Constraint, text: str) -> bool:
 
 
 def check(schema: dict[str, Any]) -> bool:
-    """Compare the members among all short lists; return whether the schema compiled."""
+    """Compare the accepted short lists with jsonschema; return whether the schema compiled."""
     validator = jsonschema.Draft202012Validator(schema)
     try:
         constraint: Constraint | None = compile(json_schema(schema), BYTES)
@@ -86,7 +86,7 @@ def test_each_value_at_most_once(schema: dict[str, Any]) -> None:
     ],
 )
 def test_named_cases(schema: dict[str, Any]) -> None:
-    """These compile, and mean what they say."""
+    """These compile and agree with jsonschema."""
     assert check({"type": "array", "uniqueItems": True, **schema})
 
 

@@ -1,4 +1,4 @@
-"""The native planner of plain schemas gives the terms of the planner in Python: all real schemas, and random ones."""
+"""The native planner of simple schemas makes the terms of the planner in Python: all real schemas, and random ones."""
 
 from __future__ import annotations
 
@@ -115,17 +115,17 @@ def assert_references(schema: object, **options: Any) -> bool:
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)])
 def test_real_schemas(shared_data: Path, step: int) -> None:
-    """Most real schemas are plain, and planned alike."""
+    """Most real schemas are simple, and both planners agree."""
     path = shared_data / "maskbench_dev.jsonl.gz"
     if not path.is_file():
         pytest.skip(f"no file {path}")
-    count = plain = 0
+    count = simple = 0
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in islice(lines, 0, None, step):
             count += 1
             with suppress(StructgenError):  # of the planner in Python: the native one leaves all errors to it
-                plain += assert_references(json.loads(line)["schema"])
-    assert plain > 0.85 * count
+                simple += assert_references(json.loads(line)["schema"])
+    assert simple > 0.85 * count
 
 
 LEAVES: Final[list[dict[str, Any]]] = [
@@ -154,7 +154,7 @@ NAMES: Final = ("a", "b", "c d", 'q"u\\o', "é€😀", "~/%", "")
 
 
 def schema_of(chance: random.Random, depth: int, definitions: tuple[str, ...]) -> Any:
-    """A random schema: plain, or nearly so."""
+    """A random schema: simple, or almost."""
     if chance.random() < 0.02:
         return chance.choice((True, False, {"not": {}}, {"allOf": [{}]}, {"type": "strin"}, {"$id": "http://a/b"}))
     if depth == 0 or chance.random() < 0.25:
@@ -284,13 +284,13 @@ def documents(seed: int, count: int) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("whitespace", ["flexible", "compact", "single"])
 def test_random_schemas(whitespace: Whitespace) -> None:
     """Whatever the native planner takes, it plans alike; and it takes a good part."""
-    plain = 0
+    simple = 0
     for document in documents(len(whitespace), 1_500):
         try:
-            plain += assert_references(document, whitespace=whitespace)
+            simple += assert_references(document, whitespace=whitespace)
         except StructgenError:
             continue
-    assert plain > 300
+    assert simple > 300
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_what_is_left_to_the_other_planner(schema: object) -> None:
         },
     ],
 )
-def test_what_is_plain(schema: object) -> None:
+def test_what_is_simple(schema: object) -> None:
     """What can have no value, what means nothing for a type, unions without overlap."""
     assert assert_references(schema)
 
@@ -519,7 +519,7 @@ def test_limits_hold() -> None:
 def test_limits_hold_for_random_schemas() -> None:
     """What the native planner takes under small limits, the planner in Python takes too."""
     chance = random.Random(7)
-    plain = 0
+    simple = 0
     for document in documents(7, 600):
         limits = Limits(grammar_nodes=chance.randint(80, 2_000), nesting=chance.choice((2, 4, 200)))
         try:
@@ -528,9 +528,9 @@ def test_limits_hold_for_random_schemas() -> None:
             continue
         assert isinstance(grammar, Described)
         if grammar.plain is not None:
-            plain += 1
+            simple += 1
             assert grammar.item is not None  # made by the planner in Python, under the same limits
-    assert plain > 100
+    assert simple > 100
 
 
 def test_many_alternatives() -> None:
