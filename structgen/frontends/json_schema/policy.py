@@ -81,15 +81,17 @@ class JsonPolicy:
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"JsonPolicy: {name} is {getattr(self, name)!r}; give one of {', '.join(choices)}")
-        for name, least, most in (("indent", 0, 10_000), ("digits", 1, 200)):
+        for name, minimum, maximum in (("indent", 0, 10_000), ("digits", 1, 200)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise ValueError(f"JsonPolicy: {name} is {value!r}; give an integer from {least} to {most}")
+            if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+                raise ValueError(f"JsonPolicy: {name} is {value!r}; give an integer from {minimum} to {maximum}")
 
-        for name, most in (("max_depth", 500), ("max_length", _MANY), ("max_items", _MANY), ("max_members", 1_000)):
+        for name, maximum in (("max_depth", 500), ("max_length", _MANY), ("max_items", _MANY), ("max_members", 1_000)):
             bound = getattr(self, name)
-            if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= most):
-                raise ValueError(f"JsonPolicy: {name} is {bound!r}; give an integer from 0 to {most}, or None")
+            if bound is not None and (
+                not isinstance(bound, int) or isinstance(bound, bool) or not 0 <= bound <= maximum
+            ):
+                raise ValueError(f"JsonPolicy: {name} is {bound!r}; give an integer from 0 to {maximum}, or None")
 
     @property
     def has_bounds(self) -> bool:
@@ -122,8 +124,8 @@ class JsonPolicy:
         )
 
 
-def _bound(most: int | None, what: str) -> str:
-    return "as the schema says" if most is None else f"at most {most} {what}"
+def _bound(maximum: int | None, what: str) -> str:
+    return "as the schema says" if maximum is None else f"at most {maximum} {what}"
 
 
 _FORMATS: Final = {"asserted": "asserted, also where the draft does not list it", "annotation": "not asserted"}

@@ -72,19 +72,19 @@ def step(*edges: tuple[int, int, Grammar]) -> Grammar:
     return alternatives(*[chain(digits((2 << high) - (1 << low)), rest) for low, high, rest in joined])
 
 
-def digit_run(item: Grammar, least: int, most: int) -> Grammar:
-    """``item`` repeated ``least`` to ``most`` times, at least ``least`` times."""
-    return EPSILON if most <= 0 and least == 0 else Repeat(item, least, max(least, most))
+def digit_run(item: Grammar, min_count: int, max_count: int) -> Grammar:
+    """``item`` repeated ``min_count`` to ``max_count`` times, at least ``min_count`` times."""
+    return EPSILON if max_count <= 0 and min_count == 0 else Repeat(item, min_count, max(min_count, max_count))
 
 
 @lru_cache(maxsize=1 << 10)
-def _digits(least: int, most: int) -> Grammar:
-    return digit_run(DIGIT, least, most)
+def _digits(min_count: int, max_count: int) -> Grammar:
+    return digit_run(DIGIT, min_count, max_count)
 
 
 @lru_cache(maxsize=1 << 8)
-def _zeros(least: int, most: int) -> Grammar:
-    return digit_run(_ZERO, least, most)
+def _zeros(min_count: int, max_count: int) -> Grammar:
+    return digit_run(_ZERO, min_count, max_count)
 
 
 def magnitudes(low: Bound, high: Bound | None, places: DecimalPlaces) -> Grammar:
@@ -123,12 +123,12 @@ def _whole(low: str | None, high: str | None, ends: _Ends) -> Grammar:
     length = len(low or high or "")
     both, below, above, free = ends.both, ends.low, ends.high, ends.free
     for index in range(length - 1, -1, -1):
-        least = 1 if index == 0 and length > 1 else 0
-        a, c = int(low[index]) if low else least, int(high[index]) if high else 9
+        min_digit = 1 if index == 0 and length > 1 else 0
+        a, c = int(low[index]) if low else min_digit, int(high[index]) if high else 9
         if low and high:
             both = step((a, a, both)) if a == c else step((a, a, below), (a + 1, c - 1, free), (c, c, above))
         below = step((a, a, below), (a + 1, 9, free))
-        above = step((least, c - 1, free), (c, c, above))
+        above = step((min_digit, c - 1, free), (c, c, above))
         free = chain(_digits(length - index, length - index), ends.free)
     return both if low and high else below if low else above
 
@@ -202,10 +202,10 @@ class _Ends:
 
 
 @lru_cache(maxsize=1 << 8)
-def _above_zero(most: int) -> Grammar:
-    """Up to ``most`` digits, at least one of them nonzero."""
+def _above_zero(max_count: int) -> Grammar:
+    """Up to ``max_count`` digits, at least one of them nonzero."""
     term: Grammar = EMPTY
-    for left in range(1, most + 1):
+    for left in range(1, max_count + 1):
         term = alternatives(chain(NONZERO_DIGIT, _digits(0, left - 1)), chain(_ZERO, term))
     return term
 
@@ -237,11 +237,11 @@ def scientific_magnitudes(
     With ``shifts``, the point may be up to so many places before or after its normal position, which is after the first
     nonzero digit: ``0.012e4``, ``1200e-1``.
     """
-    least = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)
-    most = _normal(_LARGEST, is_open=False) if high[0] is None or high[0] > _LARGEST else _normal(high[0], high[1])
-    if most.mantissa == 0:
+    smallest = _normal(*low) if low[0] >= _SMALLEST else _normal(_SMALLEST, is_open=False)
+    largest = _normal(_LARGEST, is_open=False) if high[0] is None or high[0] > _LARGEST else _normal(high[0], high[1])
+    if largest.mantissa == 0:
         return EMPTY
-    pieces = [piece for piece in _pieces(least, most) if piece.first <= piece.last]
+    pieces = [piece for piece in _pieces(smallest, largest) if piece.first <= piece.last]
     return alternatives(
         *(
             chain(mantissas, MARK, exponents(piece.first - shift, piece.last - shift))
@@ -279,18 +279,28 @@ class _Piece(NamedTuple):
     last: int
 
 
-def _pieces(least: _Normal, most: _Normal) -> list[_Piece]:
+def _pieces(smallest: _Normal, largest: _Normal) -> list[_Piece]:
     """Divide the mantissas from 1 to 10 at the mantissas of the bounds."""
-    points = sorted({Decimal(1), least.mantissa, most.mantissa, Decimal(10)})
+    points = sorted({Decimal(1), smallest.mantissa, largest.mantissa, Decimal(10)})
     pieces: list[_Piece] = []
     for start, end in pairwise(points):
-        above = start > least.mantissa or (start == least.mantissa and not least.is_open)
-        below = start < most.mantissa or (start == most.mantissa and not most.is_open)
+        above = start > smallest.mantissa or (start == smallest.mantissa and not smallest.is_open)
+        below = start < largest.mantissa or (start == largest.mantissa and not largest.is_open)
         _add(
-            pieces, (start, start), is_open=False, first=least.exponent + (not above), last=most.exponent - (not below)
+            pieces,
+            (start, start),
+            is_open=False,
+            first=smallest.exponent + (not above),
+            last=largest.exponent - (not below),
         )
-        above, below = start >= least.mantissa, end <= most.mantissa
-        _add(pieces, (start, end), is_open=True, first=least.exponent + (not above), last=most.exponent - (not below))
+        above, below = start >= smallest.mantissa, end <= largest.mantissa
+        _add(
+            pieces,
+            (start, end),
+            is_open=True,
+            first=smallest.exponent + (not above),
+            last=largest.exponent - (not below),
+        )
     return pieces
 
 
@@ -379,8 +389,8 @@ def _trailing_zeros(digits: int) -> Grammar:
     return Choice((EPSILON, chain(_POINT, digit_run(_ZERO, 1, digits))))
 
 
-def _from(least: int) -> Grammar:
-    return chain(MARK, exponents(least, MAX_EXPONENT))
+def _from(min_exponent: int) -> Grammar:
+    return chain(MARK, exponents(min_exponent, MAX_EXPONENT))
 
 
 def _only(exponent: int) -> Grammar:

@@ -120,10 +120,12 @@ def syntax_of(policy: JsonPolicy) -> Syntax:
     length = policy.max_length
     string = ANY_STRING if length is None else Shared(JsonString(Repeat(ANY_CHAR, 0, length)))
 
-    def members(member: Grammar, most: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
-        if most == 0:
+    def members(member: Grammar, max_count: int | None, begin: Grammar, close: Grammar, end: Grammar) -> Grammar:
+        if max_count == 0:
             return Sequence((begin, end))
-        some = Sequence((member, Repeat(Sequence((comma, member)), 0, None if most is None else most - 1), close))
+        some = Sequence(
+            (member, Repeat(Sequence((comma, member)), 0, None if max_count is None else max_count - 1), close)
+        )
         return Sequence((begin, Choice((end, some))))
 
     def array(item: Grammar) -> Grammar:

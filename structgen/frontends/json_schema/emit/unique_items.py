@@ -274,11 +274,11 @@ class _UniqueItemsBuilder:
         if position.values is None:
             return self._terms[position.plan] if self._layout.min_count <= index + 1 else EMPTY
         left = [text for key, (_, text) in position.values.items() if key not in used]
-        least = max(self._layout.min_count - index, 1)
+        min_count = max(self._layout.min_count - index, 1)
         max_count = None if self._layout.max_count is None else self._layout.max_count - index
-        if len(left) < least or (max_count is not None and max_count < least):
+        if len(left) < min_count or (max_count is not None and max_count < min_count):
             return EMPTY
-        return Permutation((), left, None, self._syntax.comma, least, max_count)
+        return Permutation((), left, None, self._syntax.comma, min_count, max_count)
 
     def _after(self, index: int, used: frozenset[object]) -> Grammar:
         """What may follow the item before ``index``."""

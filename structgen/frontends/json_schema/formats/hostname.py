@@ -106,20 +106,20 @@ def idn_hostname_string() -> Grammar:
 
 
 def judged_names(
-    label: Grammar, first: CharClass, judged: Callable[[str], Grammar], separator: CharClass = _FULL_STOP
+    label: Grammar, first: CharClass, checked: Callable[[str], Grammar], separator: CharClass = _FULL_STOP
 ) -> Grammar:
     """The spellings of names with a label that is checked while it is written, and the closing quote.
 
     Args:
         label: the non-ASCII labels among the first three, written without escapes.
         first: the first character of ASCII labels.
-        judged: makes the labels that are checked, with the character that ends them.
+        checked: makes the labels that are checked, with the character that ends them.
         separator: the separator of labels.
     """
-    stop, last = escapable(separator), judged('"')
+    stop, last = escapable(separator), checked('"')
     short = ascii_label(first, 14, escapable)
     following = sequence(short, repeat(sequence(stop, short), 0, 3), '"')
-    divided = choice(*(judged(chr(code)) for code, _ in separator.ranges))
+    divided = choice(*(checked(chr(code)) for code, _ in separator.ranges))
     others = sequence(choice(ascii_label(first, 63, escapable), label), stop)
     names: Grammar = EMPTY
     for _ in range(_MAX_LABELS):
@@ -160,8 +160,8 @@ def mail_domain() -> Grammar:
     return choice(_dotted(labels, 3, "."), _dotted(choice(ascii_label(ALPHA), *_right_to_left()), 3, "."))
 
 
-def _dotted(label: Grammar, most: int | None, separator: Grammar | str = _SEPARATOR) -> Grammar:
-    return sequence(label, repeat(sequence(separator, label), 0, most and most - 1))
+def _dotted(label: Grammar, max_count: int | None, separator: Grammar | str = _SEPARATOR) -> Grammar:
+    return sequence(label, repeat(sequence(separator, label), 0, max_count and max_count - 1))
 
 
 def ascii_label(
@@ -344,5 +344,5 @@ def _mailbox(more: tuple[tuple[int, int], ...], domain: Grammar) -> Grammar:
     return sequence(local, "@", domain)
 
 
-def _octets(most: int) -> Grammar:
-    return Repeat(ByteClass([(0, 255)]), 1, most)
+def _octets(max_count: int) -> Grammar:
+    return Repeat(ByteClass([(0, 255)]), 1, max_count)

@@ -232,8 +232,8 @@ def _ipv6() -> Grammar:
     last = choice(sequence(group, ":", group), IPV4)
     leading = sequence(group, ":")
 
-    def before(most: int) -> Grammar:
-        return optional(sequence(repeat(leading, 0, most), group)) if most else optional(group)
+    def before(max_count: int) -> Grammar:
+        return optional(sequence(repeat(leading, 0, max_count), group)) if max_count else optional(group)
 
     forms = [sequence(repeat(leading, 6, 6), last), sequence("::", repeat(leading, 5, 5), last)]
     forms += [sequence(before(6 - n - 1), "::", repeat(leading, n - 1, n - 1), last) for n in range(5, 0, -1)]

@@ -334,7 +334,7 @@ def between_branches(
     if id(location.schema) in settled:
         return
     labelled = [(_Traits(disjunct), index) for index, disjuncts in enumerate(branches) for disjunct in disjuncts]
-    if _are_told_apart(labelled):
+    if _are_separated(labelled):
         return
     for j, (second, label) in enumerate(labelled):
         for first, other in labelled[:j]:
@@ -355,7 +355,7 @@ def between_disjuncts(
     for one in traits:
         for branch in one.disjunct.branches:
             groups.setdefault(id(branch.location.schema), []).append((one, branch.index))
-    if all(map(_are_told_apart, groups.values())):
+    if all(map(_are_separated, groups.values())):
         return
     undecided = [key for key in groups if key not in settled]
     for j, second in enumerate(traits):
@@ -374,7 +374,7 @@ def are_disjoint(one: list[Disjunct], other: list[Disjunct]) -> bool:
     return all(a.excludes(b) for a in left for b in right)
 
 
-def _are_told_apart(labelled: list[tuple[_Traits, int]]) -> bool:
+def _are_separated(labelled: list[tuple[_Traits, int]]) -> bool:
     """Whether some required property has constants in all disjuncts, and none under two labels."""
     if not all(one.disjunct.types == OBJECT for one, _ in labelled):
         return False

@@ -104,11 +104,11 @@ def closed_schema(schema: Any, *, tagged: bool = False) -> Any:
     made: list[Any] = [None]
     work: list[tuple[Any, Any, Any]] = [(made, 0, schema)]  # the container of the copy
     while work:
-        home, key, held = work.pop()
-        if not isinstance(held, dict):
-            home[key] = held
+        home, key, node = work.pop()
+        if not isinstance(node, dict):
+            home[key] = node
             continue
-        copy = home[key] = dict(held)
+        copy = home[key] = dict(node)
         for name in maps:
             if isinstance(copy.get(name), dict):
                 copy[name] = dict(copy[name])
@@ -135,15 +135,15 @@ def _refers_from_within(schema: Any, *, tagged: bool) -> bool:
     """Whether there is a reference below a keyword that is not monotone.  Linear."""
     work: list[tuple[Any, bool]] = [(schema, False)]
     while work:
-        held, is_within = work.pop()
-        if isinstance(held, list):
-            work += [(part, is_within) for part in held]
-        if not isinstance(held, dict):
+        node, is_within = work.pop()
+        if isinstance(node, list):
+            work += [(part, is_within) for part in node]
+        if not isinstance(node, dict):
             continue
-        if is_within and ("$ref" in held or "$dynamicRef" in held or "$recursiveRef" in held):
+        if is_within and ("$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node):
             return True
-        for name, part in held.items():
-            is_tagged = tagged and name == "oneOf" and "discriminator" in held
+        for name, part in node.items():
+            is_tagged = tagged and name == "oneOf" and "discriminator" in node
             work.append((part, is_within or (name in _NOT_MONOTONE and not is_tagged)))
     return False
 

@@ -168,10 +168,10 @@ _decode: Final = json.JSONDecoder(
 ).decode
 
 
-def _is_deeper(value: Json, most: int) -> bool:
-    """Whether arrays and objects are nested deeper than ``most``; O(size)."""
+def _is_deeper(value: Json, max_depth: int) -> bool:
+    """Whether arrays and objects are nested deeper than ``max_depth``; O(size)."""
     level = [value]
-    for _ in range(most + 1):
+    for _ in range(max_depth + 1):
         inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
         if not inner:
             return False
