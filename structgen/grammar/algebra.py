@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from structgen.grammar import nodes
-from structgen.grammar.nodes import EPSILON, MAX_CODE_POINT, CharClass, Grammar, choice, literal, postorder, sequence
+from structgen.grammar.nodes import EPSILON, MAX_CODE_POINT, CharClass, Grammar, choice, literal, sequence
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.visitor import fold
 
 __all__ = ["either", "inverse_of", "joined", "optional", "select", "text", "token", "undescribed", "with_children"]
 
@@ -113,13 +114,11 @@ def undescribed(term: Grammar) -> Grammar:
     Complexity:
         O(n) for n distinct nodes; without recursion.
     """
-    made: dict[int, Grammar] = {}
-    for node in postorder(term):
-        if isinstance(node, Described):
-            made[id(node)] = made[id(node.item)]
-        else:
-            made[id(node)] = with_children(node, [made[id(child)] for child in node.children])
-    return made[id(term)]
+
+    def combine(node: Grammar, parts: list[Grammar]) -> Grammar:
+        return parts[0] if isinstance(node, Described) else with_children(node, parts)
+
+    return fold(term, combine)
 
 
 def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
@@ -133,34 +132,19 @@ def with_children(node: Grammar, children: Sequence[Grammar]) -> Grammar:
         raise ValueError(f"with_children: {type(node).__name__} has {len(old)} children; given {len(children)}")
     if all(map(_is_same, old, children)):
         return node
-    match node:
-        case nodes.Sequence() | nodes.Choice() | nodes.Intersection():
-            return type(node)(children)
-        case nodes.Repeat():
-            return nodes.Repeat(children[0], node.min, node.max)
-        case nodes.Permutation():
-            *items, rest, separator = children
-            required, optional = items[: len(node.required)], items[len(node.required) :]
-            return nodes.Permutation(required, optional, rest, separator, node.min, node.max)
-        case nodes.Tempered():
-            return nodes.Tempered(children[0], node.temperature)
-        case nodes.Capture():
-            return nodes.Capture(node.name, children[0])
-        case nodes.Budget():
-            return nodes.Budget(children[0], node.tokens, node.characters)
-        case nodes.Distinct():
-            return nodes.Distinct(children[0], node.is_spare, node.is_endless)
-        case nodes.Label():
-            return nodes.Label(children[0], node.kind)
-        case Described():
-            return Described(children[0], node.description)
-        case nodes.Rules():
-            names = [name for name, _ in node.rules]
-            return nodes.Rules(zip(names, children[:-1], strict=True), children[-1])
-        case nodes.Complement() | nodes.JsonString() | nodes.Shared():
-            return type(node)(children[0])
-        case _:
-            raise ValueError(f"with_children: {type(node).__name__} is not a node with children")
+    if isinstance(node, (nodes.Sequence, nodes.Choice)):  # most nodes
+        return type(node)(children)
+    remaining = iter(children)
+    return type(node)(*[_replaced(getattr(node, name), remaining) for name in node._fields])
+
+
+def _replaced(value: object, children: Iterator[Grammar]) -> object:
+    """The value of a field with the next of ``children`` in place of each term in it."""
+    if isinstance(value, Grammar):
+        return next(children)
+    if isinstance(value, tuple):
+        return tuple([_replaced(item, children) for item in value])
+    return value
 
 
 def _size(part: Grammar) -> int:

@@ -8,28 +8,35 @@ own stack, so depth is no concern.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from structgen.errors import GrammarError
 from structgen.grammar.nodes import (
     Budget,
     ByteClass,
+    Capture,
     CharClass,
     Choice,
     Complement,
     Distinct,
     Grammar,
+    Intersection,
     JsonString,
     Label,
     Literal,
     Permutation,
     Reference,
     Repeat,
+    Rules,
+    Sequence,
     Shared,
     SpecialToken,
+    Tempered,
     TokenSet,
 )
+from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import check_closed, free_references, resolve
+from structgen.grammar.visitor import NodeTable
 
 __all__ = [
     "Nullability",
@@ -82,19 +89,7 @@ def productive_rules(rules: Mapping[str, Grammar]) -> frozenset[str]:
     An intersection counts as productive when its items are, and a complement always: whether they really are
     takes automata, and the engine decides it.
     """
-
-    def leaf(node: Grammar) -> bool | None:
-        match node:
-            case ByteClass() | CharClass():
-                return bool(node.ranges)
-            case Literal() | SpecialToken() | TokenSet() | Complement():
-                return True
-            case Repeat() if node.min == 0:
-                return True
-            case _:
-                return None
-
-    return _holding(rules, _least_fixpoint(rules, leaf))
+    return _holding(rules, _least_fixpoint(rules, lambda node: _PRODUCTIVE[type(node)](node)))
 
 
 class Nullability:
@@ -144,19 +139,10 @@ class Nullability:
         return known[id(term)][1]
 
     def _leaf(self, node: Grammar) -> bool | None:
-        match node:
-            case Literal():
-                return not node.data
-            case ByteClass() | CharClass() | SpecialToken() | TokenSet() | JsonString():
-                return False
-            case Repeat() if node.min == 0:
-                return True
-            case Shared():
-                return self._shared.get(id(node))
-            case Complement():
-                return self._known[id(node)][1] if id(node) in self._known else None
-            case _:
-                return None
+        return _NULLABLE[type(node)](self, node)
+
+    def _of_complement(self, node: Grammar) -> bool | None:
+        return self._known[id(node)][1] if id(node) in self._known else None
 
     def _solve_complements(self, rules: Mapping[str, Grammar]) -> None:
         """Decide complements first: they are not monotone, but all below them is free of recursion."""
@@ -177,6 +163,33 @@ class Nullability:
                     value = _combined(inner, [values[id(child)] for child in _below(inner, rules)])
                 values[id(inner)] = value
             self._known[id(node)] = (node, values[id(node)])
+
+
+def _undecided(*_: object) -> None:
+    """The row of a node whose value follows from the nodes that it depends on."""
+
+
+_INNER: Final = (Sequence, Choice, Permutation, Intersection, Reference, Rules, Capture, Budget, Tempered, Described)
+_PRODUCTIVE: Final[NodeTable[Callable[[Any], bool | None]]] = NodeTable(
+    "productive rules",
+    {
+        (ByteClass, CharClass): lambda node: bool(node.ranges),
+        (Literal, SpecialToken, TokenSet, Complement): lambda _: True,
+        Repeat: lambda node: True if node.min == 0 else None,
+        (*_INNER, JsonString, Shared, Distinct, Label): _undecided,
+    },
+)
+_NULLABLE: Final[NodeTable[Callable[[Nullability, Any], bool | None]]] = NodeTable(
+    "nullability",
+    {
+        Literal: lambda _, node: not node.data,
+        (ByteClass, CharClass, SpecialToken, TokenSet, JsonString): lambda _, __: False,
+        Repeat: lambda _, node: True if node.min == 0 else None,
+        Shared: lambda solver, node: solver._shared.get(id(node)),
+        Complement: Nullability._of_complement,
+        (*_INNER, Distinct, Label): _undecided,
+    },
+)
 
 
 def strongly_connected(graph: Mapping[_Key, Iterable[_Key]]) -> list[list[_Key]]:

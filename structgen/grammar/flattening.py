@@ -39,6 +39,7 @@ from structgen.grammar.nodes import (
     TokenSet,
 )
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.visitor import NodeTable
 
 __all__ = ["flatten", "is_empty", "recognizes"]
 
@@ -187,31 +188,30 @@ class _Host:
         raise LimitExceeded("grammar", limit=limit, maximum=maximum, remedy=remedy)
 
 
-_FLATTENER: Final = _native.Flattener(
-    (  # in the order of `NodeClass` in flatten.h
-        Literal,
-        ByteClass,
-        CharClass,
-        Sequence,
-        Choice,
-        Repeat,
-        Reference,
-        Rules,
-        Intersection,
-        Complement,
-        Capture,
-        SpecialToken,
-        JsonString,
-        Shared,
-        Described,
-        Permutation,
-        Distinct,
-        Label,
-        TokenSet,
-        Tempered,
-        Budget,
-    )
+_NODE_CLASSES: Final = (  # in the order of `NodeClass` in flatten.h
+    Literal,
+    ByteClass,
+    CharClass,
+    Sequence,
+    Choice,
+    Repeat,
+    Reference,
+    Rules,
+    Intersection,
+    Complement,
+    Capture,
+    SpecialToken,
+    JsonString,
+    Shared,
+    Described,
+    Permutation,
+    Distinct,
+    Label,
+    TokenSet,
+    Tempered,
+    Budget,
 )
+_FLATTENER: Final = _native.Flattener(tuple(NodeTable("flattening", dict.fromkeys(_NODE_CLASSES))))
 
 
 def flatten(

@@ -11,7 +11,7 @@ copied, and keep their own stack.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from structgen.errors import GrammarError, LimitExceeded, UnsupportedFeature
 from structgen.grammar.algebra import either, joined, with_children
@@ -236,32 +236,6 @@ class Splitter:
                 return self._split_repeat(node, starts[0])
             case Described():
                 return starts[0]
-            case Distinct():
-                raise GrammarError(
-                    "grammar",
-                    f"a distinct term starts with the left-recursive rule {_first(starts)!r}",
-                    remedy="an array or object starts with its bracket; write the rule so",
-                )
-            case Label():
-                raise GrammarError(
-                    "grammar",
-                    f"a label starts with the left-recursive rule {_first(starts)!r}",
-                    remedy="a label starts with xn--; write the rule so",
-                )
-            case Tempered():
-                raise GrammarError(
-                    "grammar",
-                    f"a part with a temperature starts with the left-recursive rule {_first(starts)!r}, whose start is "
-                    "only known once it ends",
-                    remedy="write that rule with repetition: t (op t)*",
-                )
-            case Budget():
-                raise GrammarError(
-                    "grammar",
-                    f"a part with a budget starts with the left-recursive rule {_first(starts)!r}, whose start is only "
-                    "known once it ends",
-                    remedy="write that rule with repetition: t (op t)*",
-                )
             case Capture():
                 raise UnsupportedFeature(
                     "grammar",
@@ -279,6 +253,9 @@ class Splitter:
                     problem=f"a permutation starts with the left-recursive rule {_first(starts)!r}",
                     remedy="write that rule with repetition: t (op t)*, or begin the members with something else",
                 )
+            case Distinct() | Label() | Tempered() | Budget():
+                problem, remedy = _UNSPLIT[type(node)]
+                raise GrammarError("grammar", problem.format(repr(_first(starts))), remedy=remedy)
             case _:
                 raise GrammarError(
                     "grammar",
@@ -386,3 +363,20 @@ def is_empty_choice(term: Grammar) -> bool:
 
 def _first(splits: Iterable[Split]) -> str:
     return next(name for split in splits for name in split.parts)
+
+
+_UNSPLIT: Final[Mapping[type[Grammar], tuple[str, str]]] = {
+    Distinct: (
+        "a distinct term starts with the left-recursive rule {}",
+        "an array or object starts with its bracket; write the rule so",
+    ),
+    Label: ("a label starts with the left-recursive rule {}", "a label starts with xn--; write the rule so"),
+    Tempered: (
+        "a part with a temperature starts with the left-recursive rule {}, whose start is only known once it ends",
+        "write that rule with repetition: t (op t)*",
+    ),
+    Budget: (
+        "a part with a budget starts with the left-recursive rule {}, whose start is only known once it ends",
+        "write that rule with repetition: t (op t)*",
+    ),
+}

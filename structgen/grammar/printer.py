@@ -42,6 +42,7 @@ from structgen.grammar.nodes import (
 )
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.spelling import LABEL_MARKS, write_bytes, write_class, write_name, write_text
+from structgen.grammar.visitor import NodeTable
 
 __all__ = ["to_text"]
 
@@ -281,28 +282,31 @@ class _TermWriter:
         return _call(f'temperature "{node.temperature!r}" ', node.item)
 
 
-_WRITERS: Final[Mapping[type[Grammar], Callable[[_TermWriter, Any], _Pieces]]] = {
-    Literal: _TermWriter._literal,
-    ByteClass: _TermWriter._class,
-    CharClass: _TermWriter._class,
-    Sequence: _TermWriter._sequence,
-    Choice: _TermWriter._choice,
-    Repeat: _TermWriter._repeat,
-    Permutation: _TermWriter._permutation,
-    Reference: _TermWriter._reference,
-    Rules: _TermWriter._rules,
-    Intersection: _TermWriter._intersection,
-    Complement: _TermWriter._complement,
-    Capture: _TermWriter._capture,
-    SpecialToken: _TermWriter._special_token,
-    TokenSet: _TermWriter._token_set,
-    Tempered: _TermWriter._tempered,
-    JsonString: _TermWriter._json_string,
-    Shared: _TermWriter._shared,
-    Distinct: _TermWriter._distinct,
-    Label: _TermWriter._label,
-    Budget: _TermWriter._budget,
-}
+_WRITERS: Final[NodeTable[Callable[[_TermWriter, Any], _Pieces]]] = NodeTable(
+    "printer",
+    {
+        Literal: _TermWriter._literal,
+        (ByteClass, CharClass): _TermWriter._class,
+        Sequence: _TermWriter._sequence,
+        Choice: _TermWriter._choice,
+        Repeat: _TermWriter._repeat,
+        Permutation: _TermWriter._permutation,
+        Reference: _TermWriter._reference,
+        Rules: _TermWriter._rules,
+        Intersection: _TermWriter._intersection,
+        Complement: _TermWriter._complement,
+        Capture: _TermWriter._capture,
+        SpecialToken: _TermWriter._special_token,
+        TokenSet: _TermWriter._token_set,
+        Tempered: _TermWriter._tempered,
+        JsonString: _TermWriter._json_string,
+        Shared: _TermWriter._shared,
+        Distinct: _TermWriter._distinct,
+        Label: _TermWriter._label,
+        Budget: _TermWriter._budget,
+    },
+    excluded=(Described,),
+)
 
 
 def _level(node: Grammar) -> int:

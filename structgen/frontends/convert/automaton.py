@@ -23,6 +23,7 @@ from structgen.grammar.nodes import (
     choice,
     sequence,
 )
+from structgen.grammar.visitor import RecursiveTerm, fold
 
 __all__ = ["ANY_SPELLING", "NotRegular", "TooLarge", "right_linear", "spelled_class", "spelled_literal"]
 
@@ -255,29 +256,13 @@ def _alphabet(algebra: _DerivativeAlgebra) -> _Alphabet:
 
 
 def _converted(algebra: _DerivativeAlgebra, root: Grammar, rules: Mapping[str, Grammar]) -> int:
-    made: dict[int, int] = {}
-    is_open: set[int] = set()
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if id(node) in made:
-            stack.pop()
-            continue
-        below = (rules[node.name],) if isinstance(node, ir.Reference) else node.children
-        missing = [child for child in below if id(child) not in made]
-        if missing:
-            if id(node) in is_open and isinstance(node, ir.Reference):
-                raise NotRegular
-            is_open.add(id(node))
-            for child in missing:
-                if id(child) in is_open:
-                    raise NotRegular
-            stack += missing
-            continue
-        made[id(node)] = _joined(algebra, node, [made[id(child)] for child in below])
-        is_open.discard(id(node))
-        stack.pop()
-    return made[id(root)]
+    def below(node: Grammar) -> tuple[Grammar, ...]:
+        return (rules[node.name],) if isinstance(node, ir.Reference) else node.children
+
+    try:
+        return fold(root, lambda node, parts: _joined(algebra, node, parts), below=below)
+    except RecursiveTerm:
+        raise NotRegular from None
 
 
 def _joined(algebra: _DerivativeAlgebra, node: Grammar, parts: list[int]) -> int:

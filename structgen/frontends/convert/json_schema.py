@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from structgen.frontends.convert.layout import LossLog, Treatment
@@ -13,6 +13,7 @@ from structgen.grammar import nodes as ir
 from structgen.grammar.algebra import inverse_of
 from structgen.grammar.nodes import Grammar, Reference, Rules
 from structgen.grammar.nodes.description import Described
+from structgen.grammar.visitor import RecursiveTerm, fold
 
 __all__ = ["json_schema_of", "pattern_of"]
 
@@ -28,32 +29,20 @@ def pattern_of(flat: Rules, log: LossLog) -> str:
         UnsupportedFeature: a rule is recursive, or the expression would be longer than 20,000 characters.
     """
     rules = dict(flat.rules)
-    made: dict[int, tuple[str, int]] = {}
-    is_open: set[int] = set()
-    stack = [flat.body]
-    while stack:
-        node = stack[-1]
-        if id(node) in made:
-            stack.pop()
-            continue
-        below = _below(node, rules)
-        missing = [child for child in below if id(child) not in made]
-        if missing:
-            if any(id(child) in is_open for child in missing):
-                raise log.refused("Rules", "", "a rule is recursive, so there is no regular expression")
-            is_open.add(id(node))
-            stack += missing
-            continue
-        made[id(node)] = _spelled(node, [made[id(child)] for child in below])
-        if len(made[id(node)][0]) > _MAX_LENGTH:
+
+    def below(node: Grammar) -> tuple[Grammar, ...]:
+        return (rules[node.name],) if isinstance(node, Reference) else node.children
+
+    def spelled(node: Grammar, parts: list[tuple[str, int]]) -> tuple[str, int]:
+        text, level = _spelled(node, parts)
+        if len(text) > _MAX_LENGTH:
             raise log.refused(type(node).__name__, "", f"the pattern would be longer than {_MAX_LENGTH} characters")
-        is_open.discard(id(node))
-        stack.pop()
-    return f"^(?:{made[id(flat.body)][0]})$"
+        return text, level
 
-
-def _below(node: Grammar, rules: Mapping[str, Grammar]) -> tuple[Grammar, ...]:
-    return (rules[node.name],) if isinstance(node, Reference) else node.children
+    try:
+        return f"^(?:{fold(flat.body, spelled, below=below)[0]})$"
+    except RecursiveTerm:
+        raise log.refused("Rules", "", "a rule is recursive, so there is no regular expression") from None
 
 
 def _spelled(node: Grammar, parts: list[tuple[str, int]]) -> tuple[str, int]:

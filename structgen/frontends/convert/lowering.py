@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from structgen.errors import UnsatisfiableGrammar
 from structgen.frontends.convert.automaton import (
@@ -28,6 +28,7 @@ from structgen.grammar.left_recursion import remove_left_recursion
 from structgen.grammar.nodes import ANY_CHAR, EMPTY, EPSILON, Grammar, Reference, Repeat, Rules
 from structgen.grammar.nodes.description import Described
 from structgen.grammar.scopes import resolve
+from structgen.grammar.visitor import NodeTable, RecursiveTerm, fold
 
 __all__ = ["Abilities", "lowered"]
 
@@ -95,59 +96,53 @@ class _Expresser:
         return Rules(rules, self.rewritten(body))
 
     def rewritten(self, root: Grammar) -> Grammar:
-        for node in ir.postorder(root, known=lambda node: id(node) in self.made):
-            self.made[id(node)] = self.expressed(node, [self.made[id(child)] for child in node.children])
-        return self.made[id(root)]
+        return fold(root, lambda node, parts: _EXPRESSED[type(node)](self, node, parts), results=self.made)
 
-    def expressed(self, node: Grammar, parts: list[Grammar]) -> Grammar:
-        match node:
-            case Described() | ir.Shared():
-                return parts[0]
-            case ir.Literal(data=data):
-                return self.text(node, data)
-            case ir.ByteClass(ranges=ranges):
-                if ranges and ranges[-1][1] > 0x7F:
-                    raise self.refused("ByteClass", "its bytes beyond ASCII are no characters")
-                return ir.CharClass(ranges)
-            case ir.SpecialToken() | ir.TokenSet():
-                if not self.abilities.is_token_known(node):
-                    raise self.refused(type(node).__name__, "there is no notation for this token")
-                return node
-            case ir.Capture() | ir.Tempered():
-                what = f"Capture {node.name!r}" if isinstance(node, ir.Capture) else f"Tempered {node.temperature:g}"
-                self.log.note(what, self.where, Treatment.DROPPED)
-                return parts[0]
-            case ir.Budget():
-                return self.budget(node, parts[0])
-            case ir.Complement() if self.opens_complements:
-                self.log.widen("Complement", self.where, "something was left out of the grammar, perhaps below it")
-                return _ANY_TEXT
-            case ir.JsonString():
-                return ir.Sequence((_QUOTE, self.json_text(parts[0]), _QUOTE))
-            case ir.Permutation():
-                return self.permutation(node, parts)
-            case ir.Distinct() | ir.Label():
-                self.log.widen(type(node).__name__, self.where, _UNSAID[type(node)])
-                return parts[0]
-            case _:
-                return with_children(node, parts)
+    def byte_class(self, node: ir.ByteClass, _: list[Grammar]) -> Grammar:
+        if node.ranges and node.ranges[-1][1] > 0x7F:
+            raise self.refused("ByteClass", "its bytes beyond ASCII are no characters")
+        return ir.CharClass(node.ranges)
 
-    def text(self, node: Grammar, data: bytes) -> Grammar:
+    def token(self, node: Grammar, _: list[Grammar]) -> Grammar:
+        if not self.abilities.is_token_known(node):
+            raise self.refused(type(node).__name__, "there is no notation for this token")
+        return node
+
+    def annotated(self, node: ir.Capture | ir.Tempered, parts: list[Grammar]) -> Grammar:
+        what = f"Capture {node.name!r}" if isinstance(node, ir.Capture) else f"Tempered {node.temperature:g}"
+        self.log.note(what, self.where, Treatment.DROPPED)
+        return parts[0]
+
+    def complement(self, node: ir.Complement, parts: list[Grammar]) -> Grammar:
+        if not self.opens_complements:
+            return with_children(node, parts)
+        self.log.widen("Complement", self.where, "something was left out of the grammar, perhaps below it")
+        return _ANY_TEXT
+
+    def distinct(self, _: ir.Distinct, parts: list[Grammar]) -> Grammar:
+        self.log.widen("Distinct", self.where, "that nothing is repeated cannot be said")
+        return parts[0]
+
+    def label(self, _: ir.Label, parts: list[Grammar]) -> Grammar:
+        self.log.widen("Label", self.where, "that labels decode cannot be said")
+        return parts[0]
+
+    def literal(self, node: ir.Literal, _: list[Grammar]) -> Grammar:
         try:
-            data.decode()
+            node.data.decode()
         except UnicodeDecodeError:
-            raise self.refused("Literal", f"its bytes {data[:20]!r} are no text") from None
+            raise self.refused("Literal", f"its bytes {node.data[:20]!r} are no text") from None
         return node
 
     def refused(self, feature: str, problem: str) -> Exception:
         return self.log.refused(feature, self.where, problem)
 
-    def budget(self, node: ir.Budget, item: Grammar) -> Grammar:
+    def budget(self, node: ir.Budget, parts: list[Grammar]) -> Grammar:
         if node.tokens is not None:
             self.log.widen("Budget", self.where, f"at most {node.tokens} tokens cannot be said")
         if node.characters is None:
-            return item
-        return ir.Intersection((item, Repeat(ANY_CHAR, 0, node.characters)))
+            return parts[0]
+        return ir.Intersection((parts[0], Repeat(ANY_CHAR, 0, node.characters)))
 
     def permutation(self, node: ir.Permutation, parts: list[Grammar]) -> Grammar:
         *items, rest, separator = parts
@@ -157,29 +152,16 @@ class _Expresser:
             return ir.Choice((EPSILON, ir.Sequence((member, Repeat(ir.Sequence((separator, member)), 0, None)))))
         return _Permuter(node, items, rest, separator).after(frozenset(), 0)
 
-    def json_text(self, root: Grammar) -> Grammar:
+    def json_string(self, _: ir.JsonString, parts: list[Grammar]) -> Grammar:
         """The spellings of a regular term in a JSON string; its rules are put in their places."""
-        made, is_open = self.spelled, set()
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if id(node) in made:
-                stack.pop()
-                continue
-            below = node.children
-            if isinstance(node, Reference):
-                below = (self.rewritten(self.rules[node.name]),)
-            missing = [child for child in below if id(child) not in made]
-            if missing:
-                if any(id(child) in is_open for child in missing):
-                    raise self.refused("JsonString", "its value is recursive")
-                is_open.add(id(node))
-                stack += missing
-                continue
-            made[id(node)] = self.spelling(node, [made[id(child)] for child in below])
-            is_open.discard(id(node))
-            stack.pop()
-        return made[id(root)]
+
+        def below(node: Grammar) -> tuple[Grammar, ...]:
+            return (self.rewritten(self.rules[node.name]),) if isinstance(node, Reference) else node.children
+
+        try:
+            return ir.Sequence((_QUOTE, fold(parts[0], self.spelling, results=self.spelled, below=below), _QUOTE))
+        except RecursiveTerm:
+            raise self.refused("JsonString", "its value is recursive") from None
 
     def spelling(self, node: Grammar, parts: list[Grammar]) -> Grammar:
         match node:
@@ -200,10 +182,25 @@ class _Expresser:
 
 
 _QUOTE: Final = ir.Literal(b'"')
-_UNSAID: Final[Mapping[type[Grammar], str]] = {
-    ir.Distinct: "that nothing is repeated cannot be said",
-    ir.Label: "that labels decode cannot be said",
-}
+_EXPRESSED: Final[NodeTable[Callable[[_Expresser, Any, list[Grammar]], Grammar]]] = NodeTable(
+    "conversion",
+    {
+        (ir.CharClass, ir.Sequence, ir.Choice, Repeat, ir.Intersection, Reference, Rules): lambda _, node, parts: (
+            with_children(node, parts)
+        ),
+        (Described, ir.Shared): lambda _, __, parts: parts[0],
+        ir.Literal: _Expresser.literal,
+        ir.ByteClass: _Expresser.byte_class,
+        (ir.SpecialToken, ir.TokenSet): _Expresser.token,
+        (ir.Capture, ir.Tempered): _Expresser.annotated,
+        ir.Budget: _Expresser.budget,
+        ir.Complement: _Expresser.complement,
+        ir.JsonString: _Expresser.json_string,
+        ir.Permutation: _Expresser.permutation,
+        ir.Distinct: _Expresser.distinct,
+        ir.Label: _Expresser.label,
+    },
+)
 
 
 class _Permuter:
@@ -310,16 +307,17 @@ def _plain(flat: Rules, abilities: Abilities) -> Rules:
     made: dict[int, Grammar] = {}
     counted: dict[str, Grammar] = {}
     plain: dict[str, Grammar] = {}
+
+    def simplified(node: Grammar, parts: list[Grammar]) -> Grammar:
+        simple = _simplified(node, parts, productive)
+        return simple if abilities.max_count is None else _in_steps(simple, abilities.max_count, counted)
+
     stack = [("<body>", flat.body)]
     while stack:
         name, term = stack.pop()
         if name in plain:
             continue
-        for node in ir.postorder(term, known=lambda node: id(node) in made):
-            made[id(node)] = _simplified(node, [made[id(child)] for child in node.children], productive)
-            if abilities.max_count is not None and isinstance(made[id(node)], Repeat):
-                made[id(node)] = _in_steps(made[id(node)], abilities.max_count, counted)
-        plain[name] = made[id(term)]
+        plain[name] = fold(term, simplified, results=made)
         names = [node.name for node in ir.postorder(plain[name]) if isinstance(node, Reference)]
         stack += [(found, rules[found]) for found in reversed(names) if found not in plain and found in rules]
     body = plain.pop("<body>")

@@ -12,7 +12,8 @@ from typing import ClassVar, Final, final
 
 from structgen.errors import GrammarError
 from structgen.grammar.algebra import with_children
-from structgen.grammar.nodes import CharClass, Grammar, Reference, Sequence, postorder
+from structgen.grammar.nodes import CharClass, Grammar, Reference, Sequence
+from structgen.grammar.visitor import fold
 
 __all__ = [
     "CLOSE",
@@ -106,17 +107,17 @@ def nested(term: Grammar) -> Grammar:
     Complexity:
         O(n) for n nodes; without recursion.
     """
-    made: dict[int, Grammar] = {}
-    for node in postorder(term):
-        children = [made[id(child)] for child in node.children]
+
+    def combine(node: Grammar, children: list[Grammar]) -> Grammar:
         if isinstance(node, Sequence):
-            made[id(node)] = _sequence(node, children)
-        else:
-            for child in children:
-                _check(child)
-            made[id(node)] = with_children(node, children)
-    _check(made[id(term)])
-    return made[id(term)]
+            return _sequence(node, children)
+        for child in children:
+            _check(child)
+        return with_children(node, children)
+
+    result = fold(term, combine)
+    _check(result)
+    return result
 
 
 def _sequence(node: Sequence, children: list[Grammar]) -> Grammar:

@@ -46,8 +46,8 @@ from structgen.grammar.nodes import (
     Literal,
     Repeat,
     Sequence,
-    postorder,
 )
+from structgen.grammar.visitor import fold
 
 __all__ = ["TemperedShape", "TooManyTurns", "repeated", "tempered_language", "tempered_shape"]
 
@@ -302,12 +302,12 @@ def tempered_shape(loop: Loop) -> TemperedShape | None:
 
 def _by_length(root: Grammar) -> ByLength | None:
     """``root`` split by the length of its texts in characters; ``None`` if they have many lengths or unclear ones."""
-    known: dict[int, ByLength | None] = {}
-    for term in postorder(root):
-        parts = [known[id(child)] for child in term.children]
+
+    def combine(term: Grammar, parts: list[ByLength | None]) -> ByLength | None:
         split = _split(term, [part for part in parts if part is not None]) if None not in parts else None
-        known[id(term)] = None if split is None or len(split) > _MAX_LENGTHS else split
-    return known[id(root)]
+        return None if split is None or len(split) > _MAX_LENGTHS else split
+
+    return fold(root, combine)
 
 
 def tempered_language(character: Grammar, seen: list[tuple[Grammar, bool]], tail: Grammar) -> Grammar | None:

@@ -1,0 +1,109 @@
+"""Passes over the IR: tables with a row for every node type, and a fold from the leaves of a term to its root.
+
+A table is checked when it is made: importing a pass that lacks a node type fails and names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from structgen.grammar import nodes
+from structgen.grammar.nodes import Grammar
+from structgen.grammar.nodes.description import Described
+
+__all__ = ["NODE_TYPES", "NodeTable", "RecursiveTerm", "fold"]
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+NODE_TYPES: Final[tuple[type[Grammar], ...]] = tuple(
+    node_type for node_type in Grammar.__subclasses__() if node_type.__module__.startswith(nodes.__name__)
+)
+"""Every node type: the subclasses of ``Grammar`` in ``structgen.grammar.nodes``, ``Described`` included."""
+if Described not in NODE_TYPES:
+    raise ImportError("structgen.grammar.visitor: the node types are not loaded; import structgen.grammar first")
+
+
+class NodeTable(dict[type[Grammar], Row]):
+    """The rows of a pass by node type; the order of the rows is kept.
+
+    >>> len(NodeTable("depth", {NODE_TYPES: 1})) == len(NODE_TYPES)
+    True
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: Mapping[type[Grammar] | tuple[type[Grammar], ...], Row],
+        *,
+        excluded: Collection[type[Grammar]] = (),
+    ) -> None:
+        """Check and store the rows.
+
+        Args:
+            name: of the pass; the error names it.
+            rows: by node type; a tuple of node types shares one row.
+            excluded: the node types that the pass never sees.
+
+        Raises:
+            TypeError: a node type has no row, or two.
+        """
+        for key, row in rows.items():
+            for node_type in key if isinstance(key, tuple) else (key,):
+                if node_type in self:
+                    raise TypeError(f"{name}: two rows for {node_type.__name__}; remove one")
+                self[node_type] = row
+        missing = [kind.__name__ for kind in NODE_TYPES if kind not in self and kind not in excluded]
+        if missing:
+            raise TypeError(f"{name}: no row for {', '.join(missing)}; say what the pass does with each")
+
+
+class RecursiveTerm(Exception):
+    """A term depends on itself, so it has no fold."""
+
+
+def fold(
+    root: Grammar,
+    combine: Callable[[Grammar, list[Result]], Result],
+    *,
+    results: dict[int, Result] | None = None,
+    below: Callable[[Grammar], Collection[Grammar]] | None = None,
+) -> Result:
+    """Compute a value for ``root`` from the values of the nodes below it, each node object once, without recursion.
+
+    Args:
+        root: any term.
+        combine: the value of a node from the values of the nodes that it depends on.
+        results: values from earlier folds by the ``id`` of the node, extended here; the nodes must stay alive.
+        below: what a node depends on; ``None``: its children.
+
+    Raises:
+        RecursiveTerm: a node depends on itself, which only a ``below`` that follows references allows.
+
+    Complexity: linear in the distinct nodes and edges.
+
+    >>> from structgen.grammar.nodes import literal
+    >>> fold(literal("a") | "b", lambda node, depths: 1 + max(depths, default=0))
+    2
+    """
+    made: dict[int, Result] = {} if results is None else results
+    is_open: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if id(node) in made:
+            stack.pop()
+            continue
+        parts = node.children if below is None else below(node)
+        missing = [part for part in parts if id(part) not in made]
+        if not missing:
+            made[id(node)] = combine(node, [made[id(part)] for part in parts])
+            is_open.discard(id(node))
+            stack.pop()
+            continue
+        is_open.add(id(node))
+        if any(id(part) in is_open for part in missing):
+            raise RecursiveTerm
+        stack += reversed(missing)
+    return made[id(root)]
