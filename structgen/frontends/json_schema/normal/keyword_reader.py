@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from structgen.errors import GrammarError, GrammarSyntaxError, LimitExceeded, UnsupportedFeature
-from structgen.frontends.json_schema.formats import ASSERTED, PLAIN_HOSTNAME, STANDARD
 from structgen.frontends.json_schema.normal.container_assertion import ArrayAssertion, ObjectAssertion
 from structgen.frontends.json_schema.normal.scalar_assertion import (
     MAX_BOUND_DIGITS,
@@ -16,7 +15,6 @@ from structgen.frontends.json_schema.normal.scalar_assertion import (
     exact,
 )
 from structgen.frontends.json_schema.source.location import Location, malformed, refused
-from structgen.frontends.regex import search_language
 from structgen.grammar.nodes import Grammar
 
 if TYPE_CHECKING:
@@ -152,6 +150,8 @@ def _pattern(disjunct: Disjunct, location: Location, value: Json) -> None:
 def _format(disjunct: Disjunct, location: Location, value: Json) -> None:
     if not isinstance(value, str):
         malformed(location, "format", "a string")
+    from structgen.frontends.json_schema.formats import ASSERTED, PLAIN_HOSTNAME, STANDARD  # large, and often unused
+
     document = location.resource.document
     if value in document.formats:
         _string_assertion(disjunct).formats[document.formats[value]] = location
@@ -169,6 +169,8 @@ def pattern_language(pattern: str, location: Location, *steps: str | int) -> Gra
     Raises:
         GrammarError: an error of the regex front end, with the JSON Pointer made of ``location`` and ``steps``.
     """
+    from structgen.frontends.regex import search_language  # large, and often unused
+
     try:
         return search_language(pattern, dialect="ecma", limits=location.resource.limits)
     except (GrammarError, LimitExceeded) as error:
