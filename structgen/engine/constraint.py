@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from structgen_kernels import _native
 
 from structgen.engine.lowering import SharedEngine, lower, native_limits, shared_engine
-from structgen.engine.mask import empty_masks
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.engine.matcher import Matcher
 from structgen.engine.report import Report, report_of
 from structgen.errors import GrammarError, StructgenError, UnsatisfiableGrammar, VocabularyError
@@ -27,68 +26,68 @@ __all__ = ["Constraint", "check_budgets", "compile", "compile_together", "refuse
 
 
 def check_budgets(constraint: Constraint, compiled: Callable[[Grammar], Constraint]) -> None:
-    """Check that some tokens keep to all budgets.
+    """Check that some token sequence keeps all token budgets.
 
     Args:
         constraint: the grammar with budgets.
         compiled: compiles a part for the same vocabulary.
 
     Raises:
-        UnsatisfiableGrammar: no tokens do; it names a part whose shortest member takes more than it may.
-        GrammarError: a budget lies within values that must differ or labels that must decode, or one of these within a
-            part with a budget.
+        UnsatisfiableGrammar: none does; the error names a part whose shortest string takes more tokens than its budget.
+        GrammarError: a budget is inside values that must differ or labels that must decode, or the other way round.
     """
     if constraint.native.has_budgets_in_scopes:
         raise GrammarError(
             "grammar",
-            "a budget of tokens lies within an array or object without repetition or a label that must decode, or one "
-            "of these within a part with a budget",
+            "a token budget is inside an array or object whose items must differ, or inside a label that must decode, "
+            "or one of these is inside a part with a token budget",
             evidence=_nested(constraint.grammar),
-            remedy="bound that part in characters, put the budget beside it, or leave out uniqueItems and formats of "
-            "host names",
+            remedy="bound that part in characters, move the budget out of it, or remove uniqueItems and host name "
+            "formats",
         )
     if constraint.native.is_completable():
         return
-    evidence = "every member breaks some budget"
+    evidence = "every string exceeds some budget"
     for node in postorder(constraint.grammar):
         if isinstance(node, Budget) and node.tokens is not None:
             try:
                 needed = compiled(node.item).min_tokens()
-            except StructgenError:  # a part that is not closed, or that no budget of its own could be checked of
+            except StructgenError:  # the part has free references, or its own budgets cannot be met
                 continue
             if needed > node.tokens:
                 part = to_text(node.item, max_length=200)
                 evidence = (
-                    f"the shortest text of {part} takes {needed} tokens of this vocabulary, and may take {node.tokens}"
+                    f"the shortest string of {part} takes {needed} tokens of this vocabulary; its budget is "
+                    f"{node.tokens}"
                 )
                 break
     raise UnsatisfiableGrammar(
         "grammar",
-        "no tokens keep to its budgets",
+        "no token sequence keeps its budgets",
         evidence=evidence,
-        remedy="allow the part more tokens, or bound it in characters",
+        remedy="give the part a larger budget, or bound it in characters",
     )
 
 
 def _nested(grammar: Grammar) -> str:
-    """A part with a budget that lies so, where that shows without following references."""
-    inside: dict[int, tuple[bool, bool]] = {}  # whether there are budgets, and scopes
+    """Name the part where budgets and scopes are nested, if it can be seen without following references."""
+    inside: dict[int, tuple[bool, bool]] = {}  # has budgets, has scopes
     for node in postorder(grammar):
         below = [inside[id(child)] for child in node.children]
         has_budgets, has_scopes = any(one for one, _ in below), any(one for _, one in below)
         is_budget, is_scope = isinstance(node, Budget) and node.tokens is not None, isinstance(node, Distinct | Label)
         if (is_budget and has_scopes) or (is_scope and has_budgets):
-            return f"it is so in {to_text(node, max_length=200)}"
+            return f"found in {to_text(node, max_length=200)}"
         inside[id(node)] = has_budgets or is_budget, has_scopes or is_scope
-    return "rules lead from the one to the other"
+    return "one refers to the other through rules"
 
 
 def refuse_budgets(constraint: Constraint, subject: str) -> None:
-    """Refuse budgets of tokens where tokens are not counted.
+    """Refuse token budgets where tokens are not counted.
 
     Args:
         constraint: the constraint.
-        subject: what does not count them.
+        subject: what does not count tokens.
 
     Raises:
         GrammarError: the grammar has such budgets.
@@ -96,23 +95,23 @@ def refuse_budgets(constraint: Constraint, subject: str) -> None:
     if constraint.native.has_budgets:
         raise GrammarError(
             subject,
-            "the grammar bounds the tokens of a part, and here tokens are not written one after the other",
+            "the grammar has token budgets, and tokens are not generated from left to right here",
             remedy="bound that part in characters, or decode with an autoregressive model",
         )
 
 
 _DEFAULT_LIMITS: Final = Limits()
 _MAX_SEARCH_STEPS: Final = 20_000
-"""Steps of the search for some member where nothing is promised of what must differ; it decides or gives up soon."""
+"""Steps of the search for one valid string if values must differ; it succeeds or gives up early."""
 _BYTES_PER_BYTE: Final = 8
-"""What a constraint with its grammar takes in memory, for a byte of the program that the grammar is flattened to."""
+"""Estimated memory of a constraint and its grammar, for each byte of the flattened grammar."""
 
 
 class Constraint:
-    """Which token sequences over ``vocabulary`` spell a member of ``grammar``.
+    """Which token sequences over ``vocabulary`` spell a string of ``grammar``.
 
-    Immutable and safe to share between threads; made by :func:`compile`.  Automaton states and mask rows are made
-    when they are first reached, so compiling costs what the description costs, not what its language does.
+    Immutable and safe to share between threads; made by :func:`compile`.  Automaton states and mask rows are built
+    when they are first reached, so the cost of compiling depends on the size of the grammar, not of its language.
     """
 
     __slots__ = (
@@ -153,52 +152,51 @@ class Constraint:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary that it was compiled for."""
+        """The vocabulary that the grammar was compiled for."""
         return self._vocabulary
 
     @property
     def limits(self) -> Limits:
-        """The limits that hold for it and its matchers."""
+        """The limits of the constraint and its matchers."""
         return self._limits
 
     @property
     def report(self) -> Report:
-        """What is enforced, and how; made when it is first asked for, the number of states each time."""
+        """What is enforced, and how; made on first use, with the present number of states."""
         if self._report is None:
             self._report = report_of(self)
         return replace(self._report, states=self.native.states_used)
 
     @property
     def has_temperatures(self) -> bool:
-        """Whether parts of the grammar are drawn at a temperature of their own (``Tempered``)."""
+        """Whether parts of the grammar have their own sampling temperature (``Tempered``)."""
         return self.native.has_temperatures
 
     def matcher(self) -> Matcher:
-        """Return a Matcher at the start of a text."""
+        """Return a Matcher at the start of an output."""
         matcher = Matcher(self.native)
         matcher._constraint = self
         return matcher
 
     def min_tokens(self) -> int:
-        """Return how many tokens the shortest member takes, EOS not counted.
+        """Return the number of tokens of the shortest valid output, EOS not counted.
 
-        Exact while ``limits.distance_steps`` lasts; beyond that, the fewest tokens that spell the member which is
+        Exact up to ``limits.distance_steps``; beyond that, the smallest number of tokens for the string that is
         shortest in bytes.
         """
         if self._min_tokens is None:
             count = self.matcher().min_tokens()
-            if count is None:  # compile() has refused what no tokens can spell
-                raise VocabularyError("vocabulary", "no sequence of tokens spells a member of the grammar")
+            if count is None:  # compile() refuses grammars that no tokens can spell
+                raise VocabularyError("vocabulary", "no sequence of tokens spells a string of the grammar")
             self._min_tokens = count
         return self._min_tokens
 
     def nearest_tokens(self, matcher: Matcher, subject: bytes, most: int) -> tuple[tuple[int, bytes], ...]:
         """Return up to ``most`` allowed tokens that share the longest prefix with ``subject``."""
-        words = empty_masks(self._vocabulary)
-        matcher.fill_mask(words)
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+        masks = empty_masks(self._vocabulary)
+        matcher.fill_mask(masks)
         tokens = self._vocabulary.tokens
-        allowed = [(index, tokens[index]) for index in np.flatnonzero(bits).tolist() if tokens[index]]
+        allowed = [(token, tokens[token]) for token in allowed_ids(masks[0]).tolist() if tokens[token]]
 
         def rank(item: tuple[int, bytes]) -> tuple[int, int, int]:
             shared = 0
@@ -211,20 +209,20 @@ class Constraint:
         return tuple(sorted(allowed, key=rank)[:most])
 
     def terms(self) -> int:
-        """Return how many terms an engine has that holds nothing but this grammar.  Costs a compilation."""
+        """Return the number of terms of an engine with only this grammar.  Costs a compilation."""
         return self.alone()._engine.native.statistics["terms"]
 
     def alone(self) -> Constraint:
-        """Return the same constraint in an engine that nothing else uses.  Costs a compilation."""
+        """Return the same constraint in an engine of its own.  Costs a compilation."""
         return _bind(self._grammar, self._vocabulary, self._limits, SharedEngine(self._vocabulary))[0]
 
     @property
     def engine_bytes(self) -> int:
-        """What the engine holds, for this constraint and for others that share it."""
+        """Memory of the engine, which constraints on one vocabulary share."""
         return self._engine.native.memory_bytes
 
     def is_of(self, engine: SharedEngine) -> bool:
-        """Whether it lives in ``engine``."""
+        """Return whether the constraint belongs to ``engine``."""
         return self._engine is engine
 
     def __repr__(self) -> str:
@@ -232,17 +230,17 @@ class Constraint:
 
 
 def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None = None) -> Constraint:
-    """Couple a grammar with a vocabulary.
+    """Compile a grammar for a vocabulary.
 
     Raises:
-        UnsatisfiableGrammar: no string belongs to the grammar, or no tokens that write one keep to its budgets.
-        VocabularyError: the tokens cannot spell any member; the byte that is missing is named.
+        UnsatisfiableGrammar: the grammar matches no string, or no token sequence keeps its budgets.
+        VocabularyError: the tokens cannot spell any string of the grammar; the error names the missing byte.
         LimitExceeded: a bound of ``limits`` was reached.
         GrammarError: the grammar is not closed, or not regular where it must be.
     """
     limits = limits if limits is not None else _DEFAULT_LIMITS
     engine = shared_engine(vocabulary)
-    key = (id(grammar), id(limits))  # a constraint that is kept holds both, so that nothing else can have the ids
+    key = (id(grammar), id(limits))  # a cached constraint holds both objects, so their ids stay taken
     constraint = vocabulary.constraints.get(key)
     if constraint is not None and constraint.is_of(engine):
         return constraint
@@ -256,9 +254,9 @@ def compile(grammar: Grammar, vocabulary: Vocabulary, *, limits: Limits | None =
 
 
 def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits: Limits) -> list[Constraint]:
-    """Couple grammars with a vocabulary in one engine that nothing else uses.
+    """Compile grammars for a vocabulary in one engine of their own.
 
-    The ``state_id`` of matchers of all of them may be compared: equal ones have equal futures.
+    The ``state_id`` of matchers of all of them may be compared: equal ids mean equal continuations.
 
     Raises:
         UnsatisfiableGrammar, VocabularyError, LimitExceeded, GrammarError: as ``compile``.
@@ -268,48 +266,49 @@ def compile_together(grammars: Iterable[Grammar], vocabulary: Vocabulary, limits
 
 
 def _bind(grammar: Grammar, vocabulary: Vocabulary, limits: Limits, engine: SharedEngine) -> tuple[Constraint, int]:
-    """Lower a grammar into an engine and take the constraint from there, with the size of its program."""
+    """Lower a grammar into an engine; return its constraint and the size of the flattened grammar."""
     native, distance, missing, size = lower(grammar, engine, vocabulary, native_limits(limits), limits)
     if native is None or distance is None:
         if missing is None:
             raise _unsatisfiable(grammar, "an empty choice, contradicting intersections, or rules that never end")
         raise VocabularyError(
             "vocabulary",
-            "the tokens can spell no member of the grammar",
+            "the tokens can spell no string of the grammar",
             evidence=f"no token holds byte {bytes([missing])!r}, which {grammar!r} needs",
-            remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
+            remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
         )
     if native.is_searched and distance > 0:
         few = native_limits(replace(limits, distance_steps=min(limits.distance_steps, _MAX_SEARCH_STEPS)))
         if not _native.Matcher(native.limited(few)).shortest_completion():
-            raise _unsatisfiable(grammar, "more items or names that must differ than there are")
+            raise _unsatisfiable(grammar, "more items or names that must differ than there are values")
     return Constraint(grammar, vocabulary, limits, engine=engine, native=native, shortest_bytes=distance), size
 
 
 def _unsatisfiable(grammar: Grammar, culprits: str) -> UnsatisfiableGrammar:
     evidence, remedy = f"the term is {grammar!r}", f"look for {culprits}"
-    return UnsatisfiableGrammar("grammar", "no string belongs to it", evidence=evidence, remedy=remedy)
+    return UnsatisfiableGrammar("grammar", "it matches no string", evidence=evidence, remedy=remedy)
 
 
 def _check_spelling(constraint: Constraint) -> None:
-    """Refuse a grammar of which the tokens can spell no member, naming the byte that is missing."""
+    """Refuse a grammar if the tokens can spell none of its strings, and name the missing byte."""
     matcher = constraint.matcher()
     if matcher.min_tokens() is not None:
         return
-    known = set(b"".join(constraint.vocabulary.tokens))
+    available = set(b"".join(constraint.vocabulary.tokens))
+    shortest = matcher.shortest_completion()
     done = bytearray()
-    for symbol in matcher.shortest_completion():
-        if symbol >= 0 and symbol not in known:
+    for symbol in shortest:
+        if symbol >= 0 and symbol not in available:
             break
         done.append(max(symbol, 0))
-    missing = matcher.shortest_completion()[len(done)] if len(done) < len(matcher.shortest_completion()) else None
+    missing = shortest[len(done)] if len(done) < len(shortest) else None
     raise VocabularyError(
         "vocabulary",
-        "the tokens can spell no member of the grammar",
+        "the tokens can spell no string of the grammar",
         evidence=(
             f"no token holds byte {bytes([missing])!r}, needed after {bytes(done)!r}"
             if missing is not None and missing >= 0
-            else f"no sequence of tokens spells {bytes(done)!r} or any other member"
+            else f"no sequence of tokens spells {bytes(done)!r} or any other string"
         ),
-        remedy="use a tokenizer with byte fallback, or narrow the grammar to what it can spell",
+        remedy="use a tokenizer with byte fallback, or restrict the grammar to bytes that the tokens have",
     )

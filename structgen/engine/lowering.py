@@ -1,8 +1,7 @@
-"""From IR terms to the hash-consed terms of the native engine of a vocabulary, which all its constraints share.
+"""Lowering of a grammar to the hash-consed terms of the native engine, which all constraints on a vocabulary share.
 
-The nodes are flattened to a program (``structgen.grammar.flattening``), and the engine makes terms from it without the
-GIL (``program.h``), without recursion.  What terms mean is stated a second time, from the nodes, by
-``structgen.testing.reference``.
+``structgen.grammar.flattening`` writes the nodes as a flat program, and the engine builds terms from it without the GIL
+and without recursion (``program.h``).  Reference implementation: ``structgen.testing.reference``.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "SharedEngine", "lower", "native_limits", "shared_engine"]
 
 Lowered: TypeAlias = "tuple[_native.Constraint | None, int | None, int | None, int]"
-"""A grammar in an engine: the constraint, ``None`` if it has no members; length of the shortest member in bytes; a byte
-that it needs somewhere and that no token holds, if there is one; size of the program that it was flattened to.
+"""A grammar in an engine: the constraint, None if the grammar matches no string; the length of the shortest string in
+bytes; a byte that the grammar needs and no token holds, if there is one; the size of the flat program.
 """
 
 
 def lower(
     grammar: Grammar, engine: SharedEngine, vocabulary: Vocabulary, bounds: _native.Limits, limits: Limits
 ) -> Lowered:
-    """Make the native terms of a closed grammar, solve its rules, and make a constraint of them.
+    """Build the native terms of a closed grammar, solve its rules, and return a constraint.
 
     Args:
         grammar: a closed term.
         engine: the engine that holds the terms.
-        vocabulary: resolves special tokens, and says what ends a text.
+        vocabulary: resolves special tokens and EOS.
         bounds: the native part of ``limits``.
         limits: bounds the number of nodes.
 
@@ -52,7 +51,7 @@ def lower(
     """
     result = _lower(grammar, engine, vocabulary, bounds, limits, None)
     if result is None:
-        # Rare, and much dearer to look for in the grammar than in its terms: so lower first, and again if need be.
+        # Left recursion is rare, and much cheaper to detect in the terms than in the grammar: lower first, then repair.
         result = _lower(grammar, engine, vocabulary, bounds, limits, lambda rules: remove_left_recursion(rules, limits))
     if result is None:
         raise RuntimeError("left recursion is left after it was removed")
@@ -67,7 +66,7 @@ def _lower(
     limits: Limits,
     rewrite: Callable[[Rules], Grammar] | None,
 ) -> Lowered | None:
-    """The same; ``None`` if the grammar is left-recursive."""
+    """Lower a grammar as :func:`lower` does; return None if it is left-recursive."""
     flat = flatten(grammar, engine.lowered, vocabulary, limits.grammar_nodes, rewrite)
     try:
         native, shared, is_left_recursive, shortest, unspellable, engine.memory_bytes = _native.couple(
@@ -75,15 +74,15 @@ def _lower(
         )
     except LimitExceeded:
         raise
-    except ValueError as error:  # of a distinct term or a label
-        remedy = "let every member be one JSON array or object, or begin with a label"
+    except ValueError as error:  # raised for a Distinct or Label node
+        remedy = "let every string be one JSON array or object, or begin with a label"
         raise GrammarError("grammar", str(error), remedy=remedy) from None
     if native is not None and native.has_scope and native.has_token_sets:
         raise GrammarError(
             "grammar",
-            "sets of tokens stand beside items that must differ, or labels that must decode",
-            evidence="which tokens those have read would not be known",
-            remedy="leave uniqueItems and formats of host names out of the schema, or name special tokens one by one",
+            "a token set cannot be combined with items that must differ, or with labels that must decode",
+            evidence="the checker could not tell which token was read",
+            remedy="remove uniqueItems and host name formats from the schema, or name special tokens one by one",
         )
     if shared:
         engine.remember(flat.shared, shared)
@@ -95,14 +94,13 @@ _MAX_SHARED_TERMS: Final = 8_192
 
 
 class SharedEngine:
-    """A native engine with what is known of it on the Python side.
+    """A native engine, with its cache of lowered nodes.
 
     Attributes:
         native: the engine.
         byte_complete: whether every byte is a token.
-        memory_bytes: what the engine held when a grammar was last coupled with it.
-        lowered: terms of ``Shared`` nodes and of leaves, which live long, by the id of the node; the node is held so
-            that its id stays its own.
+        memory_bytes: memory of the engine when a grammar was last compiled into it.
+        lowered: (node, term) of ``Shared`` nodes and leaves by ``id(node)``; holding the node keeps its id taken.
     """
 
     __slots__ = ("__weakref__", "byte_complete", "lowered", "memory_bytes", "native")
@@ -114,7 +112,7 @@ class SharedEngine:
         self.lowered: dict[int, tuple[Grammar, int]] = {}
 
     def remember(self, nodes: Iterable[Grammar], terms: Iterable[int | None]) -> None:
-        """Keep the terms of shared nodes and leaves, unless there are too many already."""
+        """Cache the terms of shared nodes and leaves, up to a limit."""
         for node, term in zip(nodes, terms, strict=True):
             if term is not None and len(self.lowered) < _MAX_SHARED_TERMS:
                 self.lowered[id(node)] = (node, term)
@@ -130,11 +128,11 @@ def shared_engine(vocabulary: Vocabulary) -> SharedEngine:
     if engine is not None and engine.memory_bytes <= _MAX_ENGINE_BYTES:
         return engine
     with _engines_lock:
-        engine = _engines.get(vocabulary)  # that of an equal vocabulary is as good
+        engine = _engines.get(vocabulary)  # that of an equal vocabulary will do
         if engine is None or engine.memory_bytes > _MAX_ENGINE_BYTES:
             engine = _engines[vocabulary] = SharedEngine(vocabulary)
         vocabulary.engine = engine
-        vocabulary.constraints.clear()  # they are of other engines, and would keep these
+        vocabulary.constraints.clear()  # they would keep the old engine alive
         return engine
 
 
@@ -143,9 +141,9 @@ _cached_limits: dict[int, tuple[Limits, _native.Limits]] = {}
 
 
 def native_limits(limits: Limits) -> _native.Limits:
-    """Return the part of ``limits`` that the native engine counts, found by identity: hashing takes longer."""
-    known = _cached_limits.get(id(limits))
-    if known is None:
+    """Return the part of ``limits`` that the native engine counts; cached by identity, which is faster than by hash."""
+    cached = _cached_limits.get(id(limits))
+    if cached is None:
         native = _native.Limits()
         native.states = limits.states
         native.regular_states = limits.regular_states
@@ -154,8 +152,8 @@ def native_limits(limits: Limits) -> _native.Limits:
         native.cache_bytes = limits.cache_bytes
         if len(_cached_limits) >= _MAX_CACHED_LIMITS:
             _cached_limits.clear()
-        known = _cached_limits[id(limits)] = limits, native
-    return known[1]
+        cached = _cached_limits[id(limits)] = limits, native
+    return cached[1]
 
 
 def _limit_error(limit: str, maximum: int, evidence: str) -> LimitExceeded:

@@ -1,4 +1,4 @@
-"""The moving state of one sequence over a Constraint, and why a token or a string may or may not come next."""
+"""The state of one sequence over a Constraint, and why a token or a string may or may not come next."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Explanation", "Matcher", "describe_bytes", "fill_mask_trees", "fill_
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the constraint says about one continuation.
+    """Why one continuation is allowed or not.
 
     Attributes:
-        subject: the bytes that were asked about; of an EOS or special token, its text.
+        subject: the bytes of the continuation; the text of an EOS or special token.
         allowed: whether all of it may come next.
-        accepted: how many of its bytes may.
-        expected: what may stand at the first refused byte (or next, where all is allowed), readable.
+        accepted: how many of its bytes may come next.
+        expected: what may come at the first refused byte, or after the subject if it is allowed; readable.
         rules: names of the open rules, outermost first.
         nearest: allowed tokens that share the longest prefix with the subject, as (id, bytes).
     """
@@ -47,8 +47,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = (), most: int = 12) -> str:
-    """Write a set of bytes as ranges, with the end of the text and special tokens where they are possible.
+def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = (), max_ranges: int = 12) -> str:
+    """Write a set of bytes as ranges, with the special tokens and the end of the output if they are possible.
 
     >>> describe_bytes(b"012345", accepting=True)
     "'0'..'5' or the end"
@@ -65,8 +65,8 @@ def describe_bytes(live: bytes, *, accepting: bool, specials: tuple[str, ...] = 
             parts.extend(_byte(value) for value in range(low, high + 1))
         else:
             parts.append(f"{_byte(low)}..{_byte(high)}")
-    if len(parts) > most:
-        parts = [*parts[:most], f"{len(parts) - most} more ranges"]
+    if len(parts) > max_ranges:
+        parts = [*parts[:max_ranges], f"{len(parts) - max_ranges} more ranges"]
     parts.extend(f"the token {text}" for text in specials)
     if accepting:
         parts.append("the end")
@@ -79,9 +79,9 @@ def _byte(value: int) -> str:
     return repr(chr(value)) if value < 0x80 else f"byte 0x{value:02x}"
 
 
-_NEAREST: Final = 6
+_MAX_NEAREST: Final = 6
 _MAX_NAMED: Final = 100
-"""Special tokens, and tokens of sets, that an explanation names."""
+"""How many special tokens, and tokens of token sets, an explanation names."""
 _MAX_BUDGET: Final = 2**31
 """A larger budget has the same masks as this one."""
 _fill_mask: Final = _native.Matcher.fill_mask
@@ -97,30 +97,30 @@ def _counted(subject: str, budget: int) -> int:
 
 
 class Matcher(_native.Matcher):
-    """The only mutable object: which tokens one sequence has taken so far.
+    """The only mutable object of the engine: the state of one sequence after the tokens accepted so far.
 
-    Made by ``Constraint.matcher()``.  Masks are rows of int32 words: bit ``i & 31`` of word ``i >> 5`` is set when
-    token ``i`` may come next; a row has ``ceil(V / 32)`` words and its bits from ``V`` on are zero.
+    Made by ``Constraint.matcher()``.  Masks have the layout of :mod:`structgen.engine.mask`.
 
     The native methods ``accept(token_id) -> bool``, ``accept_bytes(data) -> int``, ``validate(token_ids) -> int``,
     ``rollback(count)``, ``reset()``, ``forced_bytes()``, ``is_accepting`` and ``is_terminated`` release the GIL where
-    they work, and so does ``allowed_tokens(most) -> list[int]``: tokens that may come next, EOS left out, all of them
-    or ``most`` of them.  A refused ``accept`` leaves the state as it was.
+    they work, and so does ``allowed_tokens(most) -> list[int]``, which returns up to ``most`` tokens that may come
+    next, EOS left out.  A refused ``accept`` leaves the state as it was.  ``needs_budget_mask(budget)`` and
+    ``fill_mask_within(bitmask, row, budget)`` are the two halves of ``fill_mask(bitmask, row, budget=budget)``.
 
-    ``state_id`` is a number of the state, equal for equal futures where nothing beside the state decides them, until
-    the engine forgets its states at ``Limits.states`` and numbers them anew.  ``mask_id`` is None where the mask
-    depends on more than the state, such as on values that must differ from each other; else it is equal for equal
-    masks of Matchers of one Constraint, however long they live.  What a budget takes from the mask it does not tell.
+    Equal ``state_id`` means equal continuations, unless values of earlier text matter too; the engine numbers its
+    states anew after it has dropped them at ``Limits.states``.  Equal ``mask_id`` means equal masks without a budget,
+    for all Matchers of one Constraint at any time; it is None if the mask depends on more than the state, such as on
+    values that must differ from each other.
 
     A Matcher belongs to one thread at a time; Matchers of one Constraint may be used in different threads.
     """
 
     __slots__ = ("_constraint",)
-    _constraint: Constraint  # set by what makes it: an __init__ in Python would cost as much as a mask
+    _constraint: Constraint  # set by Constraint.matcher() and fork(): an __init__ would cost as much as a mask
 
     @property
     def constraint(self) -> Constraint:
-        """The Constraint that this Matcher moves over."""
+        """The Constraint of this Matcher."""
         return self._constraint
 
     def fork(self) -> Matcher:
@@ -186,16 +186,16 @@ class Matcher(_native.Matcher):
         return needed is not None and needed <= budget
 
     def validate_tree(self, token_ids: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """Say which tokens of a tree may come, each after those above it; the state stays as it is.
+        """Return which tokens of a tree are allowed, each after its ancestors; the state stays as it is.
 
-        Below a token that may not come, and below EOS, none may.
+        No descendant of a refused token or of EOS is allowed.
 
         Args:
             token_ids: the tokens.
-            parents: for each the index of the token that it follows, which stands before it; -1 where it comes next.
+            parents: for each token the index of its parent, which comes earlier in the list; -1 for a root.
 
         Raises:
-            ValueError: the lengths differ, or a parent does not stand before its child.
+            ValueError: the lengths differ, or a parent does not come before its child.
             VocabularyError: an id is out of range.
             LimitExceeded: a bound of the constraint's limits was reached; the state is as before.
         """
@@ -205,26 +205,26 @@ class Matcher(_native.Matcher):
     def fill_mask_tree(
         self, token_ids: Sequence[int], parents: Sequence[int], bitmask: Any, row: int = 0
     ) -> list[bool]:
-        """Fill the masks of a tree of tokens, and say as ``validate_tree`` which of them may come.
+        """Fill the masks of a tree of tokens, and return which tokens are allowed as ``validate_tree`` does.
 
-        Row ``row`` is the mask of the next token and row ``row + 1 + i`` that after token ``i``.  After a token that
-        may not come, and after EOS, nothing may.  Each mask is that of ``fill_mask``, whatever the budget.
+        Mask row ``row`` is for the next token, and mask row ``row + 1 + i`` for the token after token ``i``.  A mask
+        after a refused token or after EOS is empty.  Each mask is that of ``fill_mask`` without a budget.
 
-        At steady state this costs a few table look-ups and one row to copy for each token; states that were not met
-        before are made, as ``fill_mask`` would.
+        Complexity: at steady state a few table look-ups and one copied mask row for each token; new states are built as
+        in ``fill_mask``.
 
         Args:
             token_ids: the tokens.
             parents: as for ``validate_tree``.
             bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
-            row: the first of the ``1 + len(token_ids)`` rows.
+            row: the first of the ``1 + len(token_ids)`` mask rows.
 
         Raises:
-            ValueError: the tree is none (see ``validate_tree``), or the rows have the wrong width.
+            ValueError: the tree is malformed (see ``validate_tree``), or the rows have the wrong width.
             IndexError: there are too few rows.
             VocabularyError: an id is out of range.
-            LimitExceeded: a bound of the constraint's limits was reached; the state is as before, and what the rows
-                hold is undefined.
+            LimitExceeded: a bound of the constraint's limits was reached; the state is as before, and the content of
+                the rows is undefined.
         """
         self._check_ids("fill_mask_tree", token_ids)
         return super().fill_mask_tree(token_ids, parents, bitmask, row)
@@ -238,11 +238,10 @@ class Matcher(_native.Matcher):
             )
 
     def forced_tokens(self) -> list[int]:
-        """Return the canonical tokens of the text that every continuation begins with.
+        """Return the canonical tokens of the bytes that every continuation begins with.
 
-        The text of ``forced_bytes()`` is tokenized as the tokenizer would, and tokens are dropped from its end for
-        as long as some token of the vocabulary could begin inside the dropped part and reach beyond the forced
-        text: there the choice is the model's.  Every returned token is allowed in turn.
+        The tokenizer's tokens of ``forced_bytes()``, without those at the end that a longer token could replace: a
+        token that begins there and reaches beyond the forced bytes.  Every returned token is allowed in turn.
         """
         forced = self.forced_bytes()
         if not forced:
@@ -258,7 +257,7 @@ class Matcher(_native.Matcher):
         return certain[: self.validate(certain)] if self._constraint.native.has_budgets else certain
 
     def explain(self, token_or_bytes: int | bytes) -> Explanation:
-        """Say whether a token id or a text may come next, and if not, what is expected where.
+        """Say whether a token id or a string may come next, and if not, what is expected at which byte.
 
         Raises:
             VocabularyError: the id is out of range.
@@ -288,14 +287,14 @@ class Matcher(_native.Matcher):
             vocabulary.special.get(token) or f"<[{token}]>" for token in probe.live_specials()[:_MAX_NAMED]
         )
         expected = describe_bytes(probe.live_bytes(), accepting=probe.is_accepting, specials=specials)
-        nearest = () if allowed else self._constraint.nearest_tokens(self, subject[: accepted + 1], _NEAREST)
+        nearest = () if allowed else self._constraint.nearest_tokens(self, subject[: accepted + 1], _MAX_NEAREST)
         return Explanation(subject, allowed, accepted, expected, probe.open_rules(), nearest)
 
     def open_rules(self) -> tuple[str, ...]:
-        """Return the names of the rules that are open, outermost first, along one of the possible readings.
+        """Return the names of the open rules, outermost first, of one of the possible parses.
 
-        Grammars that share an engine share call stacks of equal content, whatever their rules are called; so what
-        was accepted is read once more in an engine of its own.  Costs a compilation.
+        Grammars in one engine share call stacks of equal content and so lose rule names: the accepted bytes are parsed
+        again in an engine of its own.  Costs a compilation.
         """
         alone = self._constraint.alone().matcher()
         alone.replay(self)
@@ -307,11 +306,10 @@ class Matcher(_native.Matcher):
 
 
 def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None = None) -> None:
-    """Fill row ``i`` of ``bitmask`` for ``matchers[i]``, on all processors of the process, without the GIL.
+    """Fill mask row ``i`` of ``bitmask`` for ``matchers[i]``, on all processors of the process, without the GIL.
 
     Args:
-        matchers: at most as many as ``bitmask`` has rows; they may belong to different constraints on vocabularies
-            of the same size.
+        matchers: at most as many as there are rows; their constraints may differ, on vocabularies of equal size.
         bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.
         budget: as for ``Matcher.fill_mask``, the same for all.  Masks that depend on it are filled one by one.
 
@@ -332,20 +330,20 @@ def fill_masks(matchers: Sequence[Matcher], bitmask: Any, *, budget: int | None 
 def fill_mask_trees(
     matchers: Sequence[Matcher], trees: Sequence[tuple[Sequence[int], Sequence[int]]], bitmask: Any
 ) -> list[list[bool]]:
-    """Fill the masks of a tree of tokens for each matcher, as ``fill_masks`` those of the next token.
+    """Fill the masks of a tree of tokens for each matcher, on all processors as ``fill_masks`` does.
 
     Args:
         matchers: as for ``fill_masks``.
-        trees: for each matcher token ids and parents, as ``Matcher.fill_mask_tree`` takes them.
-        bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  The first tree takes as many rows as
-            it has tokens and one more, and the next begins after them.
+        trees: for each matcher token ids and parents, as for ``Matcher.fill_mask_tree``.
+        bitmask: int32 array or CPU tensor, contiguous, ``[rows, ceil(V / 32)]``.  A tree of ``n`` tokens fills
+            ``n + 1`` rows; the trees follow each other.
 
     Returns:
-        For each tree which tokens may come.
+        For each tree which tokens are allowed.
 
     Raises:
         IndexError: there are too few rows.
-        ValueError: a tree is none, there are not as many as matchers, or the rows have the wrong width.
+        ValueError: a tree is malformed, there are not as many trees as matchers, or the rows have the wrong width.
         VocabularyError: an id is out of range.
         LimitExceeded: a bound of some constraint's limits was reached; all matchers are as before.
     """

@@ -1,7 +1,7 @@
-"""Grammars as recursive transition networks over bytes, with as few calls as can be.
+"""Grammars as recursive transition networks over bytes, with as few calls as possible.
 
-Rules that no recursion needs are read in place of their calls, so that a token crosses few frames: of recursive JSON
-one rule remains that is called, the value, and its automaton holds arrays, objects, strings and numbers.
+Rules that are not needed for recursion are inlined, so that a token crosses few frames: recursive JSON keeps one called
+rule, the value, whose automaton holds arrays, objects, strings and numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STATES", "Network", "network_of", "recurs"]
 
 MAX_STATES: Final = 20_000
-"""States of a network, before and after rules are read in place of their calls."""
+"""States of a network, before and after inlining."""
 
 _MAX_RULE_PAIRS: Final = 5_000_000
-"""Pairs of rules that are looked at for all sets of rules among which the one is looked for whose calls remain."""
+"""Pairs of rules that are examined to choose the rules whose calls remain."""
 
 NestedState: TypeAlias = "tuple[int, ...]"
-"""States of the rules that are read in place of their calls, from the outermost to the one that reads."""
+"""States of nested inlined rules, from the outermost to the one that reads."""
 
 
 @final
@@ -40,14 +40,14 @@ NestedState: TypeAlias = "tuple[int, ...]"
 class Network:
     """A recursive transition network; state 0 is the start.  From a state a byte is read, or a rule is called.
 
-    What a called rule may leave unread is also read without the call, so that every call reads something.
+    Every call reads at least one byte; a rule that matches the empty string can also be skipped.
 
     Attributes:
-        next: int32 ``[states, 256]``; -1 where the byte may not come.
+        next: int32 ``[states, 256]``; -1 where the byte is not allowed.
         final: bool ``[states]``: the rule may end here.
         calls: (state, start of the rule, state after its return).
         specials: (state, id of a special token, state after it).
-        is_deterministic: every text has at most one run, which the next byte alone decides.  Runs are then texts.
+        is_deterministic: every string has at most one run, and the next byte decides each step of it.
     """
 
     next: NDArray[np.int32]
@@ -58,7 +58,7 @@ class Network:
 
     @property
     def states(self) -> int:
-        """How many states there are."""
+        """The number of states."""
         return len(self.next)
 
 
@@ -68,8 +68,7 @@ def network_of(constraint: Constraint, *, most_states: int = MAX_STATES) -> Netw
     Raises:
         LimitExceeded: it has more than ``most_states`` states.
 
-    Complexity: O(states x distinct bytes) a round of minimising; the states are those of all rules that remain, each
-        with the rules that are read in place.
+    Complexity: O(states x distinct bytes) for each round of minimising, after inlining.
     """
     raw = _rules_of(constraint, most_states)
     if raw is None:
@@ -77,16 +76,16 @@ def network_of(constraint: Constraint, *, most_states: int = MAX_STATES) -> Netw
     for frames in raw.choices_of_frames():
         try:
             return _minimal(raw.with_frames(frames, most_states))
-        except LimitExceeded:  # with more calls there are fewer states
+        except LimitExceeded:  # more calls need fewer states
             if frames == raw.starts:
                 raise
     raise RuntimeError("no set of frames was tried")
 
 
 def recurs(constraint: Constraint, *, most_states: int = MAX_STATES) -> bool:
-    """Whether some rule of a constraint is called within itself; False, too, where that takes more than so many states.
+    """Return whether some rule of a constraint is recursive; False also if its network has more than ``most_states``.
 
-    Without recursion a language is regular.  With it, it may be.
+    A language without recursive rules is regular; one with recursive rules may be.
     """
     raw = _rules_of(constraint, most_states)
     return raw is not None and bool(_CallGraph(raw.callees()).recursive)
@@ -105,12 +104,12 @@ def _too_many(most_states: int) -> LimitExceeded:
         "network of a grammar",
         limit="most_states",
         maximum=most_states,
-        remedy="bound what repeats, or raise most_states",
+        remedy="bound repetitions, or raise most_states",
     )
 
 
 class _NestedRules:
-    """The network as the engine has it: a rule for each that is called."""
+    """The network of the engine, with one automaton for each called rule."""
 
     def __init__(
         self,
@@ -147,11 +146,11 @@ class _NestedRules:
                     self.nullable[state] = grown = True
 
     def callees(self) -> dict[int, set[tuple[int, bool]]]:
-        """Which rules each rule calls, by their starts, and whether it does nothing after the return."""
+        """Return for each rule, named by its start, the rules that it calls, and whether each is a tail call."""
         return {start: self._callees(start) for start in {0, *self.starts}}
 
     def choices_of_frames(self) -> Iterable[frozenset[int]]:
-        """Sets of rules whose calls may remain, the best first: without the others' calls nothing recurs."""
+        """Yield sets of rules whose calls may remain, best first: the other rules are not recursive without them."""
         callees = self.callees()
         graph = _CallGraph(callees)
         found: list[frozenset[int]] = []
@@ -165,7 +164,7 @@ class _NestedRules:
                     found.append(frozenset(chosen))
             if found:
                 break
-        # A rule that others call in many places is read once; of equal ones, the first.
+        # Prefer rules that are called at many sites, which inlining would copy; then the first.
         sites: dict[int, int] = defaultdict(int)
         for inner in callees.values():
             for start, _ in inner:
@@ -177,7 +176,7 @@ class _NestedRules:
         yield self.starts
 
     def _callees(self, start: int) -> set[tuple[int, bool]]:
-        """The rules that a rule calls, and whether it does nothing after the return."""
+        """Return the rules that a rule calls, and whether each is a tail call."""
         seen, agenda = {start}, [start]
         found = set()
         while agenda:
@@ -191,22 +190,22 @@ class _NestedRules:
         return found
 
     def with_frames(self, frames: frozenset[int], most_states: int) -> _Table:
-        """Read all rules in place of their calls but ``frames``, and make each automaton deterministic."""
+        """Inline all rules but ``frames``, and make each automaton deterministic."""
         table = _Table(self.kind_of_byte)
-        number: dict[frozenset[NestedState], int] = {}
+        numbers: dict[frozenset[NestedState], int] = {}
         agenda: list[tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]] = []
 
-        def known(items: Iterable[NestedState]) -> int:
+        def number_of(items: Iterable[NestedState]) -> int:
             closed = self._closed(frozenset(items), frames)
-            if closed[0] not in number:
-                number[closed[0]] = len(agenda)
+            if closed[0] not in numbers:
+                numbers[closed[0]] = len(agenda)
                 agenda.append(closed)
                 if len(agenda) > most_states:
                     raise _too_many(most_states)
-            return number[closed[0]]
+            return numbers[closed[0]]
 
-        known([(0,)])
-        start_of = {frame: known([(frame,)]) for frame in sorted(frames)}
+        number_of([(0,)])
+        start_of = {frame: number_of([(frame,)]) for frame in sorted(frames)}
         state = 0
         while state < len(agenda):
             items, is_final, calls = agenda[state]
@@ -220,18 +219,18 @@ class _NestedRules:
                     by_token[token].add((*below, target))
             row = np.full(self.kinds, -1, dtype=np.int32)
             for kind, reached in sorted(by_kind.items()):
-                row[kind] = known(reached)
+                row[kind] = number_of(reached)
             table.rows.append(row)
             table.final.append(is_final)
-            table.calls.extend((state, start_of[frame], known(after)) for frame, after in sorted(calls.items()))
-            table.specials.extend((state, token, known(reached)) for token, reached in sorted(by_token.items()))
+            table.calls.extend((state, start_of[frame], number_of(after)) for frame, after in sorted(calls.items()))
+            table.specials.extend((state, token, number_of(reached)) for token, reached in sorted(by_token.items()))
             state += 1
         return table
 
     def _closed(
         self, items: frozenset[NestedState], frames: frozenset[int]
     ) -> tuple[frozenset[NestedState], bool, dict[int, frozenset[NestedState]]]:
-        """Add what is reached without reading: returns, rules that are read in place, and last calls of frames."""
+        """Add the states that are reached without reading: returns, inlined rules, and tail calls of frames."""
         while True:
             seen, agenda = set(items), list(items)
             calls: dict[int, set[NestedState]] = defaultdict(set)
@@ -260,8 +259,8 @@ class _NestedRules:
             last = {start for start, after in calls.items() if self._ends(after)}
             jumps = {(start,) for start in last} - items
             if not jumps:
-                kept = {start: frozenset(after) for start, after in calls.items() if start not in last}
-                return frozenset(seen), is_final, kept
+                remaining = {start: frozenset(after) for start, after in calls.items() if start not in last}
+                return frozenset(seen), is_final, remaining
             items |= jumps
 
     def _ends(self, after: set[NestedState]) -> bool:
@@ -269,7 +268,7 @@ class _NestedRules:
 
 
 class _Table:
-    """A network that is being written."""
+    """A network under construction."""
 
     def __init__(self, kind_of_byte: NDArray[np.intp]) -> None:
         self.kind_of_byte = kind_of_byte
@@ -283,31 +282,31 @@ class _CallGraph:
     """Which rules call which.
 
     Attributes:
-        recursive: the rules that may be called within themselves, increasing.
+        recursive: the rules that may call themselves, directly or not, ascending.
     """
 
     def __init__(self, callees: dict[int, set[tuple[int, bool]]]) -> None:
         starts = sorted(callees)
         index = {start: at for at, start in enumerate(starts)}
         calls = np.zeros((len(starts), len(starts)), dtype=bool)
-        inner = np.zeros_like(calls)  # other than as the last thing that a rule does
+        inner = np.zeros_like(calls)  # calls that are not tail calls
         for start, found in callees.items():
             for callee, is_last in found:
                 calls[index[start], index[callee]] = True
                 inner[index[start], index[callee]] |= not is_last
-        kept = np.flatnonzero(np.diagonal(_closure(calls)))
-        self.recursive = [starts[at] for at in kept.tolist()]
-        self._calls, self._inner = calls[np.ix_(kept, kept)], inner[np.ix_(kept, kept)]
+        cyclic = np.flatnonzero(np.diagonal(_closure(calls)))
+        self.recursive = [starts[at] for at in cyclic.tolist()]
+        self._calls, self._inner = calls[np.ix_(cyclic, cyclic)], inner[np.ix_(cyclic, cyclic)]
 
     def recurs_without(self, frames: Iterable[int]) -> bool:
-        """Whether some rule may still be called within itself, other than as the last thing it does."""
+        """Return whether some rule is still recursive without the calls of ``frames``, tail calls left aside."""
         is_left = ~np.isin(self.recursive, list(frames))
         reached = _closure(self._calls[np.ix_(is_left, is_left)])
         return bool((self._inner[np.ix_(is_left, is_left)] & reached.T).any())
 
 
 def _closure(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """What is reached by one edge or more."""
+    """Return the transitive closure: reached by one edge or more."""
     reached = edges
     while True:
         further = reached | ((reached.astype(np.float32) @ reached.astype(np.float32)) > 0)
@@ -317,7 +316,7 @@ def _closure(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _minimal(table: _Table) -> Network:
-    """Merge states of equal futures, by refining a partition until it is stable (E. F. Moore, 1956)."""
+    """Merge states with equal continuations, by refining a partition until it is stable (E. F. Moore, 1956)."""
     targets = np.array(table.rows, dtype=np.int64).reshape(len(table.rows), -1)
     block = np.array(table.final, dtype=np.int64)
     count = len(np.unique(block))
@@ -344,10 +343,10 @@ def _minimal(table: _Table) -> Network:
     rank = np.empty(count, dtype=np.int64)
     order = np.argsort(first, kind="stable")
     rank[order] = np.arange(count)
-    block, members = rank[block], first[order]
-    kept = targets[members]
-    next_ = np.where(kept >= 0, block[np.maximum(kept, 0)], -1).astype(np.int32)[:, table.kind_of_byte]
-    final_ = np.array(table.final, dtype=bool)[members]
+    block, representatives = rank[block], first[order]
+    merged = targets[representatives]
+    next_ = np.where(merged >= 0, block[np.maximum(merged, 0)], -1).astype(np.int32)[:, table.kind_of_byte]
+    final_ = np.array(table.final, dtype=bool)[representatives]
     renamed = block.tolist()
     calls = tuple(sorted({(renamed[state], renamed[start], renamed[after]) for state, start, after in table.calls}))
     specials = tuple(sorted({(renamed[state], token, renamed[after]) for state, token, after in table.specials}))
@@ -362,14 +361,14 @@ def _is_deterministic(
     calls: tuple[tuple[int, int, int], ...],
     specials: tuple[tuple[int, int, int], ...],
 ) -> bool:
-    """Whether the next symbol decides between reading it here, each call, and the return."""
+    """Return whether the next symbol decides between reading it here, each call, and the return."""
     states = len(next_)
     tokens = sorted({token for _, token, _ in specials})
     reads = np.zeros((states, 256 + len(tokens)), dtype=bool)
     reads[:, :256] = next_ >= 0
     for state, token, _ in specials:
         reads[state, 256 + tokens.index(token)] = True
-    starts = reads.copy()  # what may come first from a state, through calls
+    starts = reads.copy()  # symbols that may come first from a state, through calls
     changed = True
     while changed:
         changed = False

@@ -1,7 +1,4 @@
-"""What a Constraint enforces, and how: the front end's entries with the lengths and sizes that the engine knows.
-
-The typical length is that of a string whose choices are made by the toss of a coin.
-"""
+"""Report of what a Constraint enforces, and how: the front end's entries, with lengths and sizes from the engine."""
 
 from __future__ import annotations
 
@@ -39,32 +36,31 @@ if TYPE_CHECKING:
 __all__ = ["Report", "entries_of", "report_of", "typical_length"]
 
 _LinearForm = dict[str, float]
-"""A sum: how often the length of each rule counts, and under ``_ALONE`` what is added."""
-_ALONE: Final = "\0"
-_DENSE: Final = 300
+"""A linear expression in the expected lengths of rules: their coefficients, and the constant under ``_CONSTANT``."""
+_CONSTANT: Final = "\0"
+_MAX_MATRIX: Final = 300
 _MAX_SUMMANDS: Final = 2_000_000
-"""Summands that are added up for rules that are too many to be solved as a matrix."""
+"""Additions of the iteration, which replaces the matrix if there are more than ``_MAX_MATRIX`` rules."""
 _SMALL: Final = Limits(grammar_nodes=100_000)
 
 
 def typical_length(grammar: Grammar) -> float:
     """Return the expected length, in characters, of a random derivation of a closed term; infinite if it diverges.
 
-    In the derivation each alternative that has members is chosen with the same probability, a repetition goes on with
-    probability 1/2 after what it must have, up to its bound, and an optional member of a permutation is there with
-    probability 1/2.  Characters of a class count as one; an intersection counts as its first item that is no
-    complement, a complement as one character, and a special token as one.
+    A derivation chooses each non-empty alternative with equal probability, continues a repetition beyond its minimum
+    with probability 1/2 up to its bound, and includes an optional item of a permutation with probability 1/2.  A class
+    counts as one character, an intersection as its first item that is no complement, and a complement and a special
+    token as one character each.
 
-    This is a property of how the rules are written, not of the language alone.  It tells long outputs from short ones,
-    and where it is infinite, recursion branches so much that a reader of coins would not come to an end.
+    The value depends on how the rules are written, not on the language alone.  If it is infinite, recursion branches so
+    much that random choices need not end.
 
     Raises:
-        LimitExceeded: the rules have more than 100,000 nodes, or many rules refer to each other so closely that
-            iteration does not find the length soon.
+        LimitExceeded: the rules have more than 100,000 nodes, or the iteration does not converge.
         GrammarError: a reference has no rule.
 
-    Complexity: O(n + s ** 3) for n nodes and rules that refer to each other in sets of s; larger sets than 300 are
-        solved by iteration, of a bounded number of steps.
+    Complexity: O(n + s ** 3) for n nodes and strongly connected sets of s rules; sets of more than 300 rules are solved
+        by a bounded number of iterations.
 
     >>> from structgen.frontends.regex import regex
     >>> typical_length(regex("ab?c*|de{3}"))
@@ -76,7 +72,7 @@ def typical_length(grammar: Grammar) -> float:
     forms = {name: _form(term, productive) for name, term in rules.items()}
     solved: dict[str, float] = {}
     for group in strongly_connected(
-        {name: [other for other in form if other != _ALONE] for name, form in forms.items()}
+        {name: [other for other in form if other != _CONSTANT] for name, form in forms.items()}
     ):
         solved |= _solve(group, forms, solved)
     return _value(_form(flat.body, productive), solved)
@@ -91,7 +87,7 @@ def _form(root: Grammar, productive: frozenset[str]) -> _LinearForm:
         alive[id(node)] = all(lives)
         match node:
             case Literal():
-                form = {_ALONE: float(len(node.data.decode("utf-8", "replace")))}
+                form = {_CONSTANT: float(len(node.data.decode("utf-8", "replace")))}
             case Reference():
                 form, alive[id(node)] = {node.name: 1.0}, node.name in productive
             case Choice():
@@ -104,18 +100,18 @@ def _form(root: Grammar, productive: frozenset[str]) -> _LinearForm:
             case Permutation():
                 form, alive[id(node)] = _arranged(node, parts, lives), True
             case Intersection():
-                wanted = [
+                positive = [
                     part for part, item in zip(parts, node.items, strict=True) if not isinstance(item, Complement)
                 ]
-                form = wanted[0] if wanted else {_ALONE: 1.0}
+                form = positive[0] if positive else {_CONSTANT: 1.0}
             case JsonString():
-                form = _sum([(parts[0], 1.0), ({_ALONE: 2.0}, 1.0)])
+                form = _sum([(parts[0], 1.0), ({_CONSTANT: 2.0}, 1.0)])
             case ByteClass() | CharClass():
-                form, alive[id(node)] = {_ALONE: 1.0}, bool(node.ranges)
+                form, alive[id(node)] = {_CONSTANT: 1.0}, bool(node.ranges)
             case Complement():
-                form, alive[id(node)] = {_ALONE: 1.0}, True
+                form, alive[id(node)] = {_CONSTANT: 1.0}, True
             case _ if not parts:
-                form = {_ALONE: 1.0}
+                form = {_CONSTANT: 1.0}
             case _:
                 form = parts[0] if len(parts) == 1 else _sum((part, 1.0) for part in parts)
         made[id(node)] = form
@@ -149,33 +145,33 @@ def _sum(parts: Iterable[tuple[_LinearForm, float]]) -> _LinearForm:
 
 
 def _value(form: Mapping[str, float], solved: Mapping[str, float]) -> float:
-    return sum(weight * (1.0 if name == _ALONE else solved[name]) for name, weight in form.items())
+    return sum(weight * (1.0 if name == _CONSTANT else solved[name]) for name, weight in form.items())
 
 
 def _solve(group: list[str], forms: Mapping[str, _LinearForm], solved: Mapping[str, float]) -> dict[str, float]:
-    """Solve rules that refer to each other; all others that they refer to are solved."""
-    index = {name: place for place, name in enumerate(group)}
-    known = np.array([_value({k: v for k, v in forms[name].items() if k not in index}, solved) for name in group])
+    """Solve rules that refer to each other, given the solutions of all other rules that they refer to."""
+    index = {name: column for column, name in enumerate(group)}
+    constants = np.array([_value({k: v for k, v in forms[name].items() if k not in index}, solved) for name in group])
     inner = {name: [(index[k], v) for k, v in forms[name].items() if k in index] for name in group}
     if not any(inner.values()):
-        return dict(zip(group, known.tolist(), strict=True))
-    if not np.isfinite(known).all():
+        return dict(zip(group, constants.tolist(), strict=True))
+    if not np.isfinite(constants).all():
         return dict.fromkeys(group, math.inf)
-    if len(group) <= _DENSE:
+    if len(group) <= _MAX_MATRIX:
         matrix = np.zeros((len(group), len(group)))
         for name, edges in inner.items():
-            for place, weight in edges:
-                matrix[index[name], place] = weight
+            for column, weight in edges:
+                matrix[index[name], column] = weight
         if np.abs(np.linalg.eigvals(matrix)).max() >= 1 - 1e-9:
             return dict.fromkeys(group, math.inf)
-        return dict(zip(group, np.linalg.solve(np.eye(len(group)) - matrix, known).tolist(), strict=True))
-    values = known.tolist()
+        return dict(zip(group, np.linalg.solve(np.eye(len(group)) - matrix, constants).tolist(), strict=True))
+    values = constants.tolist()
     for _ in range(_MAX_SUMMANDS // sum(map(len, inner.values()))):
         change = 0.0
-        for place, name in enumerate(group):
-            value = float(known[place]) + sum(weight * values[other] for other, weight in inner[name])
-            change = max(change, abs(value - values[place]) / (1 + value))
-            values[place] = value
+        for column, name in enumerate(group):
+            value = float(constants[column]) + sum(weight * values[other] for other, weight in inner[name])
+            change = max(change, abs(value - values[column]) / (1 + value))
+            values[column] = value
         if change < 1e-9:
             return dict(zip(group, values, strict=True))
         if max(values) > 1e12:
@@ -185,23 +181,22 @@ def _solve(group: list[str], forms: Mapping[str, _LinearForm], solved: Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The account of a compiled grammar.
+    """What a compiled grammar enforces.
 
     Attributes:
         sources: the front ends that made parts of the grammar, in order of appearance.
         entries: one per keyword or construct of the input.
         policies: choices that the input left open, as (name, value).
-        shortest_bytes, shortest_tokens: lengths of the shortest member; EOS is not counted, and
-            other special tokens count as one byte.
-        longest_bytes, longest_tokens: lengths of the longest member, as far as they are known.
+        shortest_bytes, shortest_tokens: length of the shortest string; EOS is not counted, and other special tokens
+            count as one byte.
+        longest_bytes, longest_tokens: bounds on the length of the longest string.
         typical_characters: the expected length of a random derivation (``typical_length``), in characters; infinite if
-            it diverges; None: not known.
+            it diverges, None if it is not known.
         grammar_nodes: distinct nodes of the grammar.
-        terms: terms of an engine that holds this grammar and nothing else.
-        states: states that were made for the constraint until the report was asked for; they are made when they are
-            first reached.
+        terms: terms of an engine with only this grammar.
+        states: states built so far; a state is built when it is first reached.
         vocabulary_size: number of token ids.
-        unspellable: byte values that no token spells alone; members that need them may be out of reach.
+        unspellable: byte values that are no token by themselves; strings that need them may be out of reach.
     """
 
     sources: tuple[str, ...]
@@ -244,13 +239,13 @@ class Report:
         }
 
     def lines(self, *, tokens: bool = True) -> Iterator[str]:
-        """Yield the report as text, line by line, with or without what it says of tokens."""
+        """Yield the report as text, line by line, with or without the lengths in tokens."""
         yield f"{', '.join(self.sources) or 'grammar'}: shortest string {self.shortest_bytes} bytes"
         for status in Status:
-            found = self.with_status(status)
-            if found:
+            entries = self.with_status(status)
+            if entries:
                 yield f"{status.value}:"
-                yield from (f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in found)
+                yield from (f"  {e.where}  {e.keyword}" + (f"  ({e.detail})" if e.detail else "") for e in entries)
         yield from (f"policy {name}: {value}" for name, value in self.policies)
         yield f"length in bytes: shortest {self.shortest_bytes:,}; longest {self.longest_bytes}"
         if self.typical_characters is not None:
@@ -290,19 +285,19 @@ def entries_of(
 
 
 def report_of(constraint: Constraint) -> Report:
-    """Make the report of a constraint.  Costs a compilation, and a search for the fewest tokens."""
+    """Make the report of a constraint.  Costs a compilation, and a search for the smallest number of tokens."""
     grammar, vocabulary = constraint.grammar, constraint.vocabulary
     sources, entries, policies = entries_of(grammar)
-    most = _longest(grammar)
+    longest_bytes = _longest(grammar)
     return Report(
         sources=sources,
         entries=entries,
         policies=policies,
         shortest_bytes=constraint.shortest_bytes,
         shortest_tokens=constraint.min_tokens(),
-        longest_bytes=most,
-        # Every byte may be a token of its own; where one is missing, tokens are at most as many.
-        longest_tokens=Longest(0, most.at_most) if vocabulary.missing_bytes else most,
+        longest_bytes=longest_bytes,
+        # If every byte is a token, a string can be spelled byte by byte; else there are at most as many tokens.
+        longest_tokens=Longest(0, longest_bytes.at_most) if vocabulary.missing_bytes else longest_bytes,
         typical_characters=_typical(grammar),
         grammar_nodes=sum(1 for _ in postorder(grammar)),
         terms=constraint.terms(),
@@ -315,7 +310,7 @@ def report_of(constraint: Constraint) -> Report:
 def _typical(grammar: Grammar) -> float | None:
     try:
         return typical_length(grammar)
-    except LimitExceeded:  # likewise
+    except LimitExceeded:  # its rules have no small flat form
         return None
 
 

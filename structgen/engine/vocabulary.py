@@ -1,4 +1,4 @@
-"""The tokens of a model as bytes: what a Grammar is compiled against."""
+"""The tokens of a model as bytes, for which a Grammar is compiled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
             _SUBJECT,
             f"token {token} is not bytes",
             evidence=f"found {type(slots[token]).__name__} {slots[token]!r:.40}",
-            remedy="pass what the token adds to the output, as bytes; Vocabulary.load reads tokenizers",
+            remedy="pass the bytes that the token adds to the output; Vocabulary.load reads tokenizers",
         )
     if (longest := max(map(len, slots), default=0)) > MAX_TOKEN_BYTES:
         raise VocabularyError(
@@ -54,7 +54,7 @@ def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
     if not len(slots) <= operator.index(size) <= MAX_TOKENS:
         raise VocabularyError(
             _SUBJECT,
-            f"size must lie between the number of tokens and {MAX_TOKENS}",
+            f"size must be between the number of tokens and {MAX_TOKENS}",
             evidence=f"found size={size} for {len(slots)} tokens",
             remedy="pass the width of the model's logits; with_size() cuts a vocabulary down",
         )
@@ -62,7 +62,7 @@ def checked_tokens(tokens: Sequence[bytes], size: int | None) -> list[bytes]:
 
 
 def checked_id(token: int, role: str, size: int) -> int:
-    """Return the id as an int; numbers of numpy and torch are ids too."""
+    """Return the id as an int; numpy and torch integers are ids too."""
     try:
         number = operator.index(token)
     except TypeError as error:
@@ -78,12 +78,12 @@ def checked_id(token: int, role: str, size: int) -> int:
 
 
 def by_id(special: Mapping[int, str | None] | Iterable[int]) -> Mapping[int, str | None]:
-    """Texts by id, None for those that have none yet."""
+    """Return texts by id, None where there is no text yet."""
     return special if isinstance(special, Mapping) else dict.fromkeys(listed(special, "special"))
 
 
 def listed(values: Iterable[_Item], role: str) -> Iterable[_Item]:
-    """Refuse what a caller may write for a list of one: a number or a text."""
+    """Return ``values``; refuse a single number or text, which callers may write for a list of one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise VocabularyError(
             _SUBJECT,
@@ -102,7 +102,7 @@ def some(values: Iterable[object]) -> str:
 
 _CONSTRAINT_BYTES = 64 << 20
 
-# What a text is encoded after: SentencePiece puts a space before a text, but not after a line break in it.
+# Prefixes to encode a text after: SentencePiece adds a space at the start of a text, but not after a line break.
 _CONTEXTS = ("", "\n")
 
 
@@ -110,12 +110,12 @@ _CONTEXTS = ("", "\n")
 class Vocabulary:
     """Token ids and the bytes they stand for; immutable and safe to share between threads.
 
-    Ids whose bytes are empty are never allowed: special tokens, the padding of a model head that is wider
-    than the tokenizer, and ordinary tokens without bytes, which would make no progress.  Several ids may have
-    the same bytes. Equality and hash go by ``digest``.
+    An id with empty bytes is never allowed as text: special tokens, the padding of a model head that is wider than the
+    tokenizer, and ordinary tokens without bytes.  Several ids may have the same bytes.  Equality and hash go by
+    ``digest``.
 
-    Without ``eos`` a Constraint works, but nothing tells the model that it may stop: generation then ends
-    only when the grammar allows no further token, or at the token limit.
+    A Constraint works without ``eos``, but then the model cannot stop: generation ends only when the grammar allows no
+    further token, or at the token limit.
 
     Example:
         >>> vocabulary = Vocabulary([b"", b"a", b"b", b"ab"], eos=[0], special={0: "<eos>"})
@@ -153,12 +153,12 @@ class Vocabulary:
 
         Args:
             tokens: bytes by id; those of special tokens and EOS ids are ignored.
-            eos: ids that end a text; special whether or not ``special`` lists them.
-            special: tokens that are not text: texts by id, or only ids.  One without a text is named after
-                its bytes, or ``"<[id]>"`` where it has none.
+            eos: ids that end an output; special whether or not ``special`` lists them.
+            special: tokens that are not text: names by id, or only ids.  A token without a name is named after its
+                bytes, or ``"<[id]>"`` if it has none.
             size: width of the model's logits, if it is more than ``len(tokens)``.
-            tokenize: the tokenizer's own encode, without BOS and EOS; used where its tokens spell exactly the
-                bytes of the text.  It must be deterministic, and safe to call from several threads.
+            tokenize: the tokenizer's own encode, without BOS and EOS; used if its tokens spell exactly the bytes of
+                the text.  It must be deterministic, and safe to call from several threads.
 
         Raises:
             VocabularyError: a token is not bytes, an id is out of range, or no token stands for any text.
@@ -198,15 +198,14 @@ class Vocabulary:
             source: a tokenizer object of transformers, ``tokenizers``, tiktoken, ``sentencepiece`` or
                 mistral-common; the path of a tokenizer.json, tekken.json, SentencePiece model, tiktoken ranks
                 or GGUF file, or of a folder with one of them; or a list of bytes.
-            size: width of the model's logits; where it is not given, what config.json says, if that is more
-                than the tokenizer has.
-            eos: ids or texts of the tokens that end a text, in place of those that the source names.
-            special: special tokens besides those that the source names.
+            size: width of the model's logits; None takes it from config.json if that is more than the tokenizer has.
+            eos: ids or names of the tokens that end an output, in place of those of the source.
+            special: special tokens besides those of the source.
 
         Raises:
             VocabularyError: the source cannot be read, or the bytes of its tokens are not well defined.
         """
-        from structgen.engine.tokenizers.reader import read_source  # pulls in every reader
+        from structgen.engine.tokenizers.reader import read_source  # imports every reader
 
         table = read_source(source, resolve_eos=eos is None)
         ends = table.eos if eos is None else eos_ids(table, listed(eos, "eos"))
@@ -228,17 +227,17 @@ class Vocabulary:
 
     @property
     def eos(self) -> tuple[int, ...]:
-        """The ids that end a text."""
+        """The ids that end an output."""
         return self._eos
 
     @property
     def special(self) -> Mapping[int, str]:
-        """The texts of the special tokens by id, EOS ids included."""
+        """The names of the special tokens by id, EOS ids included."""
         return self._special
 
     @property
     def digest(self) -> bytes:
-        """A content hash (16 bytes, BLAKE2b): equal digests mean equal masks for every grammar."""
+        """Content hash (16 bytes, BLAKE2b): equal digests mean equal masks for every grammar."""
         if self._digest is None:
             inner = hashlib.blake2b(tokens_digest(self._tokens), digest_size=16)
             inner.update(repr((self._eos, list(self._special.items()))).encode("utf-8", "surrogatepass"))
@@ -247,7 +246,7 @@ class Vocabulary:
 
     @property
     def missing_bytes(self) -> bytes:
-        """The byte values, in order, that no token spells alone; if none, any text can be written."""
+        """The byte values, ascending, that are no token by themselves; if there are none, any text can be spelled."""
         if self._missing is None:
             alone = {token[0] for token in self._tokens if len(token) == 1}
             self._missing = bytes(value for value in range(256) if value not in alone)
@@ -255,7 +254,7 @@ class Vocabulary:
 
     @property
     def trie(self) -> TokenTrie:
-        """The native byte trie of the tokens, made on first use and kept on disk for the next process."""
+        """The native byte trie of the tokens, made on first use and cached on disk for the next process."""
         if self._trie is None:
             with self._lock:
                 if self._trie is None:
@@ -265,9 +264,9 @@ class Vocabulary:
     def tokenize(self, text: str | bytes) -> list[int]:
         """Return the canonical tokens of ``text``: their bytes, joined, are exactly its UTF-8.
 
-        They are the tokenizer's own where there is one and its tokens spell the text exactly (a normalizer
-        may keep it from that), else the fewest tokens that spell it.  Special tokens written out in the text
-        are text. No space is added before it: the text is taken to go on from something.
+        They are those of the tokenizer if it spells the text exactly (a normalizer may change the text), else a
+        spelling with as few tokens as possible.  Names of special tokens in the text are plain text.  No space is added
+        before the text.
 
         Raises:
             VocabularyError: the text has a byte that no tokens spell, or is a str with a lone surrogate.
@@ -277,9 +276,9 @@ class Vocabulary:
             return []
         if self._encode is not None and written is not None:
             for context in _CONTEXTS:
-                found = self._tail(self._encode(context + written), data)
-                if found is not None:
-                    return found
+                tokens = self._tail(self._encode(context + written), data)
+                if tokens is not None:
+                    return tokens
         if self._speller is None:
             self._speller = Speller(self._tokens)
         return self._speller.spell(data)
@@ -294,7 +293,7 @@ class Vocabulary:
         return b"".join([tokens[checked_id(token, "token", len(tokens))] for token in ids])
 
     def token_id(self, text: str) -> int:
-        """Return the id of the special token written ``text``, the lowest where several are.
+        """Return the id of the special token named ``text``, the lowest if there are several.
 
         Raises:
             VocabularyError: there is no such special token.
@@ -313,16 +312,16 @@ class Vocabulary:
         )
 
     def with_size(self, size: int) -> Vocabulary:
-        """Return this vocabulary for a model head of ``size`` logits; ids at or beyond it are dropped.
+        """Return this vocabulary for a model head of ``size`` logits; ids from ``size`` on are dropped.
 
         Raises:
-            VocabularyError: no text, or of several EOS ids none, would be left.
+            VocabularyError: no token with text would be left, or no EOS id although there is one now.
         """
         size = operator.index(size)
         if size == self.size:
             return self
-        kept = [token for token in self._eos if token < size]
-        if self._eos and not kept:
+        ends = [token for token in self._eos if token < size]
+        if self._eos and not ends:
             raise VocabularyError(
                 _SUBJECT,
                 f"size {size} leaves no EOS id",
@@ -330,10 +329,10 @@ class Vocabulary:
                 remedy="pass the width of the model's logits",
             )
         special = {token: text for token, text in self._special.items() if token < size}
-        return Vocabulary(self._tokens[: max(size, 0)], eos=kept, special=special, size=size, tokenize=self._encode)
+        return Vocabulary(self._tokens[: max(size, 0)], eos=ends, special=special, size=size, tokenize=self._encode)
 
     def _tail(self, ids: Sequence[int], data: bytes) -> list[int] | None:
-        """The last of ``ids``, if they spell exactly ``data``."""
+        """Return the last ``ids`` that spell exactly ``data``, None if they do not."""
         left, start = len(data), len(ids)
         while left > 0 and start > 0:
             start -= 1
@@ -386,7 +385,7 @@ def _special_name(token: int, text: str | None, piece: bytes) -> str:
 
 
 def _both_forms(text: str | bytes) -> tuple[bytes, str | None]:
-    """The text as bytes, and as str where the bytes are valid UTF-8."""
+    """Return the text as bytes, and as str if the bytes are valid UTF-8."""
     if isinstance(text, str):
         try:
             return text.encode(), text

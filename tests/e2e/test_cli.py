@@ -353,7 +353,7 @@ def test_check_notes_keywords_that_do_nothing(structgen: Command) -> None:
     schema = b'{"type": "object", "requierd": ["a"], "title": "t", "x-order": 1}'
     status, _, err = structgen("check", "-", stdin=schema)
     assert status == 0
-    assert err == "note: #/requierd: 'requierd' is a keyword of no specification; is 'required' meant?\n"
+    assert err == "note: #/requierd: 'requierd' is no keyword of any specification; is 'required' meant?\n"
     assert structgen("check", "-", "--strict", stdin=schema)[0] == 1
     assert structgen("check", "-", "--strict", stdin=b'{"type": "object", "title": "t"}')[0] == 0
 

@@ -1,4 +1,4 @@
-"""Lints: what the author of a description may not know about it."""
+"""Lints: findings about a grammar or schema that its author may not expect."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ _LINTS: Final = {
 }
 _FOR_ANY_SIZE: Final = ("unreachable rules",)
 _MAX_NODES: Final = 60_000
-"""Nodes of a grammar for which all lints are made."""
+"""Largest number of nodes for which all lints run."""
 _MAX_FINDINGS: Final = 50
 """Findings of one lint."""
 
 
 def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]:
-    """Return what the author of a closed grammar may not know, warnings first.
+    """Return findings about a closed grammar that its author may not expect, warnings first.
 
-    Of JSON Schemas the keywords are looked at; of grammars with rules, the rules.  Rules that were made from a schema
-    have no names that its author knows, so that they are not.
+    JSON Schemas are linted by keyword, other grammars by rule; the rules made from a schema have no names that its
+    author knows.
 
     Args:
         grammar: a closed term.
-        limits: ``grammar_nodes`` bounds how many nodes are looked at.
+        limits: ``grammar_nodes`` bounds how many nodes are examined.
 
     Raises:
         GrammarError: a reference has no rule.
 
-    Complexity: linear in the grammar, and a bounded search for what takes automata; see each lint.  Of grammars of more
-        than 60,000 nodes only rules that are never used are found, and that is said.
+    Complexity: linear in the grammar, and a bounded search with automata; see each lint.  Above 60,000 nodes only
+        unused rules are reported, with a finding that says so.
     """
     described = [node.description for node in postorder(grammar) if isinstance(node, Described)]
     schemas = [description for description in described if description.source == _SCHEMA]
@@ -77,7 +77,7 @@ def lint(grammar: Grammar, *, limits: Limits = _DEFAULT_LIMITS) -> list[Finding]
 
 def _of_rules(subject: Subject) -> Iterator[Finding]:
     names = list(_LINTS)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     if sum(1 for _ in islice(postorder(subject.grammar), _MAX_NODES + 1)) > _MAX_NODES:
         names = list(_FOR_ANY_SIZE)
         left_out = [name for name in _LINTS if name not in names]
@@ -85,15 +85,15 @@ def _of_rules(subject: Subject) -> Iterator[Finding]:
             "left out",
             Severity.INFORMATION,
             "",
-            f"the grammar has more than {_MAX_NODES:,} nodes, so that nothing is said of {', '.join(left_out)}",
+            f"the grammar has more than {_MAX_NODES:,} nodes; not checked: {', '.join(left_out)}",
             "check its parts by themselves",
         )
     for name in names:
-        found = [finding for finding in _LINTS[name](subject) if (name, finding.where) not in told]
-        if name == "terminals at one place":  # which is more than that they share a text
-            told = {("colliding terminals", finding.where) for finding in found}
-        yield from found[:_MAX_FINDINGS]
-        if len(found) > _MAX_FINDINGS:
-            last = found[-1]
-            more = f"there are {len(found) - _MAX_FINDINGS:,} more findings like this"
+        findings = [finding for finding in _LINTS[name](subject) if (name, finding.where) not in reported]
+        if name == "terminals at one place":  # implies that they share a string
+            reported = {("colliding terminals", finding.where) for finding in findings}
+        yield from findings[:_MAX_FINDINGS]
+        if len(findings) > _MAX_FINDINGS:
+            last = findings[-1]
+            more = f"there are {len(findings) - _MAX_FINDINGS:,} more findings like this"
             yield Finding(last.lint, last.severity, last.where, more)

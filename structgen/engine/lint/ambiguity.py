@@ -1,11 +1,11 @@
-"""Strings that rules read in two ways, terminals that share strings, and terminals that match the empty string."""
+"""Lints about strings with several parses, terminals that share strings, and terminals that match the empty string."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final
 
 from structgen.engine.analysis.byte_graph import byte_graphs
@@ -26,18 +26,18 @@ _NETWORK_LIMITS: Final = Limits(regular_states=5_000, steps=4_000_000)
 _MAX_STATES: Final = 3_000
 _MAX_NODES: Final = 3_000
 _EXTRA_LENGTHS: Final = (3, 6, 9, 12, 16, 20)
-"""How much longer than the shortest member texts are that are looked at, in turn, as long as there are few nodes."""
+"""Lengths to check, in turn, beyond the shortest string, while there are few nodes."""
 _MAX_SAMPLES: Final = 2_000
 
 
 def ambiguous_texts(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding with a shortest text that rules divide in two ways, or how far there is none.
+    """Yield a finding with a shortest ambiguous string, or the length up to which there is none.
 
-    The number of runs of each length in the network of the rules is compared with that of members, both exactly; the
-    first length where they differ has such a text.  What stands inside one rule and no call divides is not told apart,
-    and neither are ways to leave out what may be empty.  Of bytes that no rule tells apart one is looked at.
+    For each length, the number of runs in the network of the rules is compared with the number of strings, both exact:
+    an ambiguous string exists at the first length where they differ.  Ambiguity within one rule's automaton does not
+    count, nor do several ways to match the empty string.  One byte stands for all bytes that the rules treat alike.
 
-    Complexity: bounded: 3,000 states and nodes, texts of up to 20 bytes more than the shortest member.
+    Complexity: bounded: 3,000 states and nodes, strings of up to 20 bytes more than the shortest one.
     """
     try:
         (graph,) = byte_graphs(subject.grammar, limits=_NETWORK_LIMITS)
@@ -49,27 +49,27 @@ def ambiguous_texts(subject: Subject) -> Iterator[Finding]:
         return
     checked = -1
     for further in _EXTRA_LENGTHS:
-        most = graph.start.distance + further
+        max_length = graph.start.distance + further
         try:
-            members = LengthCounts(deterministic_transitions(graph, most, ways, _MAX_NODES), most)
+            strings = LengthCounts(deterministic_transitions(graph, max_length, ways, _MAX_NODES), max_length)
         except LimitExceeded:
             break
-        runs = LengthCounts(network, most)
-        for length in range(checked + 1, most + 1):
-            if runs.total(length) != members.total(length):
+        runs = LengthCounts(network, max_length)
+        for length in range(checked + 1, max_length + 1):
+            if runs.total(length) != strings.total(length):
                 yield _ambiguous(graph, network, runs, length)
                 return
-        checked = most
+        checked = max_length
     if checked >= 0:
         yield Finding(
-            "ambiguity", Severity.INFORMATION, "", f"no text of up to {checked} bytes is read in more than one way"
+            "ambiguity", Severity.INFORMATION, "", f"no string of up to {checked} bytes has more than one parse"
         )
 
 
 def _ambiguous(graph: ByteGraph, network: Transitions, runs: LengthCounts, length: int) -> Finding:
     chance = random.Random(length)
     counter = DerivationCounter(network)
-    example = f"a text of {length} bytes"
+    example = f"a string of {length} bytes"
     for _ in range(_MAX_SAMPLES):
         text = runs.draw(length, chance)
         ways = counter.count(text)
@@ -77,26 +77,26 @@ def _ambiguous(graph: ByteGraph, network: Transitions, runs: LengthCounts, lengt
             written = b"".join(
                 bytes([symbol]) if symbol >= 0 else graph.special[-1 - symbol].encode() for symbol in text
             )
-            example = f"{written.decode('utf-8', 'backslashreplace')!r}, in {ways:,} ways"
+            example = f"{written.decode('utf-8', 'backslashreplace')!r}, with {ways:,} parses"
             break
     return Finding(
         "ambiguity",
         Severity.INFORMATION,
         "",
-        f"the rules read some texts in more than one way; a shortest is {example}",
-        "this changes no mask; it matters where a parser of yours makes one tree of the text",
+        f"some strings have more than one parse; a shortest one is {example}",
+        "masks are not affected; it matters if your own parser builds one tree from the output",
     )
 
 
 _MAX_TERMINALS: Final = 200
 _MAX_PAIRS: Final = 100_000
 _MAX_PAIRS_OF_TWO: Final = 2_000
-"""Pairs of states that are looked at, for all terminals and for two of them."""
+"""Pairs of states that are examined, for all terminals and for two of them."""
 _TERMINAL_LIMITS: Final = Limits(regular_states=5_000, steps=2_000_000)
 
 
 def nullable_terminals(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each terminal that matches the empty text.
+    """Yield a finding for each terminal that matches the empty string.
 
     Complexity: linear.
     """
@@ -107,13 +107,13 @@ def nullable_terminals(subject: Subject) -> Iterator[Finding]:
                 "empty terminal match",
                 Severity.WARNING,
                 subject.place(name),
-                f"terminal {name!r} matches the empty text, so that it may be left out wherever it stands",
-                "let it match at least one character, and write ? after it where it may be missing",
+                f"terminal {name!r} matches the empty string, so it is optional wherever it is used",
+                "let it match at least one character, and write ? after it where it is optional",
             )
 
 
 def colliding_terminals(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each terminal that shares texts with others, or with words that rules spell, with an example.
+    """Yield a finding, with an example, for each terminal that shares strings with others or with keywords of rules.
 
     Complexity: bounded: 200 terminals, 100,000 pairs of states.
     """
@@ -137,32 +137,30 @@ def colliding_terminals(subject: Subject) -> Iterator[Finding]:
             shared[name].append((f"terminal {other!r}", text))
         if left <= 0:
             break
-    for name, found in shared.items():
-        if found:
-            others = ", ".join(other for other, _ in found[:4]) + (f" and {len(found) - 4} more" if found[4:] else "")
-            example = found[0][1].decode("utf-8", "backslashreplace")
+    for name, partners in shared.items():
+        if partners:
+            more = f" and {len(partners) - 4} more" if partners[4:] else ""
+            others = ", ".join(other for other, _ in partners[:4]) + more
+            example = partners[0][1].decode("utf-8", "backslashreplace")
             yield Finding(
                 "colliding terminals",
                 Severity.INFORMATION,
                 subject.place(name),
-                f"terminal {name!r} shares texts with {others}, for instance {example!r}",
-                "where both may stand such a text is read in two ways; exclude it from one of them if that matters",
+                f"terminal {name!r} shares strings with {others}, for instance {example!r}",
+                "where both are allowed such a string has two parses; exclude it from one of them if that matters",
             )
 
 
 def _terminals(subject: Subject) -> dict[str, Grammar]:
-    """The terminals that are terms of their own, as many as are compared."""
-    found = {}
-    for name, term in subject.rules.items():
-        if name in subject.terminals and not free_references(term):
-            found[name] = term
-            if len(found) >= _MAX_TERMINALS:
-                break
-    return found
+    """Return the first terminals that refer to nothing else."""
+    closed = (
+        (name, term) for name, term in subject.rules.items() if name in subject.terminals and not free_references(term)
+    )
+    return dict(islice(closed, _MAX_TERMINALS))
 
 
 def _words(subject: Subject) -> list[bytes]:
-    """What rules spell that begins with a letter: keywords."""
+    """Return the keywords: literals of rules that begin with a letter."""
     words: dict[bytes, None] = {}
     for name, term in subject.rules.items():
         if name not in subject.terminals:
@@ -177,20 +175,20 @@ def _has(graph: ByteGraph, word: bytes) -> bool:
     return matcher.accept_bytes(word) == len(word) and matcher.is_accepting
 
 
-def _common(one: ByteGraph, other: ByteGraph, most: int) -> tuple[bytes | None, int]:
-    """A shortest text that both have, that is not empty, and how many pairs were looked at; None if there is none."""
+def _common(one: ByteGraph, other: ByteGraph, max_pairs: int) -> tuple[bytes | None, int]:
+    """Return a shortest common string that is not empty, None if none was found, and how many pairs were examined."""
     seen = {(one.start.number, other.start.number)}
     agenda = deque([(one.start, other.start, b"")])
-    looked_at = 0
-    while agenda and looked_at < most:
+    examined = 0
+    while agenda and examined < max_pairs:
         mine, theirs, text = agenda.popleft()
-        looked_at += 1
+        examined += 1
         if text and mine.is_accepting and theirs.is_accepting:
-            return text, looked_at
+            return text, examined
         those = other.successors(theirs)
         for label, after in one.successors(mine).items():
-            reference = those.get(label)
-            if label >= 0 and reference is not None and (after.number, reference.number) not in seen:
-                seen.add((after.number, reference.number))
-                agenda.append((after, reference, text + one.likely(label)))
-    return None, looked_at
+            partner = those.get(label)
+            if label >= 0 and partner is not None and (after.number, partner.number) not in seen:
+                seen.add((after.number, partner.number))
+                agenda.append((after, partner, text + one.likely(label)))
+    return None, examined

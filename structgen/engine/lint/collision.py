@@ -1,7 +1,4 @@
-"""Terminals and words that may stand at the same position of the rules and share a string.
-
-So that it is read in two ways.
-"""
+"""Lint about terminals and keywords that are allowed at the same position of the rules and share a string."""
 
 from __future__ import annotations
 
@@ -37,47 +34,47 @@ if TYPE_CHECKING:
 __all__ = ["RulePosition", "RulePositions", "collisions"]
 
 _MAX_STEPS: Final = 200_000
-"""Terms that are looked at, each with what may come after it."""
+"""Terms that are examined, each with its follow set."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulePosition:
-    """Where one of several terminals may come next.
+    """A position in a rule where one of several terminals may come next.
 
     Attributes:
-        rule: the rule that the place is in; ``""`` is the prefix.
-        after: the terminal or the word that was read last; -1: the rule begins here.
-        next: those that may come next, as bits.
+        rule: the rule; ``""`` is the body of the grammar.
+        after: number of the terminal or keyword before the position; -1 at the start of the rule.
+        next: the terminals and keywords that may come next, as bits.
     """
 
     rule: str
-    behind: int
+    after: int
     next: int
 
 
 @final
 @dataclass(eq=False)
 class RulePositions:
-    """The places of the rules: their prefixes, and after each terminal or word.
+    """The positions of the rules: at their start, and after each terminal or keyword.
 
-    Terminals and words that rules spell have numbers.  What comes after the end of a rule is not looked at, because
-    that differs from use to use.
+    Terminals and the keywords of rules are numbered.  What follows the end of a rule is ignored, because it depends on
+    the reference.
 
-    Complexity: O(n * t) for n nodes and t terminals and words, and a bounded number of steps.
+    Complexity: O(n * t) for n nodes and t terminals and keywords, and a bounded number of steps.
 
-    Source: the sets FIRST of P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15).
+    Source: the FIRST sets of P. M. Lewis, R. E. Stearns, "Syntax-directed transduction" (1968, JACM 15).
 
     Attributes:
-        terms: the terminals and words, by number.
-        names: their names: those of terminals, and ``""`` for words.
+        terms: the terminals and keywords, by number.
+        names: the names of terminals, ``""`` for keywords.
         after: what may directly follow each of them within some rule, as bits.
-        found: the places; none where there are too many to look at.
+        positions: all positions; none if there are too many to examine.
     """
 
     subject: Subject
     terms: list[Grammar] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    found: list[RulePosition] = field(default_factory=list)
+    positions: list[RulePosition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.after: dict[int, int] = defaultdict(int)
@@ -85,10 +82,10 @@ class RulePositions:
         rules = self.subject.rules
         self._own = {name: term for name, term in rules.items() if self._terminal(name) is None}
         self._first = self._first_of_rules()
-        self.found = self._walk()
+        self.positions = self._walk()
 
     def _terminal(self, name: str) -> int | None:
-        """The number of a terminal; None for a rule."""
+        """Return the number of a terminal, None for a rule."""
         if name not in self.subject.terminals or name not in self.subject.rules:
             return None
         if name not in self._number:
@@ -110,7 +107,7 @@ class RulePositions:
         return None
 
     def _first_of_rules(self) -> dict[str, int]:
-        """What each rule may begin with: the least sets that fit together."""
+        """Return the FIRST set of each rule: the least fixed point."""
         first = dict.fromkeys(self._own, 0)
         users: dict[str, list[str]] = defaultdict(list)
         for name, term in self._own.items():
@@ -124,7 +121,7 @@ class RulePositions:
             name, _ = agenda.popitem()
             made: dict[int, int] = {}
             for node in postorder(self._own[name]):
-                made[id(node)] = self._begin(node, made, first)
+                made[id(node)] = self._first_of(node, made, first)
                 steps += 1
             self._firsts |= made
             if made[id(self._own[name])] != first[name]:
@@ -133,32 +130,32 @@ class RulePositions:
         self._gave_up = bool(agenda)
         return first
 
-    def _begin(self, node: Grammar, made: dict[int, int], first: dict[str, int]) -> int:
+    def _first_of(self, node: Grammar, made: dict[int, int], first: dict[str, int]) -> int:
         atom = self._atom(node)
         if atom is not None:
             return 1 << atom
         if isinstance(node, Reference):
             return first.get(node.name, 0)
         if isinstance(node, Sequence):
-            found = 0
+            union = 0
             for item in node.items:
-                found |= made[id(item)]
+                union |= made[id(item)]
                 if not self.subject.nullability(item):
                     break
-            return found
+            return union
         if isinstance(node, (Choice, Repeat)):
-            found = 0
+            union = 0
             for child in node.children:
-                found |= made[id(child)]
-            return found
+                union |= made[id(child)]
+            return union
         return made[id(node.body)] if isinstance(node, Rules) else 0
 
     def _walk(self) -> list[RulePosition]:
-        places: dict[tuple[int, int], RulePosition] = {}
+        positions: dict[tuple[int, int], RulePosition] = {}
 
-        def add(place: RulePosition) -> None:
-            if place.next & (place.next - 1):  # more than one
-                places.setdefault((place.behind, place.next), place)
+        def add(position: RulePosition) -> None:
+            if position.next & (position.next - 1):  # more than one
+                positions.setdefault((position.after, position.next), position)
 
         seen: set[tuple[int, int]] = set()
         for name, term in self._own.items():
@@ -183,7 +180,7 @@ class RulePositions:
                     agenda.append((node.item, after | self._firsts[id(node.item)] if node.max != 1 else after))
                 elif isinstance(node, Choice):
                     agenda += [(child, after) for child in node.items]
-        return list(places.values())
+        return list(positions.values())
 
 
 _MAX_COMPILED: Final = 500
@@ -194,68 +191,70 @@ _ANY_DIVISION: Final = ("division into terminals", "any")
 
 
 def collisions(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each terminal that shares a text with another one, or with a word, at one place.
+    """Yield a finding for each terminal that shares a string with another one, or with a keyword, at one position.
 
-    Two cases are told: a text that both have, as ``if`` may be a name; and a text that a terminal has and that is also
-    a word and what comes directly after it, as ``ifx`` may be a name, and ``if`` with a name.  Lark's lexer takes one
-    of the two; where texts may be divided in any way, both are members.
+    Two cases are reported: a string of both, as ``if`` may be a name; and a string of a terminal that is also a keyword
+    followed by the next terminal, as ``ifx`` may be a name, or ``if`` with a name.  Lark's lexer takes one of the two;
+    a grammar that allows any division into terminals has both.
 
-    Complexity: that of ``Places``, and a compilation for each of up to 500 pairs.
+    Complexity: that of ``RulePositions``, and a compilation for each of up to 500 pairs.
     """
     if not isinstance(subject.grammar, Described) or _ANY_DIVISION not in subject.grammar.description.policies:
         return
-    places = RulePositions(subject)
-    search = _CollisionSearch(places)
-    told: set[frozenset[int]] = set()
-    for place in places.found:
-        members = [number for number in range(len(places.terms)) if place.next >> number & 1]
-        for number in members:
-            if not places.names[number] or number in {one for pair in told for one in pair if places.names[one]}:
+    table = RulePositions(subject)
+    search = _CollisionSearch(table)
+    reported: set[frozenset[int]] = set()
+    for position in table.positions:
+        candidates = [number for number in range(len(table.terms)) if position.next >> number & 1]
+        for number in candidates:
+            if not table.names[number] or number in {one for pair in reported for one in pair if table.names[one]}:
                 continue
-            problem = search.problem(number, members)
+            problem = search.problem(number, candidates)
             if problem is not None:
-                told.add(frozenset((number, problem.other)))
-                yield _finding(subject, places, number, place, problem)
+                reported.add(frozenset((number, problem.other)))
+                yield _finding(subject, table, number, position, problem)
 
 
 @dataclass(frozen=True, slots=True)
 class _Collision:
-    """What is wrong with a terminal: the other one, what is said of them, and the remedy."""
+    """A problem of a terminal: the other terminal or keyword, the text of the finding, and the remedy."""
 
     other: int
-    said: str
+    text: str
     remedy: str
 
 
-def _finding(subject: Subject, places: RulePositions, number: int, place: RulePosition, problem: _Collision) -> Finding:
-    name = places.names[number]
-    where = subject.place(place.rule)
-    inside = f"rule {base_name(place.rule)!r}" + (f" ({where})" if where else "")
-    # Two terminals are often made to share texts, and something else tells them apart; a keyword hardly ever is.
-    term = places.terms[problem.other]
+def _finding(
+    subject: Subject, table: RulePositions, number: int, position: RulePosition, problem: _Collision
+) -> Finding:
+    name = table.names[number]
+    where = subject.place(position.rule)
+    inside = f"rule {base_name(position.rule)!r}" + (f" ({where})" if where else "")
+    # Terminals often share strings on purpose, and the context decides; a keyword hardly ever does.
+    term = table.terms[problem.other]
     is_word = isinstance(term, Literal) and term.data[:1].isalpha()
     return Finding(
         "terminals at one place",
         Severity.WARNING if is_word else Severity.INFORMATION,
         subject.place(name),
-        f"terminal {name!r} {problem.said}, in {inside}",
+        f"terminal {name!r} {problem.text}, in {inside}",
         problem.remedy,
     )
 
 
 class _CollisionSearch:
-    def __init__(self, places: RulePositions) -> None:
-        self._places = places
-        self._known: dict[tuple[tuple[int, ...], int], str | None] = {}
-        self._readers: dict[int, Constraint | None] = {}
+    def __init__(self, table: RulePositions) -> None:
+        self._table = table
+        self._shared_strings: dict[tuple[tuple[int, ...], int], str | None] = {}
+        self._constraints: dict[int, Constraint | None] = {}
         self._tried = 0
-        self._closed = [not free_references(term) for term in places.terms]
+        self._closed = [not free_references(term) for term in table.terms]
 
-    def problem(self, number: int, members: list[int]) -> _Collision | None:
-        """What is wrong with a terminal where it is one of ``members``, and what to do; None: nothing is."""
-        places = self._places
-        name = places.names[number]
-        others = [other for other in members if other != number and self._closed[other]]
+    def problem(self, number: int, candidates: list[int]) -> _Collision | None:
+        """Return how a terminal collides with another of ``candidates``, None if it does not."""
+        table = self._table
+        name = table.names[number]
+        others = [other for other in candidates if other != number and self._closed[other]]
         if not self._closed[number]:
             return None
         for other in others:
@@ -263,51 +262,49 @@ class _CollisionSearch:
             if text is not None:
                 return _Collision(
                     other,
-                    f"may stand where {self._called(other)} may, and {text!r} belongs to both",
-                    f"leave it out of the terminal, as in {name}: /.../ & ~{self._written(other)}, "
+                    f"is allowed where {self._called(other)} is, and {text!r} matches both",
+                    f"exclude it from the terminal, as in {name}: /.../ & ~{self._written(other)}, "
                     'or read the grammar with lexer="contextual"',
                 )
         for other in others:
-            for behind in range(len(places.terms)):
-                if places.after[other] >> behind & 1 and self._closed[behind]:
-                    text = self._shared((other, behind), number)
+            for after in range(len(table.terms)):
+                if table.after[other] >> after & 1 and self._closed[after]:
+                    text = self._shared((other, after), number)
                     if text is not None:
                         return _Collision(
                             other,
-                            f"may stand where {self._called(other)} may, and {text!r} is one of it as well as "
-                            f"{self._called(other)} with {self._called(behind)} after it",
-                            f"ask for a blank between the two, end the word by /\\b/ as in /{self._bare(other)}\\b/, "
+                            f"is allowed where {self._called(other)} is, and {text!r} matches it as well as "
+                            f"{self._called(other)} followed by {self._called(after)}",
+                            f"require a blank between the two, end the word by /\\b/ as in /{self._bare(other)}\\b/, "
                             'or read the grammar with lexer="contextual"',
                         )
         return None
 
     def _called(self, number: int) -> str:
-        name = self._places.names[number]
+        name = self._table.names[number]
         return f"terminal {name!r}" if name else f"the word {self._bare(number)!r}"
 
     def _written(self, number: int) -> str:
-        return self._places.names[number] or f'"{self._bare(number)}"'
+        return self._table.names[number] or f'"{self._bare(number)}"'
 
     def _bare(self, number: int) -> str:
-        term = self._places.terms[number]
-        return (
-            term.data.decode("utf-8", "backslashreplace") if isinstance(term, Literal) else self._places.names[number]
-        )
+        term = self._table.terms[number]
+        return term.data.decode("utf-8", "backslashreplace") if isinstance(term, Literal) else self._table.names[number]
 
     def _shared(self, parts: tuple[int, ...], number: int) -> str | None:
-        """A shortest text that is not empty and belongs to a terminal, and to others one after the other."""
-        if (parts, number) not in self._known:
-            self._known[parts, number] = self._found(parts, number)
-        return self._known[parts, number]
+        """Return a shortest non-empty string of a terminal that the terms of ``parts`` spell together."""
+        if (parts, number) not in self._shared_strings:
+            self._shared_strings[parts, number] = self._search(parts, number)
+        return self._shared_strings[parts, number]
 
-    def _found(self, parts: tuple[int, ...], number: int) -> str | None:
-        terms = [self._places.terms[part] for part in parts]
-        reader = self._reader(number)
-        if reader is None:
+    def _search(self, parts: tuple[int, ...], number: int) -> str | None:
+        terms = [self._table.terms[part] for part in parts]
+        terminal = self._constraint(number)
+        if terminal is None:
             return None
         word = terms[0]
         if isinstance(word, Literal):
-            matcher = reader.matcher()
+            matcher = terminal.matcher()
             if matcher.accept_bytes(word.data) < len(word.data):
                 return None
             if len(terms) == 1:
@@ -315,16 +312,16 @@ class _CollisionSearch:
         self._tried += 1
         if self._tried > _MAX_COMPILED:
             return None
-        constraint = _compiled(Intersection((Sequence(terms), self._places.terms[number], _SOMETHING)))
+        constraint = _compiled(Intersection((Sequence(terms), self._table.terms[number], _SOMETHING)))
         if constraint is None:
             return None
         text = bytes(symbol for symbol in constraint.matcher().shortest_completion() if symbol >= 0)
         return text.decode("utf-8", "backslashreplace")
 
-    def _reader(self, number: int) -> Constraint | None:
-        if number not in self._readers:
-            self._readers[number] = _compiled(self._places.terms[number])
-        return self._readers[number]
+    def _constraint(self, number: int) -> Constraint | None:
+        if number not in self._constraints:
+            self._constraints[number] = _compiled(self._table.terms[number])
+        return self._constraints[number]
 
 
 def _compiled(term: Grammar) -> Constraint | None:

@@ -1,7 +1,4 @@
-"""Lints about single parts of a description: parts without an effect, and parts without a bound on their length.
-
-Unbounded are white space, repetition and recursion; rules that begin with themselves are noted too.
-"""
+"""Lints about single parts of a description: parts without effect, left recursion, and parts of unbounded length."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ __all__ = [
 
 
 def useless_captures(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each capture of nothing but the empty text, and each name that different parts have.
+    """Yield a finding for each capture of nothing but the empty string, and each capture name of several parts.
 
     Complexity: linear.
     """
@@ -63,30 +60,30 @@ def useless_captures(subject: Subject) -> Iterator[Finding]:
             "empty capture",
             Severity.INFORMATION,
             subject.place(name),
-            f"capture {capture!r} has the empty text in every member",
-            "put it around what it is to report, or remove it",
+            f"capture {capture!r} always matches the empty string",
+            "put it around the part that it should report, or remove it",
         )
-    for capture, found in parts.items():
-        if len(found) > 1:
+    for capture, captured in parts.items():
+        if len(captured) > 1:
             inside = ", ".join(
-                dict.fromkeys(f"rule {name!r}" if name else "the grammar itself" for name in found.values())
+                dict.fromkeys(f"rule {name!r}" if name else "the grammar itself" for name in captured.values())
             )
             yield Finding(
                 "capture of several parts",
                 Severity.INFORMATION,
-                subject.place(next(iter(found.values()))),
-                f"capture {capture!r} is the name of {len(found)} different parts, in {inside}",
-                "give each a name of its own, if it matters which of them a text comes from",
+                subject.place(next(iter(captured.values()))),
+                f"capture {capture!r} is the name of {len(captured)} different parts, in {inside}",
+                "give each its own name if it matters which part a text comes from",
             )
 
 
-def _matches_only_empty(node: Grammar, known: dict[int, bool]) -> bool:
-    """Whether the empty text is all that a term has."""
+def _matches_only_empty(node: Grammar, is_empty: dict[int, bool]) -> bool:
+    """Return whether a term matches only the empty string, given the answers for its children."""
     if isinstance(node, Literal):
         return not node.data
     if isinstance(node, Repeat) and node.max == 0:
         return True
-    return isinstance(node, (Sequence, Repeat, Capture)) and all(known[id(child)] for child in node.children)
+    return isinstance(node, (Sequence, Repeat, Capture)) and all(is_empty[id(child)] for child in node.children)
 
 
 _MAX_COMPILED: Final = 300
@@ -95,14 +92,14 @@ _LIMITS: Final = Limits(regular_states=5_000, steps=2_000_000)
 
 
 def empty_parts(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each rule that has no members, and each part of a rule that can never match.
+    """Yield a finding for each rule that matches no string, and each part of a rule that can never match.
 
-    Intersections and complements are decided by the engine within small limits; what takes more is passed over.
+    Intersections and complements are compiled within small limits, and skipped if they need more.
 
     Complexity: linear, and a compilation for each of up to 300 intersections and complements.
     """
     productive = productive_rules(subject.rules)
-    alive = {base_name(name) for name in productive}  # of the variants of a rule some may have no members
+    alive = {base_name(name) for name in productive}  # some variants of a rule may match nothing
     names = {id(term): name for name, term in subject.rules.items()}
     tried = 0
     for name, term in [*subject.rules.items(), ("", subject.body)]:
@@ -114,18 +111,18 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
                 f"empty {kind}",
                 Severity.WARNING,
                 subject.place(name),
-                f"{kind} {name!r} has no members, so that no alternative with it can match",
+                f"{kind} {name!r} matches no string, so no alternative with it can match",
                 "give it an alternative that ends, or remove it",
             )
             continue
         for node in postorder(term):
             if id(node) in names and names[id(node)] != name:
                 continue
-            found = _is_nothing(node)
-            if found is None and tried < _MAX_COMPILED:
+            is_nothing = _is_nothing(node)
+            if is_nothing is None and tried < _MAX_COMPILED:
                 tried += 1
-                found = _is_unsatisfiable(node)
-            if found:
+                is_nothing = _is_unsatisfiable(node)
+            if is_nothing:
                 yield Finding(
                     "empty part",
                     Severity.WARNING,
@@ -136,7 +133,7 @@ def empty_parts(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_nothing(node: Grammar) -> bool | None:
-    """Whether a node without children has no members; None: it is to be compiled."""
+    """Return whether a node without children matches no string, None if only compiling it can tell."""
     if isinstance(node, (ByteClass, CharClass)):
         return not node.ranges
     if isinstance(node, Choice):
@@ -160,20 +157,20 @@ def _shown(node: Grammar) -> str:
 
 
 def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
-    """Yield a finding for each keyword that constrains less than its author may think.
+    """Yield a finding for each keyword that constrains less than its author may expect.
 
-    These are names that no specification knows, keywords that have no effect where they stand, and those that are
-    left to a check at the end of a value.
+    These are unknown keywords, keywords without effect at their location, and keywords that are only checked at the end
+    of a value.
     """
     from structgen.frontends.json_schema.report import KEYWORDS
 
     constraints = [name for name, keyword in KEYWORDS.items() if keyword.is_constraint]
-    known = list(entries)
-    for entry in known:
+    entries = list(entries)
+    for entry in entries:
         if entry.status is Status.CHECKED:
             problem = f"{entry.keyword!r} is checked at the end of a value, not by the automaton"
             yield Finding("checked keyword", Severity.WARNING, entry.where, problem)
-    for entry in known:
+    for entry in entries:
         if entry.status is not Status.ANNOTATION:
             continue
         if entry.keyword in constraints:
@@ -181,26 +178,26 @@ def weak_keywords(entries: Iterable[ReportEntry]) -> Iterator[Finding]:
             yield Finding("keyword without effect", Severity.WARNING, entry.where, problem)
         elif entry.keyword not in KEYWORDS and not entry.keyword.startswith("x-"):
             near = get_close_matches(entry.keyword, constraints, 1)
-            problem = f"{entry.keyword!r} is a keyword of no specification"
+            problem = f"{entry.keyword!r} is no keyword of any specification"
             yield Finding(
                 "unknown keyword", Severity.WARNING, entry.where, problem, f"is {near[0]!r} meant?" if near else ""
             )
 
 
 def unreachable_rules(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each rule that is defined and never used from the start.
+    """Yield a finding for each rule that is defined and not reachable from the start.
 
     Complexity: linear.
     """
     used = {base_name(name) for name in subject.reachable()}
     for name in dict.fromkeys(base_name(name) for name in [*subject.defined, *subject.rules]):
-        # A terminal that others contain is read in their place, so that only rules are certain.
+        # A terminal inside other terminals is inlined, so only rules are certain to be unused.
         if name not in used and name not in subject.terminals:
             yield Finding(
                 "unreachable rule",
                 Severity.WARNING,
                 subject.place(name),
-                f"rule {name!r} is never used: no way from the start leads to it",
+                f"rule {name!r} is never used: it cannot be reached from the start",
                 "use it, or remove it",
             )
 
@@ -209,30 +206,30 @@ _WHITE: Final = frozenset(code for code in range(0x3001) if chr(code).isspace())
 
 
 def unbounded_white_space(subject: Subject) -> Iterator[Finding]:
-    """Yield a finding where white space may go on without end, which small models are known to do.
+    """Yield a finding for unbounded white space, which small models are known to repeat forever.
 
     Complexity: linear.
     """
-    places: dict[str, str] = {}
-    known: dict[int, bool] = {}
+    locations: dict[str, str] = {}
+    is_white: dict[int, bool] = {}
     for name, term in [*subject.rules.items(), ("", subject.body)]:
         for node in postorder(term):
-            known[id(node)] = _is_white(node, known)
-            if isinstance(node, Repeat) and node.max is None and known[id(node.item)]:
-                places.setdefault(name, subject.place(name))
-    if places:
-        names = named(name for name in places if name) or "the grammar itself"
+            is_white[id(node)] = _is_white(node, is_white)
+            if isinstance(node, Repeat) and node.max is None and is_white[id(node.item)]:
+                locations.setdefault(name, subject.place(name))
+    if locations:
+        names = named(name for name in locations if name) or "the grammar itself"
         yield Finding(
             "unbounded white space",
             Severity.INFORMATION,
-            next((place for place in places.values() if place), ""),
-            f"white space may be repeated without bound in {names}; a model may go on with it for ever",
+            next((location for location in locations.values() if location), ""),
+            f"white space may be repeated without bound in {names}; a model may repeat it forever",
             "bound it, for instance by / {0,4}/, or bound the tokens of the output",
         )
 
 
-def _is_white(node: Grammar, known: dict[int, bool]) -> bool:
-    """Whether a term has white space alone, and some."""
+def _is_white(node: Grammar, is_white: dict[int, bool]) -> bool:
+    """Return whether a term matches only white space, and some, given the answers for its children."""
     match node:
         case Literal():
             return bool(node.data) and node.data.decode("utf-8", "replace").isspace()
@@ -242,13 +239,13 @@ def _is_white(node: Grammar, known: dict[int, bool]) -> bool:
                 code in _WHITE for low, high in node.ranges for code in range(low, high + 1)
             )
         case Sequence() | Choice() | Repeat() | Capture():
-            return bool(node.children) and all(known[id(child)] for child in node.children)
+            return bool(node.children) and all(is_white[id(child)] for child in node.children)
         case _:
             return False
 
 
 def unbounded_parts(subject: Subject) -> Iterator[Finding]:
-    """Yield findings that name the rules without bound or budget, and those that begin with themselves.
+    """Yield findings that name the rules of unbounded length, and the left-recursive rules.
 
     Complexity: linear.
     """
@@ -256,12 +253,12 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
     recursive = [
         name for group in strongly_connected(graph) for name in group if len(group) > 1 or name in graph[group[0]]
     ]
-    kept = set(recursive)
-    recursive = [name for name in subject.rules if name in kept]
+    cyclic = set(recursive)
+    recursive = [name for name in subject.rules if name in cyclic]
     repeating = [
         name
         for name, term in subject.rules.items()
-        if name in graph and name not in kept and any(_repeats(node) for node in postorder(term, known=_has_budget))
+        if name in graph and name not in cyclic and any(_repeats(node) for node in postorder(term, known=_has_budget))
     ]
     if recursive or repeating:
         causes = [f"recursion of {named(recursive)}"] if recursive else []
@@ -270,8 +267,8 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
             "no bound on the length",
             Severity.INFORMATION,
             subject.place((recursive or repeating)[0]),
-            f"members may have any length, by {' and '.join(causes)}",
-            "no finite budget of tokens fits all members; bound them where you know a bound",
+            f"strings may have any length, by {' and '.join(causes)}",
+            "no finite token budget fits all of them; add bounds where you know them",
         )
     left = _left_recursive(subject)
     if left:
@@ -279,22 +276,22 @@ def unbounded_parts(subject: Subject) -> Iterator[Finding]:
             "left recursion",
             Severity.INFORMATION,
             subject.place(left[0]),
-            f"rules that begin with themselves: {named(left)}; they are rewritten, and the language is the same",
+            f"left-recursive rules: {named(left)}; they are rewritten without changing the language",
         )
 
 
 def _without_budget(subject: Subject) -> dict[str, list[str]]:
-    """The rules that are reached without passing a budget, with those that each refers to."""
-    found: dict[str, list[str]] = {}
+    """Return the rules that are reached without passing a budget, with the rules that each refers to."""
+    references: dict[str, list[str]] = {}
     agenda = [subject.body]
     while agenda:
         for node in postorder(agenda.pop(), known=_has_budget):
-            if isinstance(node, Reference) and node.name in subject.rules and node.name not in found:
+            if isinstance(node, Reference) and node.name in subject.rules and node.name not in references:
                 term = subject.rules[node.name]
                 below = postorder(term, known=_has_budget)
-                found[node.name] = [each.name for each in below if isinstance(each, Reference)]
+                references[node.name] = [each.name for each in below if isinstance(each, Reference)]
                 agenda.append(term)
-    return found
+    return references
 
 
 def _has_budget(node: Grammar) -> bool:
@@ -306,7 +303,7 @@ def _repeats(node: Grammar) -> bool:
 
 
 def _left_recursive(subject: Subject) -> list[str]:
-    """The rules that may reach themselves before anything is read."""
+    """Return the rules that may refer to themselves before anything is read."""
     nullable = subject.nullability
     graph: dict[str, list[str]] = {}
     for name, term in subject.rules.items():

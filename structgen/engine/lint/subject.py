@@ -1,4 +1,4 @@
-"""A grammar as lints see it, one flat set of rules with the locations of their definitions; and what a lint reports."""
+"""The input of lints, one flat set of rules with the locations of their definitions, and the findings they report."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Severity(Enum):
     """How much a finding matters."""
 
     WARNING = "warning"
-    """Very likely not what the author means."""
+    """Very likely a mistake."""
     INFORMATION = "information"
-    """True of many good grammars, and good to know."""
+    """True of many good grammars, and useful to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a description that its author may not know.
+    """A fact about a description that its author may not expect.
 
     Attributes:
-        lint: which lint found it, for instance ``"unreachable rule"``.
+        lint: the lint, for instance ``"unreachable rule"``.
         severity: how much it matters.
-        where: the place: ``line:column``, a JSON Pointer, or ``""`` where the description has none.
-        problem: a sentence that says what is found, with names.
+        where: the location: ``line:column``, a JSON Pointer, or ``""`` if the description has no locations.
+        problem: a sentence that states the fact, with names.
         remedy: what to do about it, or ``""``.
     """
 
@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def is_warning(self) -> bool:
-        """Whether it is very likely not meant."""
+        """Whether it is very likely a mistake."""
         return self.severity is Severity.WARNING
 
     def to_json(self) -> dict[str, str]:
@@ -64,21 +64,21 @@ class Finding:
         }
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return place + self.problem + (f"; {self.remedy}" if self.remedy else "")
+        location = f"{self.where}: " if self.where else ""
+        return location + self.problem + (f"; {self.remedy}" if self.remedy else "")
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What lints look at.
+    """The input of lints.
 
     Attributes:
         grammar: the grammar itself.
         rules: expressions by name, with unique names.
-        body: where members begin.
+        body: the start expression.
         places: where rules and terminals are defined, by name.
         terminals: the names that the description defines as terminals.
-        defined: the names of the rules that it defines, terminals left out, whether or not they are in use.
+        defined: the names of the rules that it defines, in use or not, without terminals.
     """
 
     grammar: Grammar
@@ -89,12 +89,12 @@ class Subject:
     defined: tuple[str, ...]
 
     def place(self, name: str) -> str:
-        """Where the rule of this name is defined, or ``""``; instances and variants of a rule stand where it does."""
+        """Return where a rule is defined, or ``""``; instances and variants of a rule are where the rule is."""
         return self.places.get(name, self.places.get(base_name(name), ""))
 
     @cached_property
     def nullability(self) -> Nullability:
-        """Tells which terms match the empty text."""
+        """Tells which terms match the empty string."""
         return Nullability(self.rules)
 
     @cached_property
@@ -103,7 +103,7 @@ class Subject:
         return {name: _names(term) for name, term in self.rules.items()}
 
     def reachable(self) -> set[str]:
-        """Return the names of the rules that some way from the start leads to."""
+        """Return the names of the rules that are reachable from the start."""
         graph = self.references
         seen: set[str] = set()
         agenda = _names(self.body)
@@ -116,7 +116,7 @@ class Subject:
 
 
 def subject_of(grammar: Grammar, limits: Limits) -> Subject:
-    """Make a grammar flat, and look up its places.
+    """Flatten a grammar, and look up where its rules are defined.
 
     Raises:
         LimitExceeded: its rules have no small flat form.
@@ -137,7 +137,7 @@ def subject_of(grammar: Grammar, limits: Limits) -> Subject:
 
 
 def _flat(grammar: Grammar, limits: Limits) -> Rules:
-    """The grammar with one set of rules; itself where it has only one, as most that are large."""
+    """Return the grammar with one set of rules: itself if it has only one, as most large grammars."""
     inner = grammar
     while isinstance(inner, Described):
         inner = inner.item
@@ -151,17 +151,17 @@ def _flat(grammar: Grammar, limits: Limits) -> Rules:
 
 
 def base_name(name: str) -> str:
-    """Return the name that the author gave to a rule: that of a template, without the number of a variant."""
+    """Return the name that the author gave to a rule, without template arguments and the number of a variant."""
     name = name.split("{", 1)[0]
     base, _, number = name.rpartition(".")
     return base if base and number.isdigit() else name
 
 
-def named(names: Iterable[str], most: int = 5) -> str:
-    """Names for a sentence: the first ones, and how many more there are."""
+def named(names: Iterable[str], max_count: int = 5) -> str:
+    """Write names for a sentence: the first ones, and how many more there are."""
     listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(map(repr, listed[:most])) + more
+    more = f" and {len(listed) - max_count} more" if len(listed) > max_count else ""
+    return ", ".join(map(repr, listed[:max_count])) + more
 
 
 def _names(term: Grammar) -> list[str]:

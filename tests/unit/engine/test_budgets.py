@@ -242,7 +242,7 @@ def test_a_real_vocabulary(deepseek_vocabulary: Vocabulary) -> None:
 
 def test_parts_that_no_tokens_can_write_are_refused() -> None:
     """The error comes from the compilation, and says how many tokens the part takes."""
-    with pytest.raises(UnsatisfiableGrammar, match=r"takes 2 tokens of this vocabulary, and may take 1"):
+    with pytest.raises(UnsatisfiableGrammar, match=r"takes 2 tokens of this vocabulary; its budget is 1"):
         compile("a" + Budget(literal("bb"), tokens=1), FEW)
 
 
@@ -263,6 +263,6 @@ def test_tokens_are_not_counted_where_only_text_is(grammar: Grammar) -> None:
 
 def test_what_does_not_count_tokens_refuses_budgets() -> None:
     """Canvases."""
-    with pytest.raises(GrammarError, match="bounds the tokens of a part"):
+    with pytest.raises(GrammarError, match="has token budgets"):
         check_finite_checks(compile(Budget(ANY_CHAR.many(), tokens=3), COMPLETE))
     check_finite_checks(compile(Budget(ANY_CHAR.many(), characters=3), COMPLETE))

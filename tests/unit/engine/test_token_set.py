@@ -167,7 +167,7 @@ def test_what_cannot_be_a_symbol(grammar: Grammar, problem: str) -> None:
 def test_items_that_must_differ_stand_alone() -> None:
     """What those have read would not be known after a symbol."""
     grammar = sequence(TokenSet([0]), Distinct(sequence("[", repeat("1,", 0, 1), "1]")))
-    with pytest.raises(GrammarError, match="sets of tokens stand beside items"):
+    with pytest.raises(GrammarError, match="a token set cannot be combined with items"):
         compile(grammar, VOCABULARY)
 
 

@@ -71,8 +71,8 @@ def test_ids_of_numpy_are_ids() -> None:
         ({"tokens": [b"a"], "eos": ["a"]}, "is not an integer"),
         ({"tokens": [b"a"], "eos": 0}, "eos must be a list"),
         ({"tokens": [b"a"], "special": "a"}, "special must be a list"),
-        ({"tokens": [b"a", b"b"], "size": 1}, "size must lie between"),
-        ({"tokens": [b"a"], "size": 1 << 40}, "size must lie between"),
+        ({"tokens": [b"a", b"b"], "size": 1}, "size must be between"),
+        ({"tokens": [b"a"], "size": 1 << 40}, "size must be between"),
         ({"tokens": [b"a" * 70_000]}, "70000 bytes"),
     ],
 )

@@ -28,14 +28,14 @@ SECONDS = 2.0
 HEAVY_SECONDS = 8.0  # for a megabyte, or fifty thousand rules
 PLACELESS = (
     "there is no rule called",
-    "no string belongs to it",
+    "it matches no string",
     "no text is divided",
     "no text belongs",
     "no member has",
     "indentation and the contextual lexer",
     "a JSON Schema has no",
     "there is no special token",
-    "the tokens can spell no member",
+    "the tokens can spell no string",
 )
 """What is said of a whole grammar and has no place."""
 PLACES = {

@@ -549,7 +549,7 @@ def refused(kind: type[Exception], match: str, **options: Any) -> None:
         (BudgetError, r"canvas=1: the shortest output .* takes 2 tokens; allow at least canvas=2",
          {"grammar": sg.regex("(a|b)(1|[.])"), "canvas": 1}),
         (BudgetError, "allow at least canvas=4", {"grammar": sg.regex("(1[.]){2}"), "canvas": [4, FREE]}),
-        (GrammarError, "no string belongs", {"grammar": sg.regex("a") & sg.regex("b")}),
+        (GrammarError, "it matches no string", {"grammar": sg.regex("a") & sg.regex("b")}),
         (GenerationError, r"slot 1: .*token 4, b'1'.*2 of them free", {"canvas": [1, 4, FREE, FREE]}),
         (GenerationError, "slot 3: ", {"canvas": [FREE, FREE, 1, 5, FREE]}),
         (GenerationError, r"slot 0: .*token 0, b''", {"canvas": [0, FREE]}),

@@ -74,7 +74,7 @@ def test_terminals_that_share_texts() -> None:
     grammar = lark('start: "while" NAME | HEX "," INT\nNAME: /[g-z][a-z]*/\nHEX: /[0-9a-f]+/\nINT: /[1-9][0-9]*/')
     found = {finding.problem.split("'")[1]: finding.problem for finding in _found(grammar, "colliding terminals")}
     assert set(found) == {"NAME", "HEX"}
-    assert found["NAME"].endswith("shares texts with 'while', for instance 'while'")
+    assert found["NAME"].endswith("shares strings with 'while', for instance 'while'")
     example = found["HEX"].rsplit("'", 2)[1]
     for pattern in ("[0-9a-f]+", "[1-9][0-9]*"):
         reader = ReferenceMatcher(regex(pattern))
@@ -87,7 +87,7 @@ def test_terminals_at_one_place() -> None:
     rules = 'start: stmt\nstmt: "if" NAME "then" | NAME "=" INT\nNAME: /[a-z]+/\nINT: /[0-9]+/\n%ignore " "'
     (finding,) = _found(lark(rules), "terminals at one place")
     assert (finding.where, finding.is_warning) == ("3:1", True)
-    assert "the word 'if' may, and 'if' belongs to both, in rule 'start' (1:1)" in finding.problem
+    assert "is allowed where the word 'if' is, and 'if' matches both, in rule 'start' (1:1)" in finding.problem
     assert '& ~"if"' in finding.remedy
     assert not _found(lark(rules), "colliding terminals")  # for it is told already
     apart = 'start: "if" NAME\nNAME: /[a-z]+/'
@@ -100,7 +100,7 @@ def test_words_that_run_together_with_what_follows() -> None:
     """A name that no word is may still be a word and the name after it."""
     rules = 'start: "if" NAME | NAME "=" NAME\nNAME: /[a-z]+/ & ~"if"\n%ignore " "'
     (finding,) = _found(lark(rules), "terminals at one place")
-    assert "'ifa' is one of it as well as the word 'if' with terminal 'NAME' after it" in finding.problem
+    assert "'ifa' matches it as well as the word 'if' followed by terminal 'NAME'" in finding.problem
     assert finding.is_warning
     assert not _found(lark(rules.replace('"if"', "/if\\b/", 1)), "terminals at one place")
     two = "start: INT | FLOAT\nINT: /[0-9]+/\nFLOAT: /[0-9]+(\\.[0-9]+)?/"
@@ -153,7 +153,7 @@ def test_a_shortest_ambiguous_text(name: str) -> None:
     """The text is one of the shortest that have two derivations."""
     text, shortest = AMBIGUOUS[name]
     (finding,) = _found(lark(text), "ambiguity")
-    assert f"{shortest!r}, in 2 ways" in finding.problem
+    assert f"{shortest!r}, with 2 parses" in finding.problem
     assert not finding.is_warning
 
 
@@ -161,7 +161,7 @@ def test_a_shortest_ambiguous_text(name: str) -> None:
 def test_no_ambiguity_up_to_a_length(name: str) -> None:
     """Where no text is read in two ways, the length up to which that is known is told."""
     (finding,) = _found(lark(CLEAR[name]), "ambiguity")
-    assert finding.problem.startswith("no text of up to ")
+    assert finding.problem.startswith("no string of up to ")
 
 
 def test_white_space_without_bound() -> None:
