@@ -22,6 +22,7 @@ from structgen_kernels.masks.mask_rows import MaskRows
 from transformers import LogitsProcessor
 
 from structgen.engine import fill_masks
+from structgen.engine.mask import pack
 from structgen.errors import BudgetError, GenerationError
 from structgen.integrations.prefix_states import PrefixState, PrefixStates
 from structgen.integrations.transformers_loop import constrained_generate
@@ -135,14 +136,7 @@ class ConstraintLogitsProcessor(LogitsProcessor):
         bitmask = np.zeros((len(live) + 1, len(self._ended)), dtype=np.int32)
         bitmask[-1], filled = self._ended, bitmask[:-1]
         budget = None if self._max_new_tokens is None else self._max_new_tokens - generated
-        if budget is None or budget <= 0:
-            fill_masks(live, filled)
-        else:
-            for index, matcher in enumerate(live):
-                if matcher.needs_budget_mask(budget):
-                    matcher.fill_mask_within(filled, index, budget)
-                else:
-                    matcher.fill_mask(filled, index)
+        fill_masks(live, filled, budget=budget if budget is None or budget > 0 else None)
         places = {key: place for place, key in enumerate(distinct)}
         return bitmask, [places.get(id(state.matcher), len(live)) for state in states]
 
@@ -196,8 +190,8 @@ def _masked(scores: torch.Tensor, masks: MaskRows) -> torch.Tensor:
 
 def _row(constraint: Constraint, ids: Sequence[int | None]) -> NDArray[np.int32]:
     """A mask row that allows ``ids``, or everything where there are none."""
-    bits = np.zeros((constraint.vocabulary.size + 31) // 32 * 32, dtype=np.uint8)
-    allowed = [token for token in ids if token is not None and token < constraint.vocabulary.size]
-    bits[allowed or slice(None)] = 1
-    row: NDArray[np.int32] = np.packbits(bits, bitorder="little").view(np.int32)
-    return row
+    size = constraint.vocabulary.size
+    allowed = [token for token in ids if token is not None and token < size]
+    bits = np.zeros(size, dtype=np.bool_)
+    bits[allowed or slice(None)] = True
+    return pack(bits)

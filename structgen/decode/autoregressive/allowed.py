@@ -62,16 +62,8 @@ class Allowed:
         return [token for token in self._eos if contains(self.mask, token)]
 
     def fill(self) -> None:
-        """Fill the mask of the next token.
-
-        Where the grammar's mask may lead to a state from which the output cannot be completed in the tokens that are
-        left, it is replaced by one that cannot.
-        """
-        remaining, matcher = self._output.remaining, self._output.matcher
-        if remaining > 0 and matcher.needs_budget_mask(remaining):
-            matcher.fill_mask_within(self._rows, 0, remaining)
-        else:
-            matcher.fill_mask(self._rows)
+        """Fill the mask of the next token: the tokens after which the output can be completed within the budget."""
+        self._output.matcher.fill_mask(self._rows, budget=self._output.remaining)
         self.exclude()
 
     def exclude(self) -> None:

@@ -148,12 +148,10 @@ class _MarginalSearch:
                 if left:
                     self._found[left[0]].append(branch.probability)
                 return None
-            run = self._forced(branch)
+            budget = max(branch.budget, 0)
+            run = branch.matcher.advance_forced(budget)
             if not run:
-                if branch.budget > 0 and branch.matcher.needs_budget_mask(branch.budget):
-                    branch.matcher.fill_mask_within(self._row, 0, branch.budget)
-                else:
-                    branch.matcher.fill_mask(self._row)
+                branch.matcher.fill_mask(self._row, budget=budget)
                 ids = allowed_ids(self._row[0], len(self._texts))
                 ordinary = ids[~np.isin(ids, self._eos)]
                 if branch.budget <= 0 or not len(ordinary):
@@ -164,23 +162,6 @@ class _MarginalSearch:
                 run = [int(ids[0])]
             branch.tokens += run
             branch.written += b"".join(self._texts[token] for token in run)
-
-    def _forced(self, branch: _MarginalBranch) -> list[int]:
-        """Accept the forced tokens, as far as the budget allows: see ``Generation``."""
-        matcher, run = branch.matcher, list[int]()
-        for token in matcher.forced_tokens():
-            budget = branch.budget - len(run)
-            if budget <= 0:
-                break
-            tight = matcher.needs_budget_mask(budget)
-            if not matcher.accept(token):
-                break
-            needed = matcher.min_tokens() if tight else 0
-            if needed is None or needed > budget - 1:
-                matcher.rollback(1)
-                break
-            run.append(token)
-        return run
 
 
 def marginals(questions: Sequence[MarginalQuery], *, most: int) -> list[dict[Any, float] | None]:

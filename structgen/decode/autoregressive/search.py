@@ -260,10 +260,7 @@ class _RegionSearch:
         for token in tokens:
             if not matcher.accept(token):
                 raise GenerationError("matcher", f"it refuses token {token}, which its own mask allows")
-        if remaining > 0 and matcher.needs_budget_mask(remaining):
-            matcher.fill_mask_within(mask, 0, remaining)
-        else:
-            matcher.fill_mask(mask)
+        matcher.fill_mask(mask, budget=remaining)
         accepts = matcher.is_accepting
         matcher.rollback(len(tokens))
         blocked = self._generation.blocked_after(tokens)

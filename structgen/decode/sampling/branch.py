@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from structgen.decode.potentials import Hypothesis
 from structgen.decode.step.context import Context
 from structgen.decode.step.result import FinishReason, Step
-from structgen.engine.mask import allowed_ids, empty_masks
+from structgen.engine.mask import allowed_ids, contains, empty_masks, without
 
 if TYPE_CHECKING:
     from structgen.engine import Matcher, Vocabulary
@@ -141,10 +141,7 @@ class MaskCache:
         return row
 
     def _fill(self, matcher: Matcher, remaining: int) -> NDArray[np.int32]:
-        if matcher.needs_budget_mask(remaining):
-            matcher.fill_mask_within(self._row, 0, remaining)
-        else:
-            matcher.fill_mask(self._row)
+        matcher.fill_mask(self._row, budget=remaining)
         row: NDArray[np.int32] = self._row[0].copy()
         return row
 
@@ -152,14 +149,8 @@ class MaskCache:
         """A row in which at most one EOS id is allowed."""
         if len(self._eos) < 2:
             return row
-        words = row.view(np.uint32)
-        held = [token for token in self._eos.tolist() if int(words[token // 32]) >> token % 32 & 1]
-        if len(held) < 2:
-            return row
-        words = words.copy()
-        for token in held[1:]:
-            words[token // 32] ^= np.uint32(1 << token % 32)
-        return words.view(np.int32)
+        held = [token for token in self._eos.tolist() if contains(row, token)]
+        return without(row, held[1:]) if len(held) > 1 else row
 
     def _accepts(self, matcher: Matcher, remaining: int, token: int) -> bool:
         if token in self._stops:

@@ -23,7 +23,7 @@ from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, Sam
 from structgen.decode.step.distribution import project
 from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.sampler import Multinomial, inverse_cdf
-from structgen.engine.mask import allowed_ids
+from structgen.engine.mask import allowed_ids, empty_masks
 
 if TYPE_CHECKING:
     from structgen.decode.step.distribution import Projection
@@ -355,7 +355,7 @@ class VerifiedChoice:
         """Decide on all that was drawn from here on, as long as it is a chain."""
         tree, matcher, node = position.tree, position.matcher.fork(), position.node
         projection, remaining = position.projection, position.remaining
-        mask = np.zeros((1, -(-matcher.constraint.vocabulary.size // 32)), dtype=np.int32)
+        mask = empty_masks(matcher.constraint.vocabulary)
         found: list[_DistributionPair] = []
         nodes = [node]
         last: tuple[NDArray[np.intp], NDArray[np.float64]]
@@ -372,10 +372,7 @@ class VerifiedChoice:
             node, remaining = child, remaining - 1
             while (forced := _forced_child(tree, node)) is not None and matcher.accept(tree.tokens[forced]):
                 node, remaining = forced, remaining - 1
-            if matcher.needs_budget_mask(remaining):
-                matcher.fill_mask_within(mask, 0, remaining)
-            else:
-                matcher.fill_mask(mask)
+            matcher.fill_mask(mask, budget=remaining)
             ids = allowed_ids(mask[0], matcher.constraint.vocabulary.size)
             if not len(ids):
                 last = _UNUSED_DISTRIBUTION

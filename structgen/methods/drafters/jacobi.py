@@ -13,7 +13,7 @@ from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, Verified
 from structgen.decode.speculative.drafters.table_growth import GrammarPosition
 from structgen.decode.step.sampler import GumbelMax, Multinomial
-from structgen.engine.mask import allowed_ids
+from structgen.engine.mask import allowed_ids, contains
 
 if TYPE_CHECKING:
     from structgen.decode.step.context import Context
@@ -35,7 +35,7 @@ def most_probable(row: Logits, choice: GrammarPosition, number: int) -> int:
     """
     del number
     best = int(row.argmax())
-    if int(choice.mask[best >> 5]) >> (best & 31) & 1:
+    if contains(choice.mask, best):
         return best
     ids = allowed_ids(choice.mask, len(row))
     return int(ids[row[ids].argmax()])

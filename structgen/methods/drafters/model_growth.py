@@ -207,17 +207,11 @@ class DraftPosition:
         mask = empty_masks(vocabulary)
         forced: list[int] = []
         while True:
-            for token in matcher.forced_tokens():
-                if len(forced) >= remaining or not matcher.accept(token):
-                    break
-                forced.append(token)
+            forced += matcher.advance_forced(remaining - len(forced))
             left = remaining - len(forced)
             if left <= 0:
                 return None
-            if matcher.needs_budget_mask(left):
-                matcher.fill_mask_within(mask, 0, left)
-            else:
-                matcher.fill_mask(mask)
+            matcher.fill_mask(mask, budget=left)
             ids = allowed_ids(mask[0], vocabulary.size)
             if len(ids) <= len(vocabulary.eos) and all(token in vocabulary.eos for token in ids.tolist()):
                 return None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from structgen.decode.potentials.potential import Potential
+from structgen.engine.mask import pack
 
 if TYPE_CHECKING:
     from structgen.decode.potentials.potential import Hypothesis
@@ -226,11 +227,7 @@ class TokenIndex:
     def _row(self, bits: NDArray[np.bool_], *, ends: bool) -> NDArray[np.int32]:
         bits[self._ids[: self._silent]] = True
         bits[self._eos] = ends
-        words = (self._size + 31) // 32
-        packed = np.zeros(words * 4, dtype=np.uint8)
-        found = np.packbits(bits, bitorder="little")
-        packed[: len(found)] = found
-        return packed.view(np.int32)
+        return pack(bits[: self._size])
 
 
 _INDEXES: Final[weakref.WeakKeyDictionary[Vocabulary, dict[bool, TokenIndex]]] = weakref.WeakKeyDictionary()

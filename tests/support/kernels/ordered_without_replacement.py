@@ -1,4 +1,4 @@
-"""An sampler without replacement whose tokens come from an order that was drawn elsewhere, some at a time.
+"""A sampler without replacement whose tokens come from an order that was drawn elsewhere, some at a time.
 
 Where the logits are on a GPU, the distribution need not be copied: the tokens of a batch are drawn there without
 replacement (``structgen_kernels.choices.gumbel_order``), and estimators look at few of them.  A token that is put back

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from structgen.decode.speculative.draft_tree import FORCED, ROOT
 from structgen.decode.speculative.drafters.table_growth import allowed_among
 from structgen.decode.step.logits_row import on_host
-from structgen.engine.mask import allowed_ids
+from structgen.engine.mask import allowed_ids, empty_masks
 from structgen.models.protocol import Logits
 
 if TYPE_CHECKING:
@@ -312,13 +312,6 @@ def tree_masks(tree: DraftTree, matcher: Matcher) -> dict[int, NDArray[np.int32]
         tree: draft tokens.
         matcher: where the output stands; it is not moved.
     """
-    masks = np.empty((1 + len(tree), (matcher.constraint.vocabulary.size + 31) // 32), dtype=np.int32)
-    matchers = {ROOT: matcher}
-    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-        if parent in matchers:
-            fork = matchers[parent].fork()
-            if fork.accept(token):
-                matchers[node] = fork
-    for node, each in matchers.items():
-        each.fill_mask(masks, node + 1)
-    return {node: masks[node + 1] for node in matchers if masks[node + 1].any()}
+    masks = empty_masks(matcher.constraint.vocabulary, 1 + len(tree))
+    matcher.fill_mask_tree(list(tree.tokens), list(tree.parents), masks)
+    return {node: masks[node + 1] for node in range(ROOT, len(tree)) if masks[node + 1].any()}

@@ -9,6 +9,7 @@ import numpy as np
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
 from structgen.decode.speculative.tree_policy import DraftDistribution
+from structgen.engine.mask import contains, only_token
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,18 +60,16 @@ class GrammarPosition:
                     return None
                 forced.append(run)
             matcher.fill_mask(mask)
-            only = _only_token(mask[0])
+            only = only_token(mask[0])
             if only is None:
-                return GrammarPosition(matcher, mask[0], tuple(forced))
-            if only < 0 or only in matcher.constraint.vocabulary.eos or not matcher.accept(only):
+                return GrammarPosition(matcher, mask[0], tuple(forced)) if mask.any() else None
+            if only in matcher.constraint.vocabulary.eos or not matcher.accept(only):
                 return None
             forced.append(only)
 
     def allows(self, token: int) -> bool:
         """Whether ``token`` may come next and is no stop, which would be of no use as a draft token."""
-        if token in self.matcher.constraint.vocabulary.eos:
-            return False
-        return bool(int(self.mask[token >> 5]) >> (token & 31) & 1)
+        return token not in self.matcher.constraint.vocabulary.eos and contains(self.mask, token)
 
 
 def allowed_among(mask: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -78,15 +77,6 @@ def allowed_among(mask: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray
     words = np.take_along_axis(mask, tokens >> 5, axis=-1)
     allowed: NDArray[np.bool_] = (words >> (tokens & 31).astype(np.int32) & 1).astype(np.bool_)
     return allowed
-
-
-def _only_token(mask: NDArray[np.int32]) -> int | None:
-    """The one token that a mask allows; -1 where it allows none, None where it allows more."""
-    words = np.flatnonzero(mask)
-    if len(words) != 1:
-        return None if len(words) else -1
-    word = int(mask[words[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1
 
 
 class TableCandidates(NamedTuple):

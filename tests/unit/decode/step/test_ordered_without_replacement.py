@@ -1,4 +1,4 @@
-"""An sampler without replacement over an order: by enumeration of all orders, and of what estimators make of them."""
+"""A sampler without replacement over an order: by enumeration of all orders, and of what estimators make of them."""
 
 from __future__ import annotations
 

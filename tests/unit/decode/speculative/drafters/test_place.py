@@ -87,7 +87,7 @@ def test_a_limit_ends_a_draft(ab_vocabulary: Vocabulary) -> None:
     whole = compile(regex("[ab]{2,5}"), ab_vocabulary)
     place = DraftPosition.after(whole.matcher(), 9)
     assert place is not None
-    for raising in ("accept", "forced_tokens", "needs_budget_mask"):
+    for raising in ("accept", "advance_forced", "fill_mask"):
         matcher: Any = Limited(place.matcher, raising)
         limited = DraftPosition(matcher, (), place.mask, place.ids, place.remaining)
         assert limited.then(int(place.ids[0])) is None
