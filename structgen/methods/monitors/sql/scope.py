@@ -1,0 +1,203 @@
+"""The names that are in scope in a SQL statement: tables, aliases, columns, and those of the queries around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from structgen.methods.monitors.sql.schema import Expects, Schema, TableSource
+
+__all__ = ["NameScope"]
+
+
+@dataclass(frozen=True)
+class NameScope:
+    """One statement or subquery, up to a place.
+
+    Attributes:
+        schema: the names of the database.
+        parent: what it is a subquery of.
+        verb: select, insert, update or delete.
+        clause: the last word that began one.
+        expects: what comes next.
+        sources: the tables in scope.
+        reach: the first of them that an ON may name.
+        table: the key of the table that was named last, for as long as it may be given an alias.
+        table_columns: its columns; None where there is no such table.
+        used: bare columns of the SELECT list, for as long as no table is known.
+        qualified: columns of it that were named with a table.
+        star: whether it has a star.
+        outputs: the names that the columns of the result go by.
+        item: the name of the one that is being written; "" while nothing is, None where it has none.
+        written: the columns of a list that were named already.
+        brackets: what is open in this scope: "(", a call, CAST, CASE, a list of columns, or the place of a table.
+        calling: what kind of bracket comes next.
+        fresh: whether a bracket, SELECT or CASE stands just before.
+        qualifier: what stands before the dot.
+        is_compound: whether it follows UNION or its like.
+    """
+
+    schema: Schema
+    parent: NameScope | None = None
+    verb: str = ""
+    clause: str = ""
+    expects: Expects = "statement"
+    sources: tuple[TableSource, ...] = ()
+    reach: int = 0
+    table: str | None = None
+    table_columns: frozenset[str] | None = None
+    used: frozenset[str] = frozenset()
+    qualified: frozenset[tuple[str, str]] = frozenset()
+    star: bool = False
+    outputs: tuple[str, ...] = ()
+    item: str | None = ""
+    written: frozenset[str] = frozenset()
+    brackets: tuple[str, ...] = ()
+    calling: str = "("
+    fresh: bool = False
+    qualifier: str = ""
+    is_compound: bool = False
+
+    def _result_columns(self) -> frozenset[str]:
+        """The columns of the result that have a name of their own."""
+        outputs = list(self.outputs)
+        if not self.is_compound:
+            by_name = {source.name: source.columns for source in self.sources}
+            for name in by_name if self.star else ():
+                outputs += by_name[name]
+            for name, column in self.qualified:
+                outputs += by_name[name] if column == "*" else ()
+        return frozenset(name for name in outputs if name and outputs.count(name) == 1)
+
+    @property
+    def _in_expression(self) -> bool:
+        """Whether what was written last is a part of an expression, which may go on."""
+        if self.brackets:
+            return self.brackets[-1] != "columns"
+        if self.clause == "set":
+            return True
+        return self.clause in ("select", "on", "where", "group", "having", "order")
+
+    @property
+    def _may_name_table(self) -> bool:
+        """Whether an alias may follow."""
+        if self.expects != "source" or self.table_columns is None:
+            return False
+        # Columns that were named with their table need it to go by its name.
+        return self.schema.joins or bool(self.sources) or not self.qualified or self.table is None
+
+    @property
+    def _takes_any_qualifier(self) -> bool:
+        """Whether a table may go by a name that is not known yet."""
+        return self.schema.joins and self.verb == "select" and self.clause == "select"
+
+    def _tables(self) -> frozenset[str]:
+        """The tables that may be named."""
+        tables = self.schema.tables
+        if self.verb != "select":
+            return self.schema.written
+        if self.sources:  # a column that is named alone must not become one of several
+            held = {column for source in self.sources for column in source.columns & self.used}
+            return frozenset(table for table, columns in tables.items() if not columns & held)
+        if self.schema.joins:
+            return frozenset(tables)
+        return frozenset(self._candidates())
+
+    def _candidates(self) -> Iterable[str]:
+        """The tables that hold every column of the SELECT list."""
+        for table, columns in self.schema.tables.items():
+            bare = all(column in columns or self._outer_has(column) for column in self.used)
+            if bare and all(name == table for name, _ in self.qualified):
+                yield table
+
+    def _target_columns(self) -> frozenset[str]:
+        return self.sources[0].columns if self.sources else frozenset()
+
+    def _operands(self) -> frozenset[str]:
+        """The columns that may stand without a table."""
+        if self.verb == "select" and self.clause == "select":
+            tables = (
+                self.schema.tables.values() if self.schema.joins else map(self.schema.tables.get, self._candidates())
+            )
+            own = frozenset[str]().union(*(columns for columns in tables if columns))
+            return own | self._outer_columns()
+        if self.clause in ("limit", "offset", "values") or (self.clause == "into" and self.verb == "insert"):
+            return frozenset()
+        if self.is_compound and self.clause == "order":
+            return self._result_names()
+        sources = self.sources[self.reach :] if self.clause == "on" else self.sources
+        own = _once(source.columns for source in sources)
+        hidden = frozenset[str]().union(*(source.columns for source in self.sources))
+        return own | self._result_names() | (self._outer_columns() - hidden)
+
+    def _result_names(self) -> frozenset[str]:
+        """The names of results, where one may stand for itself: they are no part of expressions."""
+        if self.clause not in ("order", "group") or self.brackets or self.item != "":
+            return frozenset()
+        # The parts of a compound have tables of their own.
+        sources = () if self.is_compound else self.sources
+        hidden = frozenset[str]().union(*(source.columns for source in sources))
+        return frozenset(name for name in self.outputs if name and self.outputs.count(name) == 1) - hidden
+
+    def _outer_columns(self) -> frozenset[str]:
+        """The columns of what this is a subquery of."""
+        scope, found, hidden = self.parent, frozenset[str](), frozenset[str]()
+        while scope is not None:
+            if scope.expects != "table":
+                found |= _once(source.columns for source in scope.sources) - hidden
+            hidden |= frozenset[str]().union(*(source.columns for source in scope.sources))
+            scope = scope.parent
+        return found
+
+    def _outer_has(self, column: str) -> bool:
+        return column in self._outer_columns()
+
+    def _is_outer(self, name: str) -> bool:
+        """Whether it is a table of what this is a subquery of, and none of its own."""
+        scope = self.parent
+        if any(source.name == name for source in self.sources):
+            return False
+        while scope is not None:
+            if scope.expects != "table" and any(source.name == name for source in scope.sources):
+                return True
+            scope = scope.parent
+        return False
+
+    def _qualifiers(self) -> frozenset[str]:
+        """The names of tables that may stand before a dot."""
+        found = set[str]()
+        scope: NameScope | None = self.parent
+        while scope is not None:
+            found |= {source.name for source in scope.sources} if scope.expects != "table" else set()
+            scope = scope.parent
+        if self.verb == "select" and self.clause == "select":
+            return frozenset(found | set(self._candidates()))
+        sources = self.sources[self.reach :] if self.clause == "on" else self.sources
+        return frozenset(found | {source.name for source in sources if source.name})
+
+    def _members(self, qualifier: str) -> frozenset[str]:
+        """The columns that may stand after a table's name and a dot."""
+        if self._is_outer(qualifier):
+            scope = self.parent
+            while scope is not None:
+                for source in scope.sources:
+                    if source.name == qualifier:
+                        return source.columns
+                scope = scope.parent
+        if self.verb == "select" and self.clause == "select":
+            if not self.schema.joins:
+                return self.schema.tables.get(qualifier, frozenset())
+            taken = {column for name, column in self.qualified if name == qualifier and column != "*"}
+            fitting = [columns for columns in self.schema.tables.values() if taken <= columns]
+            return frozenset[str]().union(*fitting)
+        by_name = {source.name: source.columns for source in self.sources}
+        return by_name.get(qualifier, frozenset())
+
+
+def _once(groups: Iterable[frozenset[str]]) -> frozenset[str]:
+    """The names that are in one group only."""
+    seen, twice = frozenset[str](), frozenset[str]()
+    for group in groups:
+        twice |= seen & group
+        seen |= group
+    return seen - twice
