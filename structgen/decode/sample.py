@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from structgen.decode.sampling.branch_set import run_sampler
-from structgen.decode.sampling.sampler_run import whole_speculation
+from structgen.decode.sampling.sampler_run import run_sampler, whole_speculation
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.step.context import Context, constraint_of
 from structgen.models.protocol.diffusion import DiffusionModel

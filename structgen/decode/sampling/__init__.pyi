@@ -7,9 +7,10 @@ from structgen.decode.sample import sample
 from structgen.decode.sampling.beam import Beam
 from structgen.decode.sampling.best_of import BestOf
 from structgen.decode.sampling.branch import Branch
-from structgen.decode.sampling.branch_set import Branches, run_sampler
+from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.proposal import AWRS, Proposal, Proposed, Resampling, resample
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples, SequenceSampler
+from structgen.decode.sampling.sampler_run import run_sampler
 from structgen.decode.sampling.smc import SMC
 
 __all__ = [

@@ -13,27 +13,23 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from structgen.decode.potentials import Questions, as_potential
+from structgen.decode.potentials import Questions
 from structgen.decode.sampling.branch import Branch, MaskCache, StepPath
-from structgen.decode.sampling.joint_draft import BranchDrafts, Growing
+from structgen.decode.sampling.joint_draft import BranchDrafts
 from structgen.decode.sampling.protocol import Problem, Round, Sample, Samples
-from structgen.decode.sampling.shared_pass import ContextPool, Passes
-from structgen.decode.step.context import Context, check_start
+from structgen.decode.sampling.shared_pass import BranchContexts, Passes
+from structgen.decode.step.context import Context
 from structgen.decode.step.distribution import BARE_END, Distribution, log_mass
-from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.result import FinishReason, Result, Stats, Step
 from structgen.errors import GenerationError
 
 if TYPE_CHECKING:
-    from structgen.decode.potentials import Potential
-    from structgen.decode.potentials.potential import Score
-    from structgen.decode.sampling.protocol import PrefixExpectation, SequenceSampler
+    from structgen.decode.sampling.protocol import PrefixExpectation
     from structgen.decode.speculative.speculation import Speculation
     from structgen.decode.step.result import DraftStats
-    from structgen.engine import Constraint
     from structgen.models.protocol import Logits
 
-__all__ = ["Branches", "run_sampler"]
+__all__ = ["Branches"]
 
 
 @final
@@ -68,10 +64,7 @@ class Branches:
         self._drafts: BranchDrafts | None = None
         if speculation is not None:
             self._drafts = BranchDrafts(speculation, problem, self.masks, is_packed=self._passes.is_packed)
-        self._open: set[Context] = set()
-        self._base = None if context is None else context.fork()
-        self._base_logits: Logits | None = None
-        self._pool = ContextPool(lambda: self._prompted()[0], len(problem.prompt))
+        self._contexts = BranchContexts(problem.model, problem.prompt, self._passes, context)
         self._sampled = 0
         self._began = perf_counter()
 
@@ -85,11 +78,7 @@ class Branches:
         """Free all caches; results stay."""
         if self._drafts is not None:
             self._drafts.close()
-        for context in self._open:
-            context.close()
-        self._open.clear()
-        if self._base is not None:
-            self._base.close()
+        self._contexts.close()
 
     @property
     def forwards(self) -> int:
@@ -187,7 +176,7 @@ class Branches:
         for token in problem.begun:
             if not matcher.accept(token):
                 raise GenerationError("matcher", f"it refuses token {token}, which the output begins with")
-        context, logits = self._prompted() if self._drafts is None else (self._unprompted(), None)
+        context, logits = self._contexts.prompted() if self._drafts is None else (self._contexts.unprompted(), None)
         return Branch(hypothesis, matcher, context, 0.0, score, logits=logits)
 
     def remaining(self, branch: Branch) -> int:
@@ -206,7 +195,7 @@ class Branches:
         if any(branch.context is None for branch in pending):
             raise ValueError("a finished branch has no distribution")
         if self._drafts is not None and counts:
-            self._run_ahead(self._drafts, branches, counts)
+            self._drafts.run(branches, [self.remaining(branch) for branch in branches], counts, self._passes)
         else:
             rows = self._passes.run([branch.context for branch in pending if branch.context is not None])
             for branch, row in zip(pending, rows, strict=True):
@@ -218,8 +207,8 @@ class Branches:
         skipped = len(self.problem.begun)
         pending = [branch for branch in branches if branch.logits is None]
         paths = [branch.hypothesis.tokens[skipped:] for branch in pending]
-        rows = iter(self._passes.run(self._pool.placed([path for path in paths if path])))
-        found = iter([next(rows) if path else self._prompt_distribution() for path in paths])
+        rows = iter(self._passes.run(self._contexts.placed([path for path in paths if path])))
+        found = iter([next(rows) if path else self._contexts.prompt_logits() for path in paths])
         return [next(found) if branch.logits is None else branch.logits for branch in branches]
 
     def allowed(self, branch: Branch) -> NDArray[np.intp]:
@@ -328,7 +317,7 @@ class Branches:
         if branch.context is None:
             raise ValueError("a finished branch cannot go on")
         context = branch.context
-        contexts = self._contexts(branch, sum(step.token is not None for step in steps))
+        contexts = self._shared_contexts(branch, sum(step.token is not None for step in steps))
         if self._drafts is not None:
             going_on = [
                 (step.token, log_p) for step, log_p in zip(steps, log_ps, strict=True) if step.token is not None
@@ -368,16 +357,12 @@ class Branches:
         if branch.context is not None:
             if self._drafts is not None:
                 self._drafts.drop(branch.context)
-            self._open.discard(branch.context)
-            branch.context.close()
+            self._contexts.discard(branch.context)
             branch.context = None
 
     def copy(self, branch: Branch) -> Branch:
         """Return the same branch once more."""
-        context = None
-        if branch.context is not None:
-            context = branch.context.fork()
-            self._open.add(context)
+        context = None if branch.context is None else self._contexts.fork(branch.context)
         return Branch(
             branch.hypothesis,
             branch.matcher.fork(),
@@ -428,72 +413,13 @@ class Branches:
                 return int(at)
         return None
 
-    def _run_ahead(self, drafts: BranchDrafts, branches: Sequence[Branch], counts: Sequence[int]) -> None:
-        """Give every branch its distribution: from what was looked at, else by passes that look ahead."""
-        pending: list[tuple[Branch, Growing]] = []
-        ready: list[Growing] = []
-        for branch, count in zip(branches, counts, strict=True):
-            if branch.context is None:
-                continue
-            growing = Growing(branch.context, branch.matcher, self.remaining(branch), count)
-            if branch.logits is None:
-                branch.logits = next(map(on_host, branch.context.known(1)), None)
-            if branch.logits is None:
-                pending.append((branch, growing))
-            else:
-                ready.append(growing)
-        drafts.spare(len(ready), len(pending))
-        if not pending:
-            return
-        growing_now = [growing for _, growing in pending]
-        trees = drafts.propose(growing_now, ready)
-        before = self._passes.time_s
-        rows = self._passes.run(
-            [growing.context for growing in growing_now],
-            [tree.token_tree() if len(tree) else None for tree in trees],
-        )
-        for (branch, _), row in zip(pending, rows, strict=True):
-            branch.logits = row
-        drafts.observe(growing_now, trees, rows, self._passes.time_s - before)
-
-    def _prompt(self) -> Context:
-        """The context with the prompt that others are forked from."""
-        if self._base is None:
-            self._base = Context(self.problem.model, self.problem.prompt)
-        return self._base
-
-    def _unprompted(self) -> Context:
-        """A context with the prompt, which is run with what is looked at after it."""
-        context = self._prompt().fork()
-        self._open.add(context)
-        context.prepare()
-        return context
-
-    def _prompt_distribution(self) -> Logits:
-        """What the model says after the prompt; all of it is in front of the model then."""
-        if self._base_logits is None:
-            base = self._prompt()
-            base.prepare()
-            (self._base_logits,) = self._passes.run([base])
-        return self._base_logits
-
-    def _prompted(self) -> tuple[Context, Logits]:
-        """A context with the prompt, all of it in front of the model, and what the model says then."""
-        distribution = self._prompt_distribution()
-        context = self._prompt().fork()
-        self._open.add(context)
-        return context, distribution
-
-    def _contexts(self, branch: Branch, count: int) -> list[Context]:
-        """As many contexts with what ``branch`` holds, its own last."""
+    def _shared_contexts(self, branch: Branch, count: int) -> list[Context]:
+        """As many contexts with the tokens of ``branch``; its own is the first."""
         if branch.context is None or count == 0:
             self.drop(branch)
             return []
-        copies = [branch.context.fork() for _ in range(count - 1)]
-        self._open.update(copies)
-        own = branch.context
-        branch.context = None
-        return [own, *copies]
+        own, branch.context = branch.context, None
+        return [own, *(self._contexts.fork(own) for _ in range(count - 1))]
 
     def _grown(self, branch: Branch, step: Step, log_p: float, context: Context | None) -> Branch:
         if step.token is None:
@@ -520,36 +446,3 @@ class Branches:
             reason,
             StepPath(branch.path, step),
         )
-
-
-def run_sampler(
-    sampler: SequenceSampler,
-    context: Context,
-    constraint: Constraint,
-    *,
-    potentials: Sequence[Potential | Constraint | Score] = (),
-    max_tokens: int,
-    generator: np.random.Generator,
-    begun: tuple[int, ...] = (),
-    speculation: Speculation | None = None,
-) -> Samples:
-    """As ``sample``, after the tokens of a context, which stays as it is.
-
-    Args:
-        sampler: see ``sample``.
-        context: the prompt, at least one token, and what is written already.
-        constraint: see ``sample``.
-        potentials: see ``sample``.
-        max_tokens: see ``sample``; what is written already counts.
-        generator: the randomness.
-        begun: tokens of the output that stand already; the context ends with them.
-        speculation: how to draft tokens; None not to.
-
-    Raises:
-        GenerationError, BudgetError, VocabularyError: as ``sample``.
-    """
-    check_start(context.model, len(context) - len(begun), constraint, max_tokens)
-    asked = tuple(as_potential(each) for each in potentials)
-    problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
-    with Branches(problem, context, speculation=speculation) as branches:
-        return sampler.run(branches, generator)

@@ -16,13 +16,15 @@ from structgen.decode.speculative.draft_tree import FORCED, ROOT, DraftTree, mer
 from structgen.decode.speculative.drafter import Drafter, Drafting, DraftState, DraftTask, GuardedDrafting, Verified
 from structgen.decode.speculative.grammar_walk import grammar_filtered
 from structgen.decode.speculative.speculation import position_kind
+from structgen.decode.step.logits_row import on_host
 from structgen.decode.step.result import DraftStats
 from structgen.decode.step.sampler import Multinomial
 from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from structgen.decode.sampling.branch import MaskCache
+    from structgen.decode.sampling.branch import Branch, MaskCache
     from structgen.decode.sampling.protocol import Problem
+    from structgen.decode.sampling.shared_pass import Passes
     from structgen.decode.speculative.cost import CostModel
     from structgen.decode.speculative.speculation import Speculation
     from structgen.decode.step.context import Context
@@ -209,6 +211,41 @@ class BranchDrafts:
         self._needed = 0  # rows that are run in any case
         self._runs: list[_TokenPasses] = []
         self._time = 0.0
+
+    def run(self, branches: Sequence[Branch], remaining: Sequence[int], counts: Sequence[int], passes: Passes) -> None:
+        """Give every branch its logits: known ones, else by passes that look ahead.
+
+        Args:
+            branches: all that grow together.
+            remaining: for each, the tokens that are left of the budget.
+            counts: for each, how many next tokens are sampled.
+            passes: runs forward passes.
+        """
+        pending: list[tuple[Branch, Growing]] = []
+        ready: list[Growing] = []
+        for branch, left, count in zip(branches, remaining, counts, strict=True):
+            if branch.context is None:
+                continue
+            growing = Growing(branch.context, branch.matcher, left, count)
+            if branch.logits is None:
+                branch.logits = next(map(on_host, branch.context.known(1)), None)
+            if branch.logits is None:
+                pending.append((branch, growing))
+            else:
+                ready.append(growing)
+        self.spare(len(ready), len(pending))
+        if not pending:
+            return
+        growing_now = [growing for _, growing in pending]
+        trees = self.propose(growing_now, ready)
+        before = passes.time_s
+        rows = passes.run(
+            [growing.context for growing in growing_now],
+            [tree.token_tree() if len(tree) else None for tree in trees],
+        )
+        for (branch, _), row in zip(pending, rows, strict=True):
+            branch.logits = row
+        self.observe(growing_now, trees, rows, passes.time_s - before)
 
     def propose(self, pending: Sequence[Growing], ready: Sequence[Growing]) -> list[DraftTree]:
         """Guess what follows sequences, for the passes that come now.

@@ -10,24 +10,60 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from structgen.decode.potentials import Potential
-from structgen.decode.sampling.branch_set import run_sampler
+from structgen.decode.potentials import Potential, as_potential
+from structgen.decode.sampling.branch_set import Branches
 from structgen.decode.sampling.joint_draft import AutoParticles
-from structgen.decode.sampling.protocol import SequenceSampler
+from structgen.decode.sampling.protocol import Problem, SequenceSampler
 from structgen.decode.sampling.smc import SMC
 from structgen.decode.speculative.speculation import AnyDrafter, Speculation, as_speculation
+from structgen.decode.step.context import check_start
 from structgen.decode.step.result import DraftStats
 from structgen.decode.step.sampler import check_tempering
 
 if TYPE_CHECKING:
+    from structgen.decode.potentials.potential import Score
     from structgen.decode.sampling.proposal import Proposal
+    from structgen.decode.sampling.protocol import Samples
     from structgen.decode.step.context import Context
     from structgen.decode.step.result import Result
     from structgen.engine import Constraint
 
-__all__ = ["OutputWriter", "output_writer", "whole_speculation"]
+__all__ = ["OutputWriter", "output_writer", "run_sampler", "whole_speculation"]
 
 _MAX_DRAFT_TOKENS: Final = 64
+
+
+def run_sampler(
+    sampler: SequenceSampler,
+    context: Context,
+    constraint: Constraint,
+    *,
+    potentials: Sequence[Potential | Constraint | Score] = (),
+    max_tokens: int,
+    generator: np.random.Generator,
+    begun: tuple[int, ...] = (),
+    speculation: Speculation | None = None,
+) -> Samples:
+    """As ``sample``, after the tokens of a context, which stays as it is.
+
+    Args:
+        sampler: see ``sample``.
+        context: the prompt, at least one token, and what is written already.
+        constraint: see ``sample``.
+        potentials: see ``sample``.
+        max_tokens: see ``sample``; what is written already counts.
+        generator: the randomness.
+        begun: tokens of the output that stand already; the context ends with them.
+        speculation: how to draft tokens; None not to.
+
+    Raises:
+        GenerationError, BudgetError, VocabularyError: as ``sample``.
+    """
+    check_start(context.model, len(context) - len(begun), constraint, max_tokens)
+    asked = tuple(as_potential(each) for each in potentials)
+    problem = Problem(context.model, context.tokens, constraint, asked, max_tokens, begun)
+    with Branches(problem, context, speculation=speculation) as branches:
+        return sampler.run(branches, generator)
 
 
 def whole_speculation(drafter: AnyDrafter, sampler: SequenceSampler | Proposal) -> Speculation | None:

@@ -11,17 +11,26 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from structgen.decode.speculative.draft_tree import ROOT, DraftTree
+from structgen.decode.step.context import Context
 from structgen.decode.step.result import SourceStats
 from structgen.errors import GenerationError
 from structgen.models.protocol import PackedModel
 
 if TYPE_CHECKING:
     from structgen.decode.speculative.cost import CostModel
-    from structgen.decode.step.context import Context
     from structgen.models.protocol import LanguageModel, Logits
     from structgen.models.protocol.tree import TokenTree
 
-__all__ = ["ContextPool", "ExploredTrees", "Outlook", "Passes", "TreePosition", "joint_depth", "outlook"]
+__all__ = [
+    "BranchContexts",
+    "ContextPool",
+    "ExploredTrees",
+    "Outlook",
+    "Passes",
+    "TreePosition",
+    "joint_depth",
+    "outlook",
+]
 
 
 @final
@@ -306,3 +315,73 @@ def joint_depth(outlooks: Sequence[Outlook], cost: CostModel, *, pending: int, b
         if gain - price > best:
             best, found = gain - price, depth + 1
     return found
+
+
+@final
+class BranchContexts:
+    """The contexts of the branches of one run: the prompt, its logits, and what is open.
+
+    Args:
+        model: the language model.
+        prompt: its tokens.
+        passes: runs forward passes.
+        context: the prompt in a context that may have it cached; it is forked, not used.
+    """
+
+    def __init__(
+        self, model: LanguageModel, prompt: tuple[int, ...], passes: Passes, context: Context | None = None
+    ) -> None:
+        self._model = model
+        self._prompt_tokens = prompt
+        self._passes = passes
+        self._open: set[Context] = set()
+        self._base = None if context is None else context.fork()
+        self._base_logits: Logits | None = None
+        self._pool = ContextPool(lambda: self.prompted()[0], len(prompt))
+
+    def close(self) -> None:
+        """Free all caches."""
+        for context in self._open:
+            context.close()
+        self._open.clear()
+        if self._base is not None:
+            self._base.close()
+
+    def unprompted(self) -> Context:
+        """A context with the prompt, whose last token is still to run."""
+        context = self.fork(self._prompt())
+        context.prepare()
+        return context
+
+    def prompt_logits(self) -> Logits:
+        """The logits after the prompt, all of which the model has read then."""
+        if self._base_logits is None:
+            base = self._prompt()
+            base.prepare()
+            (self._base_logits,) = self._passes.run([base])
+        return self._base_logits
+
+    def prompted(self) -> tuple[Context, Logits]:
+        """A context with the prompt, which the model has read, and the logits after it."""
+        logits = self.prompt_logits()
+        return self.fork(self._prompt()), logits
+
+    def fork(self, context: Context) -> Context:
+        """Return a copy, which is closed with the others."""
+        copy = context.fork()
+        self._open.add(copy)
+        return copy
+
+    def discard(self, context: Context) -> None:
+        """Close a context."""
+        self._open.discard(context)
+        context.close()
+
+    def placed(self, paths: Sequence[tuple[int, ...]]) -> list[Context]:
+        """See ``ContextPool.placed``."""
+        return self._pool.placed(paths)
+
+    def _prompt(self) -> Context:
+        if self._base is None:
+            self._base = Context(self._model, self._prompt_tokens)
+        return self._base
