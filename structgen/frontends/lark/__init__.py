@@ -32,11 +32,12 @@ __all__ = ["LexerName", "lark", "load", "without_marks"]
 def without_marks(
     builder: RuleBuilder, body: Grammar, library: Library, indentation: Indentation | None, limits: Limits
 ) -> Rules:
-    """Return the rules of ``builder``, and ``body``, with marks given their meaning.
+    """Return the rules of ``builder``, and ``body``, with marks replaced by what they stand for.
 
     Raises:
-        GrammarSyntaxError: a block or bracket begins in one rule and ends in another, or the newline terminal is none.
-        GrammarError: there is no newline terminal, or a mark stands where it has no meaning.
+        GrammarSyntaxError: a block or bracket begins in one rule and ends in another, or the newline terminal does not
+            match line ends.
+        GrammarError: there is no newline terminal, or a mark has no meaning at its position.
         LimitExceeded: the rules have too many variants.
     """
     rules: dict[str, Grammar] = {}
@@ -53,17 +54,17 @@ def without_marks(
 
 def _line_end(builder: RuleBuilder, library: Library, indentation: Indentation) -> Grammar:
     for name in indentation.newline:
-        found = library.find(library.main, name)
-        if found is not None:
+        newline = library.find(library.main, name)
+        if newline is not None:
             try:
-                return line_end(builder.terminal(found), indentation)
+                return line_end(builder.terminal(newline), indentation)
             except GrammarError as error:
-                span = (found.position, found.position + len(found.name))
-                raise found.module.source.syntax_error(span, error.problem, error.remedy) from None
+                span = (newline.position, newline.position + len(newline.name))
+                raise newline.module.source.syntax_error(span, error.problem, error.remedy) from None
     names = " or ".join(indentation.newline)
     raise GrammarError(
         library.main.source.subject,
-        f"there is no terminal called {names}, which would end a line",
+        f"there is no terminal called {names} to end a line",
         remedy="define it, or give its name: Indentation(newline=...)",
     )
 
@@ -78,8 +79,8 @@ def _unbalanced(definition: Definition, mark: str, indentation: Indentation | No
     position = definition.position
     span = (position, position + len(definition.name))
     if indentation is not None and mark in (INDENT.name, DEDENT.name):
-        wanted = indentation.indent if mark == INDENT.name else indentation.dedent
-        span = next((span_of(token) for token in tokens_of(definition.tree) if token == wanted), span)
+        name = indentation.indent if mark == INDENT.name else indentation.dedent
+        span = next((span_of(token) for token in tokens_of(definition.tree) if token == name), span)
     return source.syntax_error(
         span,
         f"{what} here and {partner} in the same sequence of rule {definition.name!r}",
@@ -107,25 +108,25 @@ def lark(
     path: str | Path | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    r"""The texts of a Lark grammar, by default however they are divided into terminals.
+    r"""Read a Lark grammar; by default a string is valid if any division into terminals fits the rules.
 
     Args:
         text: the grammar.
         start: the rule to start from.
         lexer: which divisions count: ``"any"``, or the one that Lark's LALR parser with its ``"contextual"`` lexer
             makes, by longest match and priority (``docs/lexing.md``).
-        indentation: of a grammar that declares terminals that begin and end blocks (``docs/indentation.md``); where
-            none is given it is ``Indentation()`` for one that declares ``_INDENT`` and ``_DEDENT``.
-        grammars: what ``@name`` stands for, as llguidance writes a reference to another grammar.
-        path: the file that ``text`` comes from, or its folder: where relative imports are looked for.
+        indentation: for a grammar that declares terminals that begin and end blocks (``docs/indentation.md``); None
+            means ``Indentation()`` if the grammar declares ``_INDENT`` and ``_DEDENT``.
+        grammars: other grammars by name; llguidance's dialect refers to them as ``@name``.
+        path: the file of ``text``, or its folder, for relative imports.
         limits: bounds on the size of the grammar (``source_bytes``, ``nesting``, ``grammar_nodes``).
 
     Returns:
-        A grammar whose rules and terminals keep their names.  Left recursion stays in it: the engine rewrites it.
+        A grammar whose rules and terminals keep their names.  Left recursion is kept too: the engine rewrites it.
 
     Raises:
-        GrammarSyntaxError: the text is malformed or uses a name that is not defined; the error points at the place.
-        UnsupportedFeature: a construct that is refused by name.
+        GrammarSyntaxError: the text is malformed or uses an undefined name; the error points at the position.
+        UnsupportedFeature: an unsupported construct; the error names it.
         GrammarError: there is no rule called ``start``, or an imported file cannot be read.
         LimitExceeded: the grammar is too large.
 
@@ -156,10 +157,10 @@ def load(
     grammars: Mapping[str, Grammar] | None = None,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Grammar:
-    """The texts of the Lark grammar in a file; arguments and errors are those of :func:`lark`.
+    """Read a Lark grammar from a file; arguments and other errors as for :func:`lark`.
 
     Raises:
-        GrammarError: beside those, the file cannot be read or is not UTF-8.
+        GrammarError: the file cannot be read or is not UTF-8.
     """
     return _read(read_source(Path(path), limits, is_imported=False), start, lexer, indentation, grammars, limits)
 
@@ -208,7 +209,7 @@ def _built(
         library, NodeBudget(limits), is_marked=indentation is not None, indentation=indentation, grammars=grammars
     )
     body = builder.build(definition)
-    if builder.has_guards and indentation is None:  # which is known only now
+    if builder.has_guards and indentation is None:  # known only after building
         builder = RuleBuilder(library, NodeBudget(limits), is_marked=True, grammars=grammars)
         body = builder.build(definition)
     if builder.is_marked:

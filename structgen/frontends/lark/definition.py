@@ -1,6 +1,6 @@
-"""The statements of one grammar file: definitions, imports, what is ignored and options.
+"""The statements of one grammar file: definitions, imports, ``%ignore`` and options.
 
-Also what the expressions of rules and of terminals share: the bounds of repetitions and the budget of nodes.
+Also what expressions of rules and terminals share: bounds of repetitions and the node budget.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Definition:
     """A rule or a terminal.
 
     Attributes:
-        name: as its file calls it.
+        name: its name in its file.
         is_terminal: whether it is a terminal.
-        parameters: of a template.
+        parameters: the parameters of a template.
         tree: its expression.
-        module: the file that it stands in.
+        module: its file.
         position: offset of its name.
-        attributes: what llguidance writes in brackets after its name.
+        attributes: llguidance's attributes, in brackets after its name.
         has_parameter: whether it takes a number (``name::_``).
-        further: what ``%extend`` adds to it; each has alternatives of its own.
+        further: what ``%extend`` adds to it; each with its own alternatives.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Definition:
 
 
 class DefinitionChange(NamedTuple):
-    """``%override`` or ``%extend`` of what is defined or imported elsewhere."""
+    """``%override`` or ``%extend`` of a definition."""
 
     definition: Definition
     is_extension: bool
@@ -81,8 +81,8 @@ class Module:
 
     Attributes:
         changes: ``%override`` and ``%extend``, by name, in their order.
-        nested: where grammars stand that were read, whose entries are in the report.
-        options: of ``%llguidance``; ``None`` if there is no such statement, and then all is read as Lark reads it.
+        nested: offsets of nested grammars whose entries are in the report already.
+        options: the options of ``%llguidance``; None if there is no such statement, and Lark's rules apply.
     """
 
     source: GrammarSource
@@ -114,14 +114,14 @@ def read_module(source: GrammarSource, limits: Limits) -> Module:
 
     Raises:
         GrammarSyntaxError: the text is no Lark grammar, or defines a name twice.
-        UnsupportedFeature: a statement is not supported yet.
+        UnsupportedFeature: a statement is not supported.
         LimitExceeded: it is nested too deeply.
     """
     return module_of(source, parse(source, limits).children)
 
 
 def module_of(source: GrammarSource, statements: Iterable[Node | Token]) -> Module:
-    """Read statements that are parsed; raises as ``read_module`` does, but for limits."""
+    """Read parsed statements; raises as ``read_module`` does, except for limits."""
     module = Module(source)
     for statement in statements:
         if not isinstance(statement, Token):
@@ -139,7 +139,7 @@ def _read_statement(module: Module, statement: Node) -> None:
             tree = _tree(statement.children[0])
             position = _first_position(tree, len(module.source.text))
             module.ignored.append(tree)
-            module.note("%ignore", position, Status.ENFORCED, "may stand before and after every terminal")
+            module.note("%ignore", position, Status.ENFORCED, "allowed before and after every terminal")
         case "declare":
             for name in map(_token, statement.children[1:]):
                 module.declared.setdefault(str(name), name.start_pos or 0)
@@ -169,8 +169,8 @@ def _read_options(module: Module, token: Token) -> None:
             raise module.source.syntax_error((start, start + len(token)), f"option {key!r} takes true or false")
         if key == "allow_invalid_utf8" and value:
             raise module.source.refused(
-                start, f"%llguidance {key}", "texts are well-formed UTF-8 and nothing else",
-                "leave the option out, and make a grammar over bytes with the algebra (ByteClass)",
+                start, f"%llguidance {key}", "strings are always well-formed UTF-8",
+                "remove the option, and build a grammar over bytes with the algebra (ByteClass)",
             )  # fmt: skip
         status, detail = _OPTIONS[key]
         module.note(f"%llguidance {key}", start, status, detail if value or status is Status.ANNOTATION else "off")
@@ -195,12 +195,12 @@ def _definition(module: Module, statement: Node) -> Definition:
     names = [] if parameters is None else [_token(child) for child in _tree(parameters).children]
     for index, each in enumerate(names):
         if each in names[:index]:
-            raise module.source.syntax_error(span_of(each), f"parameter {str(each)!r} stands twice")
+            raise module.source.syntax_error(span_of(each), f"parameter {str(each)!r} is given twice")
     module.note(f"{'terminal' if is_terminal else 'rule'} {name}", position, Status.ENFORCED)
     if modifiers is not None:
         module.note(f"modifier {modifiers}", _token(modifiers).start_pos or 0, Status.ANNOTATION, _SAME_TEXTS)
     if priority is not None:
-        detail = "chooses between parse trees, not which texts belong to the language"
+        detail = "chooses between parse trees; does not affect which strings are valid"
         module.note(f"priority {priority}", _token(priority).start_pos or 0, Status.ANNOTATION, detail)
     for token in _noted(tree):
         if token.type != "RULE":
@@ -210,7 +210,7 @@ def _definition(module: Module, statement: Node) -> Definition:
             raise module.source.syntax_error(span_of(token), "an alias has no meaning inside a terminal", "remove it")
         module.note(f"alias {token}", token.start_pos or 0, Status.ANNOTATION, _SAME_TEXTS)
     if parameter is not None and _token(parameter)[2:].strip() != "_":
-        raise module.source.syntax_error(span_of(_token(parameter)), "the parameter of a rule is written ::_")
+        raise module.source.syntax_error(span_of(_token(parameter)), "the parameter of a rule must be written ::_")
     read = None
     if attributes is not None:
 
@@ -239,7 +239,9 @@ def _read_import(module: Module, statement: Node) -> None:
         pairs = [(str(name), _token(name)) for name in names]
     for name, local in pairs:
         if name.isupper() != local.isupper():
-            raise module.source.syntax_error(span_of(local), "a rule and a terminal cannot stand for each other")
+            raise module.source.syntax_error(
+                span_of(local), "a rule cannot be imported as a terminal, nor a terminal as a rule"
+            )
         position = _token(keyword).start_pos or 0
         _bind(module, local, Import(tuple(path), dot is not None, name, local.start_pos or 0))
         shown = ("." if dot is not None else "") + ".".join([*path, name])
@@ -247,12 +249,12 @@ def _read_import(module: Module, statement: Node) -> None:
 
 
 def _bind(module: Module, name: Token, meaning: Definition | Import) -> None:
-    known = module.definitions.get(name) or module.imports.get(name)
-    if known is not None and known != meaning:  # one import may be written twice
+    first = module.definitions.get(name) or module.imports.get(name)
+    if first is not None and first != meaning:  # one import may be written twice
         raise module.source.syntax_error(
             span_of(name),
             f"{str(name)!r} is defined more than once",
-            f"it is first defined at {module.source.where(known.position)}",
+            f"it is first defined at {module.source.where(first.position)}",
         )
     if isinstance(meaning, Import):
         module.imports[str(name)] = meaning
@@ -273,7 +275,7 @@ def _structured_entry(token: Token) -> tuple[str, int, Status, str]:
 
 
 def _noted(tree: Node) -> Iterator[Token]:
-    """The aliases of an expression, and what stands in it that the report names, in their order."""
+    """Yield the aliases of an expression and the other tokens that the report names, in order."""
     stack: list[object] = [tree]
     while stack:
         part = stack.pop()
@@ -284,7 +286,7 @@ def _noted(tree: Node) -> Iterator[Token]:
             if part.data == "alias":
                 yield _token(part.children[1])
                 stack.append(part.children[0])
-            elif part.data == "nested":  # which notes its own
+            elif part.data == "nested":  # a nested grammar notes its own
                 stack.append(part.children[0])
             else:
                 stack.extend(reversed(part.children))
@@ -325,7 +327,7 @@ _MAX_DIGITS: Final = 10
 
 
 class NodeBudget:
-    """Counts the nodes that a grammar is made of."""
+    """Counts the nodes of a grammar."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -335,7 +337,7 @@ class NodeBudget:
         """Add nodes made for ``subject``.
 
         Raises:
-            LimitExceeded: they are more than ``grammar_nodes``.
+            LimitExceeded: the sum exceeds ``grammar_nodes``.
         """
         self._spent += count
         if self._spent > self.limits.grammar_nodes:
@@ -346,7 +348,7 @@ def bounds_of(module: Module, tree: Node) -> tuple[int, int | None]:
     """Return the counts of ``x?``, ``x*``, ``x+``, ``x~n``, ``x~n..m`` and ``x{n,m}``.
 
     Raises:
-        GrammarSyntaxError: a count is negative or far too large, or the bounds contain none.
+        GrammarSyntaxError: a count is negative or far too large, or the bounds are in the wrong order.
     """
     if tree.data == "repeat":
         return _BOUNDS[str(tree.children[1])]

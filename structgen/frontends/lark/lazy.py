@@ -1,13 +1,13 @@
-"""Lazy repetition in terminals: ``/".*?"/`` stops at the first position where what follows it can match.
+"""Lazy repetition in terminals: ``/".*?"/`` stops at the first position where the rest of the terminal can match.
 
-As a set of strings, ``x*?`` is ``x*``; as part of a terminal it is not, for Lark takes the match that a backtracking
-search finds first.  Here that match is made part of the language::
+As a set of strings, ``x*?`` is ``x*``; as part of a terminal it is not, because Lark takes the match that backtracking
+finds first.  That match is written as a language::
 
     x{m,n}? s r   is   ((x{m,n} s) & ~(x{m,} s any+)) r
 
-for a single character ``x``, a string ``s`` of fixed length and an ``r`` that may be empty: the first of the two
-parts ends where ``s`` first stands.  If all that follows may be empty, the repetition stops at once, after m.
-Anything else is refused by name.  Regexps are taken apart at their lazy repetitions.
+for a single character ``x``, a part ``s`` of fixed length and an ``r`` that may be empty: the first factor ends at the
+first ``s``.  If all that follows may be empty, the repetition stops after m.  Anything else is refused.  Regexps are
+split at their lazy repetitions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Lazy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branches:
-    """Any one of the alternatives; a lazy repetition is in one of them."""
+    """Alternatives, of which at least one contains a lazy repetition."""
 
     alternatives: tuple[Pattern, ...]
     depth: int
@@ -67,18 +67,18 @@ class Branches:
 LazyRefusal: TypeAlias = Callable[[str], Exception]
 """Makes the error that refuses a lazy repetition, from the reason."""
 Pattern: TypeAlias = tuple[Grammar | Lazy | Branches, ...]
-"""What stands one after the other."""
+"""A concatenation."""
 
 _MAX_GROUP_DEPTH: Final = 32
 
 
 def is_plain(pattern: Pattern) -> bool:
-    """Whether no lazy repetition is left open in the pattern."""
+    """Return whether the pattern has no lazy repetition."""
     return all(isinstance(part, Grammar) for part in pattern)
 
 
 def branches(alternatives: list[Pattern]) -> Pattern:
-    """Return any one of the alternatives."""
+    """Return the pattern of a choice."""
     if all(map(is_plain, alternatives)):
         return (either(map(plain, alternatives)),)
     inner = [part.depth for alternative in alternatives for part in alternative if isinstance(part, Branches)]
@@ -86,15 +86,15 @@ def branches(alternatives: list[Pattern]) -> Pattern:
 
 
 def plain(pattern: Pattern) -> Grammar:
-    """Return the texts of a pattern without lazy repetition."""
+    """Return the term of a pattern without lazy repetition."""
     return joined(part for part in pattern if isinstance(part, Grammar))
 
 
 def closed(pattern: Pattern) -> Grammar:
-    """Return the texts of a whole terminal.
+    """Return the term of a whole terminal.
 
     Raises:
-        UnsupportedFeature: where a lazy repetition stops cannot be said by a finite automaton of modest size.
+        UnsupportedFeature: no small finite automaton can tell where a lazy repetition stops.
     """
     return _closed(pattern, Nullability({}))
 
@@ -102,8 +102,8 @@ def closed(pattern: Pattern) -> Grammar:
 def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
     if is_plain(pattern):
         return plain(pattern)
-    after: list[Grammar] = []  # what follows the part that is looked at, last first
-    may_end = True  # whether all of it may be empty
+    after: list[Grammar] = []  # the terms after the present part, last first
+    may_end = True  # whether all of them may be empty
     for part in reversed(pattern):
         if isinstance(part, Grammar):
             items = part.items if isinstance(part, Sequence) else (part,)
@@ -113,7 +113,7 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
             if part.depth > _MAX_GROUP_DEPTH:
                 raise refuse("it is nested too deeply in groups")
             if not may_end:
-                raise refuse("text follows the group that it stands in")
+                raise refuse("text follows its group")
             items = (either(_closed(branch, nullable) for branch in part.alternatives),)
             after += items
         elif may_end:
@@ -127,17 +127,17 @@ def _closed(pattern: Pattern, nullable: Nullability) -> Grammar:
 
 
 def _stopped(lazy: Lazy, after: list[Grammar], nullable: Nullability) -> Grammar:
-    """Return the repetition with what stops it, which is taken out of ``after``."""
+    """Return the repetition with what stops it, which is removed from ``after``."""
     if _length(lazy.item) != 1:
-        raise lazy.refuse("what it repeats is not a single character")
+        raise lazy.refuse("it repeats more than a single character")
     ends = next(index for index, part in enumerate(after) if not nullable(part))
     stop = joined(reversed(after[ends:]))
     if not _length(stop):
-        raise lazy.refuse("what follows it has no fixed length")
+        raise lazy.refuse("the part after it has no fixed length")
     del after[ends:]
-    found = joined([Repeat(lazy.item, lazy.min, lazy.max), stop])
+    whole = joined([Repeat(lazy.item, lazy.min, lazy.max), stop])
     later = joined([Repeat(lazy.item, lazy.min, None), stop, Repeat(ANY_CHAR, 1, None)])
-    return Intersection((found, Complement(later)))
+    return Intersection((whole, Complement(later)))
 
 
 def first_lazy(pattern: Pattern) -> Lazy:
@@ -152,7 +152,7 @@ def first_lazy(pattern: Pattern) -> Lazy:
 
 
 def _length(term: Grammar) -> int | None:
-    """The number of characters that every member of ``term`` has, if it is clear from the term."""
+    """Return the number of characters of every string of ``term``, None if it varies or is not obvious."""
     lengths: dict[int, int | None] = {}
     for node in postorder(term):
         below = [lengths[id(child)] for child in node.children]
@@ -175,7 +175,7 @@ def _length(term: Grammar) -> int | None:
     return lengths[id(term)]
 
 
-# What matters for finding quantifiers: escapes, classes, groups, bars.
+# The pieces of a regexp that matter for finding quantifiers: escapes, classes, groups, bars.
 _PIECE: Final = re.compile(
     r"""
       (?P<atom> \\. | \[\^?\]?(?:\\.|[^\]\\])*+\] )
@@ -195,11 +195,11 @@ _MAX_LAZY: Final = 1_000
 _PLAIN_GROUP: Final = re.compile(r"\((?:\?(?:P<\w+>|:))?")
 
 _Part: TypeAlias = tuple[int, int] | Grammar | Lazy | Branches
-"""A span of the text without lazy repetition, or a part that is read."""
+"""A span of the text without lazy repetition, or a part that has been read."""
 
 
 class _OpenGroup:
-    """An open group: its finished alternatives, and the one that is being read."""
+    """An open group: its finished alternatives, and the current one."""
 
     __slots__ = ("alternatives", "atom", "has_lazy", "opening", "parts", "start", "text_from")
 
@@ -216,12 +216,12 @@ class _OpenGroup:
 def split_at_lazy(
     text: str, *, verbose: bool, plain: Callable[[int, int], Grammar], refuse: Callable[[int, str], Exception]
 ) -> Pattern:
-    """Take a regexp apart at its lazy repetitions; only the groups that hold one are opened.
+    """Split a regexp at its lazy repetitions; only groups with a lazy repetition are opened.
 
     Args:
         text: the regexp.
-        verbose: whether white space and comments are free.
-        plain: reads a span of the text; reports what is malformed.
+        verbose: whether white space and comments are ignored.
+        plain: reads a span of the text; raises if it is malformed.
         refuse: makes the error for a lazy repetition at an offset, from the reason.
 
     Complexity:
@@ -258,7 +258,7 @@ class _LazyReader:
             case "comment":
                 pass
             case "unclosed":
-                self.plain(0, len(self.text))  # reports it
+                self.plain(0, len(self.text))  # raises
             case "bar":
                 self.end_text(group, start, end)
                 group.alternatives.append(group.parts)
@@ -271,7 +271,7 @@ class _LazyReader:
 
     def finish(self) -> Pattern:
         if len(self.groups) > 1:
-            self.plain(0, len(self.text))  # reports the group that is not closed
+            self.plain(0, len(self.text))  # raises: a group is not closed
         group = self.groups[0]
         self.end_text(group, len(self.text), len(self.text))
         return self.pattern(group)
@@ -283,7 +283,7 @@ class _LazyReader:
             outer.atom = inner.start
             return
         if not _PLAIN_GROUP.fullmatch(inner.opening):
-            raise self.refuse(inner.start, "it stands in a group with flags or a look-around")
+            raise self.refuse(inner.start, "it is in a group with flags or a look-around")
         self.end_text(inner, start, end)
         self.end_text(outer, inner.start, end)
         outer.parts += self.pattern_parts(inner)
@@ -294,11 +294,11 @@ class _LazyReader:
         start, end = piece.span()
         is_lazy = self.text.startswith("?", end)
         if start == self.opened_group_end:
-            raise self.refuse(start, "it stands in a group that is repeated")
+            raise self.refuse(start, "it is in a repeated group")
         if is_lazy and group.atom is not None:
             atom = group.atom
             self.end_text(group, atom, end + 1)
-            self.plain(atom, end)  # reports counts that are malformed
+            self.plain(atom, end)  # raises if the counts are malformed
             low, high = _COUNTS.get(piece[0]) or _bounds(piece[0])
             self.lazy_count += 1
             if self.lazy_count > _MAX_LAZY:
@@ -309,7 +309,7 @@ class _LazyReader:
         return end + is_lazy
 
     def end_text(self, group: _OpenGroup, end: int, go_on: int) -> None:
-        """End the text that is being read at ``end``; what comes next begins at ``go_on``."""
+        """End the current text at ``end``; the next part begins at ``go_on``."""
         if end > group.text_from:
             group.parts.append((group.text_from, end))
         group.text_from = go_on
@@ -333,5 +333,5 @@ class _LazyReader:
 
 def _bounds(count: str) -> tuple[int, int | None]:
     low, comma, high = count[1:-1].partition(",")
-    least = int(low or "0")
-    return least, (int(high) if high else None) if comma else least
+    minimum = int(low or "0")
+    return minimum, (int(high) if high else None) if comma else minimum

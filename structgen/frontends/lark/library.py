@@ -1,7 +1,4 @@
-"""The files of a grammar: imports looked up, and what every name means in the file that it stands in.
-
-Also which rules the result refers to.
-"""
+"""The files of a grammar: imports, and the definition of every name in its file."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ from structgen.grammar.nodes.description import Described
 
 __all__ = ["Library", "builtin_texts", "used_rules"]
 
-# Lark writes this one with a look-after; its lexers, which take the shortest match, find exactly these texts.
+# Lark writes this terminal with a look-behind; its lexers find exactly these strings.
 _REPLACED: Final = {"common": r'ESCAPED_STRING: /"([^"\\\n]|\\[^\n])*"/'}
 
 
 class Library:
-    """The main grammar and all files that it imports from, each read once."""
+    """The main grammar and the files that it imports from, each read once."""
 
     def __init__(self, main: GrammarSource | Module, limits: Limits) -> None:
-        """Read the main grammar, if it is not read yet, and look up what it imports.
+        """Read the main grammar, unless it is a ``Module`` already, and look up its imports.
 
         Raises:
             GrammarSyntaxError: a file is no Lark grammar, or an import leads to nothing.
@@ -50,7 +47,7 @@ class Library:
         self._taken = {*self.main.definitions, *self.main.imports}
 
     def find(self, module: Module, name: str) -> Definition | None:
-        """Return what ``name`` means in ``module``; ``None`` if it means nothing there.
+        """Return the definition of ``name`` in ``module``, None if there is none.
 
         Raises:
             GrammarSyntaxError: an import leads to no file, to no definition or in a circle.
@@ -59,7 +56,7 @@ class Library:
         return None if found is None else self._changed.get(id(found), found)
 
     def _written(self, module: Module, name: str) -> Definition | None:
-        """Return what ``name`` means in ``module`` before any change."""
+        """Return the definition of ``name`` in ``module`` before ``%override`` and ``%extend``."""
         seen: set[tuple[int, str]] = set()
         while name not in module.definitions:
             wanted = module.imports.get(name)
@@ -80,10 +77,10 @@ class Library:
         return module.definitions[name]
 
     def _settle(self) -> None:
-        """Make the changes that the main grammar asks for, where all references to what it changes see them.
+        """Apply ``%override`` and ``%extend`` of the main grammar, for all references to the changed definitions.
 
         Raises:
-            GrammarSyntaxError: what is changed is not defined before, or is of another form.
+            GrammarSyntaxError: the changed name is not defined before, or has other parameters.
         """
         for name, changes in self.main.changes.items():
             written = self._written(self.main, name)
@@ -108,7 +105,7 @@ class Library:
                 self._changed[id(written)] = replace(found, further=tuple(further))
 
     def name_of(self, definition: Definition) -> str:
-        """Return the name of a definition in the whole grammar: its own, or ``file__name`` for an inner one."""
+        """Return the name of a definition in the whole grammar: its own, or ``file__name`` in an imported file."""
         if definition.module is self.main:
             return definition.name
         key = (id(definition.module), definition.name)
@@ -128,18 +125,18 @@ class Library:
             if source.folder is None:
                 raise source.syntax_error(
                     (wanted.position, wanted.position + 1),
-                    "a relative import in a grammar without a place",
+                    "a relative import in a grammar without a path",
                     "pass path=..., or load the grammar from its file",
                 )
             path = source.folder.joinpath(*wanted.path[:-1], f"{wanted.path[-1]}.lark")
-            place: object = path.resolve()
-            if place not in self.modules:
-                self.modules[place] = self._imported(read_source(path, self._limits, is_imported=True))
+            key: object = path.resolve()
+            if key not in self.modules:
+                self.modules[key] = self._imported(read_source(path, self._limits, is_imported=True))
         else:
-            place = wanted.path
-            if place not in self.modules:
-                self.modules[place] = self._builtin(source, wanted)
-        return self.modules[place]
+            key = wanted.path
+            if key not in self.modules:
+                self.modules[key] = self._builtin(source, wanted)
+        return self.modules[key]
 
     def _imported(self, source: GrammarSource) -> Module:
         module = read_module(source, self._limits)
@@ -171,7 +168,7 @@ class Library:
 
 
 def builtin_texts(*path: str) -> list[str] | None:
-    """The texts of a file of Lark's library, of which later ones replace definitions of earlier ones."""
+    """Return the texts of a file of Lark's library; later texts replace definitions of earlier ones."""
     file = _builtin_folder().joinpath(*path[:-1], f"{path[-1]}.lark")
     if not file.is_file():
         return None
@@ -190,7 +187,7 @@ def _listed(names: list[str]) -> str:
 
 
 def used_rules(rules: Mapping[str, Grammar], body: Grammar) -> list[tuple[str, Grammar]]:
-    """Return the rules that the body leads to, in the order in which it does."""
+    """Return the rules that are reachable from the body, in the order of their first reference."""
     found: dict[str, Grammar] = {}
     stack = [body]
     seen: set[int] = set()

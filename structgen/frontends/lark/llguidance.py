@@ -1,6 +1,6 @@
-r"""What llguidance adds to Lark: attributes of rules, and parts in JSON or in angle brackets.
+r"""What llguidance adds to Lark: attributes of rules, substrings of a text, JSON Schemas and special tokens.
 
-``name[capture, stop="\\n", max_tokens=10]: ...``; parts of a text, JSON Schemas and tokens inside rules.
+For instance ``name[capture, stop="\\n", max_tokens=10]: ...``.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Attributes:
 
     Attributes:
         capture: the name under which its text is reported.
-        is_lazy: whether it ends where it first can.
+        is_lazy: whether it ends at the first possible position.
         stop: what ends it and is not part of its text.
         suffix: what ends it and is part of its text, but not of the capture.
         stop_capture: the name under which the text of the suffix is reported.
-        max_tokens: how many tokens it may take.
-        temperature: at which its tokens are drawn.
-        places: where each of them stands.
+        max_tokens: its token budget.
+        temperature: the sampling temperature of its tokens.
+        places: the token of each attribute, by name.
     """
 
     capture: str | None = None
@@ -91,22 +91,22 @@ class Attributes:
 
     @property
     def needs_terminal(self) -> bool:
-        """Whether it must be clear where its text ends, so that it has to be regular."""
+        """Whether the body must be regular, because its end is determined by its text."""
         return self.is_lazy or self.stop is not None or self.suffix is not None
 
     @property
     def prefers_terminal(self) -> bool:
-        """Whether what is regular is one terminal, inside which nothing is ignored."""
+        """Whether a regular body is one terminal, inside which nothing is ignored."""
         return self.needs_terminal or self.max_tokens is not None or self.temperature is not None
 
     def around(self, term: Grammar) -> Grammar:
-        """Return the text of the rule with its capture, budget and temperature."""
+        """Return the term of the rule with its capture, budget and temperature."""
         if self.capture is not None:
             term = Capture(self.capture, term)
         return self.bounded(term)
 
     def bounded(self, term: Grammar) -> Grammar:
-        """Return a text with the budget and the temperature; the capture is inside."""
+        """Return a term with the budget and the temperature; the capture is inside."""
         if self.max_tokens is not None:
             term = EPSILON if self.max_tokens == 0 else Budget(term, tokens=self.max_tokens)
         if self.temperature is not None:
@@ -121,56 +121,57 @@ def read_attributes(source: GrammarSource, tree: Node, rule: str, note: Callable
         source: the file.
         tree: the attributes.
         rule: the name of the rule.
-        note: called with each attribute, its place and a detail, for the report.
+        note: called with each attribute, its position and a detail, for the report.
 
     Raises:
-        GrammarSyntaxError: there is no such attribute, it stands twice, or its value is of the wrong kind.
-        UnsupportedFeature: the text of a stop is to be captured, which is not part of the output.
+        GrammarSyntaxError: there is no such attribute, it is given twice, or its value is of the wrong kind.
+        UnsupportedFeature: the text of a stop is captured, which is not part of the output.
     """
-    found: dict[str, Node | Token | None] = {}
+    values: dict[str, Node | Token | None] = {}
     places: dict[str, Token] = {}
     for name, value in _pairs(tree):
         key, span = str(name), _span(name)
         if key not in _VALUES:
-            known = ", ".join(_VALUES)
-            raise source.syntax_error(span, f"there is no attribute {key!r}", f"the attributes are {known}")
-        if key in found:
-            raise source.syntax_error(span, f"attribute {key!r} stands twice", "leave one out")
+            raise source.syntax_error(
+                span, f"there is no attribute {key!r}", f"the attributes are {', '.join(_VALUES)}"
+            )
+        if key in values:
+            raise source.syntax_error(span, f"attribute {key!r} is given twice", "remove one")
         kind = "" if value is None else value.type if isinstance(value, Token) else str(value.data)
-        kinds, wanted = _VALUES[key]
+        kinds, expected = _VALUES[key]
         if kind not in kinds:
-            raise source.syntax_error(span, f"the value of attribute {key!r} must be {wanted}")
-        found[key], places[key] = value, name
+            raise source.syntax_error(span, f"the value of attribute {key!r} must be {expected}")
+        values[key], places[key] = value, name
         note(f"attribute {key}", span[0], _DETAILS[key])
-    ends = [key for key in ("lazy", "stop", "suffix") if key in found]
+    ends = [key for key in ("lazy", "stop", "suffix") if key in values]
     if len(ends) > 1:
-        raise source.syntax_error(_span(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot stand together")
-    if "stop_capture" in found and "suffix" not in found:
+        raise source.syntax_error(_span(places[ends[1]]), f"{ends[0]!r} and {ends[1]!r} cannot be combined")
+    if "stop_capture" in values and "suffix" not in values:
         position = _span(places["stop_capture"])[0]
-        if "stop" in found:
+        if "stop" in values:
             raise source.refused(
                 position, "stop_capture", "the text of a stop is not part of the output and cannot be captured",
                 "write suffix= in place of stop=",
             )  # fmt: skip
         raise source.syntax_error(_span(places["stop_capture"]), "'stop_capture' needs a suffix", "write suffix=")
-    stop = found.get("stop")
+    stop = values.get("stop")
     return Attributes(
-        capture=None if "capture" not in found else _name(source, found["capture"], rule),
-        is_lazy="lazy" in found,
+        capture=None if "capture" not in values else _name(source, values["capture"], rule),
+        is_lazy="lazy" in values,
         stop=None if isinstance(stop, Token) and stop == '""' else stop,
-        suffix=found.get("suffix"),
-        stop_capture=None if "stop_capture" not in found else _name(source, found["stop_capture"], ""),
-        max_tokens=_count(source, found.get("max_tokens")),
-        temperature=_temperature(source, found.get("temperature")),
+        suffix=values.get("suffix"),
+        stop_capture=None if "stop_capture" not in values else _name(source, values["stop_capture"], ""),
+        max_tokens=_count(source, values.get("max_tokens")),
+        temperature=_temperature(source, values.get("temperature")),
         places=places,
     )
 
 
 _DETAILS: Final = {
     "capture": "",
-    "lazy": "the text ends where it first can",
-    "stop": "the text ends before the first place where the stop can be",
-    "suffix": "the text ends with the first place where the suffix can be",
+    "lazy": "the text ends at the first possible position",
+    "stop": "the text ends before the first possible stop",
+    "suffix": "the text ends with the first possible suffix",
     "stop_capture": "",
     "max_tokens": "",
     "temperature": "by the decoder; it has no effect on which outputs are valid",
@@ -225,14 +226,14 @@ _MAX_STOPS: Final = 256
 
 
 def shortest(body: Grammar) -> Grammar:
-    """Return the texts of a regular term of which no proper prefix belongs to it."""
+    """Return the strings of a regular term without those that have a proper prefix in it."""
     return Intersection((body, Complement(joined([body, _MORE]))))
 
 
 def with_suffix(body: Grammar, suffix: Grammar, capture: str | None, suffix_capture: str | None) -> Grammar:
-    """Return the texts of ``body`` up to the first place where ``suffix`` can end, that included.
+    """Return strings of ``body`` followed by ``suffix``, ending at the first position where a suffix can end.
 
-    Captures name what comes before the suffix, and the suffix.
+    The captures name the part before the suffix, and the suffix.
     """
     whole = joined([body, suffix])
     head = body if capture is None else Capture(capture, body)
@@ -241,13 +242,10 @@ def with_suffix(body: Grammar, suffix: Grammar, capture: str | None, suffix_capt
 
 
 def before_stop(body: Grammar, stop: Grammar) -> Grammar | None:
-    """Return the texts of ``body`` that may stand before the first place where ``stop`` can be, without that.
-
-    ``None``: the stop has too many texts.
-    """
+    """Return the strings of ``body`` that can precede the first possible ``stop``; None if it has too many strings."""
     single = _single_characters(stop)
     within = joined([body, stop, _ANY])
-    if single:  # no text that ends within a single character is longer than the body
+    if single:  # a stop of one character cannot begin inside the body and end beyond it
         return Intersection((body, Complement(within)))
     words = _words(stop)
     if words is None:
@@ -282,48 +280,44 @@ def _single_characters(term: Grammar) -> bool:
 
 
 def _words(term: Grammar) -> list[str] | None:
-    """The texts of a term without unbounded repetition, if they are few, and none is empty."""
-    known: dict[int, frozenset[str] | None] = {}
+    """Return the strings of a term if they are few and none is empty, else None."""
+    words_of: dict[int, frozenset[str] | None] = {}
     for node in postorder(term):
-        parts = [known[id(child)] for child in node.children]
-        known[id(node)] = _spelled(node, [part for part in parts if part is not None], all(map(_is_known, parts)))
-    words = known[id(term)]
+        parts = [words for child in node.children if (words := words_of[id(child)]) is not None]
+        words_of[id(node)] = _spelled(node, parts, len(parts) == len(node.children))
+    words = words_of[id(term)]
     return sorted(words) if words and "" not in words else None
 
 
-def _is_known(words: frozenset[str] | None) -> bool:
-    return words is not None
-
-
-def _spelled(node: Grammar, parts: list[frozenset[str]], is_known: bool) -> frozenset[str] | None:
+def _spelled(node: Grammar, parts: list[frozenset[str]], is_complete: bool) -> frozenset[str] | None:
     words: frozenset[str] | None = None
     match node:
         case Literal():
             words = frozenset([node.data.decode("utf-8", "replace")])
         case CharClass() if sum(high - low + 1 for low, high in node.ranges) <= _MAX_STOPS:
             words = frozenset(chr(code) for low, high in node.ranges for code in range(low, high + 1))
-        case Choice() if is_known:
+        case Choice() if is_complete:
             words = frozenset().union(*parts)
-        case Sequence() if is_known:
+        case Sequence() if is_complete:
             words = frozenset([""])
             for part in parts:
                 if len(words) * len(part) > _MAX_STOPS:
                     return None
                 words = frozenset(head + tail for head in words for tail in part)
-        case Repeat(min=0, max=1) if is_known:
+        case Repeat(min=0, max=1) if is_complete:
             words = parts[0] | {""}
     return words if words is not None and len(words) <= _MAX_STOPS else None
 
 
 _RANGES: Final = re.compile(r"<\[(\^?)([0-9,\s-]*|\*)\]>")
 _KEYS: Final = ("substring_chunks", "substring_words", "substring_chars")
-# In Unicode the separators of records and units are no white space.
+# In Unicode the separators of records and units are not white space.
 _WORDS: Final = re.compile(r"[^\S\x1c-\x1f]+|\w+|(?:[^\w\s]|[\x1c-\x1f])+")
 _MAX_ID_DIGITS: Final = 9
 
 
 def special_of(source: GrammarSource, token: Token) -> Grammar:
-    """Return the token or tokens that ``<name>``, ``<[1,3-5]>``, ``<[^7]>`` or ``<[*]>`` stand for.
+    """Return the special token ``<name>``, or the token set ``<[1,3-5]>``, ``<[^7]>`` or ``<[*]>``.
 
     Raises:
         GrammarSyntaxError: the ids are malformed.
@@ -331,30 +325,30 @@ def special_of(source: GrammarSource, token: Token) -> Grammar:
     if not token.startswith("<["):
         return SpecialToken(str(token))
     span = (token.start_pos or 0, (token.start_pos or 0) + len(token))
-    found = _RANGES.fullmatch(token)
-    if found is None or (found[1] and found[2] == "*"):
-        raise source.syntax_error(span, "malformed ids of tokens", "write <[7]>, <[1,3-5]>, <[^7]> or <[*]>")
-    if found[2] == "*":
+    match = _RANGES.fullmatch(token)
+    if match is None or (match[1] and match[2] == "*"):
+        raise source.syntax_error(span, "malformed token ids", "write <[7]>, <[1,3-5]>, <[^7]> or <[*]>")
+    if match[2] == "*":
         return TokenSet((), is_excluded=True)
     ranges: list[tuple[int, int]] = []
-    for part in filter(None, map(str.strip, found[2].split(","))):
+    for part in filter(None, map(str.strip, match[2].split(","))):
         ends = [end.strip() for end in part.split("-")]
         if len(ends) > 2 or not all(end.isdecimal() and len(end) <= _MAX_ID_DIGITS for end in ends):
-            raise source.syntax_error(span, f"{part:.40} is no id of a token and no range of them")
+            raise source.syntax_error(span, f"{part:.40} is neither a token id nor a range of ids")
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
             raise source.syntax_error(span, f"the range {low}-{high} is in the wrong order", "swap its ends")
         ranges.append((low, high))
     if not ranges:
-        raise source.syntax_error(span, "there are no ids of tokens", "write <[7]>, or <[*]> for any token")
-    return TokenSet(ranges, is_excluded=bool(found[1]))
+        raise source.syntax_error(span, "there are no token ids", "write <[7]>, or <[*]> for any token")
+    return TokenSet(ranges, is_excluded=bool(match[1]))
 
 
 def json_of(source: GrammarSource, token: Token, keyword: str) -> object:
     """Return the value of the JSON text after a keyword.
 
     Raises:
-        GrammarSyntaxError: it is no JSON.
+        GrammarSyntaxError: it is not valid JSON.
     """
     start = token.start_pos or 0
     try:
@@ -367,10 +361,10 @@ def json_of(source: GrammarSource, token: Token, keyword: str) -> object:
 
 
 def part_of_text(source: GrammarSource, token: Token) -> Grammar:
-    """Return the texts of ``%regex {"substring_words": "..."}``: pieces that follow each other there, or none.
+    """Return the strings of ``%regex {"substring_words": "..."}``: consecutive pieces of the text, or none.
 
     Raises:
-        GrammarSyntaxError: it is malformed.
+        GrammarSyntaxError: the JSON is malformed.
         UnsupportedFeature: it has other keys.
     """
     value = json_of(source, token, "%regex")
@@ -405,13 +399,13 @@ def part_of_text(source: GrammarSource, token: Token) -> Grammar:
 
 
 def schema_of(source: GrammarSource, token: Token, limits: Limits) -> Grammar:
-    """Return the JSON texts that are valid against the schema of ``%json { ... }``.
+    """Return the grammar of the schema of ``%json { ... }``.
 
     Raises:
-        GrammarSyntaxError: the schema is no JSON.
-        UnsupportedFeature: a keyword of it is refused by name.
-        GrammarError: it is malformed, or nothing is valid against it.
-        LimitExceeded: it is too large.
+        GrammarSyntaxError: the schema is not valid JSON.
+        UnsupportedFeature: the schema has an unsupported keyword; the error names it.
+        GrammarError: the schema is malformed, or nothing is valid against it.
+        LimitExceeded: the schema is too large.
     """
     start = token.start_pos or 0
     try:
@@ -426,6 +420,6 @@ def schema_of(source: GrammarSource, token: Token, limits: Limits) -> Grammar:
     except LimitExceeded:
         raise
     except StructgenError as error:
-        place = error.subject.removeprefix("json schema").strip()
-        problem = f"%json{' at ' * bool(place)}{place}: {error.problem}"
+        location = error.subject.removeprefix("json schema").strip()
+        problem = f"%json{' at ' * bool(location)}{location}: {error.problem}"
         raise GrammarError(source.subject_at(start), problem, evidence=error.evidence, remedy=error.remedy) from None

@@ -1,8 +1,8 @@
-"""The native reader of plain grammars: rules, terminals, templates, and what they import from Lark's library.
+"""The native reader of simple grammars: rules, terminals, templates, and imports from Lark's library.
 
-Most grammars are nothing else, and for them the engine's library reads the text directly.  What it makes is what
-:mod:`structgen.frontends.lark` makes, left recursion removed, which it is tested against; grammars that say more, and
-grammars that are at fault, are left to that one (``docs/adr/0018-plain-lark-grammars-natively.md``).
+Most grammars are simple, and native code reads them directly (``docs/adr/0018-simple-lark-grammars-natively.md``).
+Reference implementation: the Python reader in :mod:`structgen.frontends.lark`, which also reads all other grammars and
+reports errors.
 """
 
 from __future__ import annotations
@@ -31,35 +31,30 @@ if TYPE_CHECKING:
 __all__ = ["Deferred", "read"]
 
 _DEFAULT_LIMITS: Final = Limits()
-_MAX_LEAF_LENGTH: Final = 2_000  # characters; what is longer is kept for nobody
+_MAX_LEAF_LENGTH: Final = 2_000  # characters
 
 
 def read(text: str, start: str, limits: Limits) -> FlatGrammar | None:
-    """The program of a grammar without left recursion; ``None`` if the grammar is not plain.
+    """Return the flat program of a grammar, left recursion removed; None if the grammar is not simple.
 
-    Complexity: O(len(text)) and the instances of templates.
+    Complexity: linear in the text and the instances of templates.
     """
     return _READER.read(text, start, limits.grammar_nodes, limits.nesting)
 
 
 class Deferred:
-    """A grammar that is read here; the other reader makes its term and its report when somebody asks for them."""
+    """The term and the report of a natively read grammar, made by the Python reader on first use."""
 
     def __init__(self, make: Callable[[], Grammar]) -> None:
-        """Prepare.
-
-        Args:
-            make: reads the grammar as the other reader does.
-        """
         self._make = make
         self._made: Described | None = None
 
     def item(self) -> Grammar:
-        """The term."""
+        """Return the term."""
         return self._described().item
 
     def description(self) -> Description:
-        """Where it came from."""
+        """Return the description, with the report."""
         return self._described().description
 
     def _described(self) -> Described:
@@ -72,7 +67,7 @@ class Deferred:
 
 
 def _leaf(token: str) -> tuple[FlatGrammar, bool] | None:
-    """The program of a string or regexp that is not plain, and whether it may be empty."""
+    """Return the flat program of a string or regexp, and whether it may be empty; None if the reader must give up."""
     if len(token) > _MAX_LEAF_LENGTH:
         return None
     try:
@@ -80,11 +75,11 @@ def _leaf(token: str) -> tuple[FlatGrammar, bool] | None:
             GrammarSource(token), Token("STRING" if token[0] == '"' else "REGEXP", token, 0), _DEFAULT_LIMITS
         )
         if not is_plain(pattern):
-            return None  # what follows it in its terminal decides where it ends
+            return None  # a lazy repetition: the rest of its terminal decides where it ends
         term = plain(pattern)
         return flatten(term, {}, None, _DEFAULT_LIMITS.grammar_nodes), Nullability({})(term)
     except StructgenError:
-        return None  # the other reader says what is wrong, and where
+        return None  # the Python reader reports the error
 
 
 _READER: Final = _native.LarkReader(builtin_texts, _leaf)

@@ -67,17 +67,17 @@ class _ExpressionReader:
         if self._text[self._at :].strip():
             raise self.error("something follows the expression of a parameter")
 
-    def number(self, most: int) -> int:
+    def number(self, maximum: int) -> int:
         piece = self.take()["number"]
         if piece is None or len(piece) > 24:
             raise self.error("a number is expected in the expression of a parameter")
         value = int(piece, 0 if piece[:2].lower() == "0x" else 10)
-        if value > most:
-            raise self.error(f"{value} is out of range", f"numbers here are at most {most}")
+        if value > maximum:
+            raise self.error(f"{value} is out of range", f"numbers here are at most {maximum}")
         return value
 
     def bits(self) -> tuple[int, int]:
-        """The first bit of a range and how many it has; ``_`` is all."""
+        """Return the first bit of a range and the number of bits; ``_`` is all bits."""
         piece = self.take()
         if piece["name"] == "_":
             return 0, _BITS
@@ -90,10 +90,10 @@ class _ExpressionReader:
 
 
 def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | None], Parameter]:
-    """Read what stands after ``::``: the parameter of the rule that is called, from that of the calling one.
+    """Read the expression after ``::``: it computes the parameter of the referred rule from that of the present one.
 
     Raises:
-        GrammarSyntaxError: it is malformed.
+        GrammarSyntaxError: the expression is malformed.
     """
     reader = _ExpressionReader(source, token, token[2:])
     text = token[2:].strip()
@@ -113,7 +113,7 @@ def expression_of(source: GrammarSource, token: Token) -> Callable[[Parameter | 
 
     def evaluated(own: Parameter | None) -> Parameter:
         if own is None:
-            raise reader.error("the rule around it has no parameter", "write ::_ after the name of that rule")
+            raise reader.error("the enclosing rule has no parameter", "write ::_ after its name")
         return change(own)
 
     return evaluated
@@ -182,8 +182,8 @@ def _call(reader: _ExpressionReader, name: str, depth: int) -> _Condition:
         inner = _condition(reader, depth + 1)
         return lambda own: not inner(own)
     if name in {"bit_clear", "bit_set"}:
-        bit, wanted = reader.number(_BITS - 1), name == "bit_set"
-        return lambda own: bool(own >> bit & 1) == wanted
+        bit, is_set = reader.number(_BITS - 1), name == "bit_set"
+        return lambda own: bool(own >> bit & 1) == is_set
     kind = name.removeprefix("bit_count_")
     if name not in {"is_ones", "is_zeros"} and kind not in _COMPARISONS:
         raise reader.error(f"there is no condition {name!r}", "there are for instance bit_set, lt, is_ones, and, not")
@@ -200,9 +200,9 @@ def _call(reader: _ExpressionReader, name: str, depth: int) -> _Condition:
 
 
 class RuleArgument(NamedTuple):
-    """A term, and what it is called as the argument of a template (``""`` for what cannot be one).
+    """A term, and its name as the argument of a template (``""`` if it cannot be one).
 
-    A template without arguments may be the argument of another one, and nothing else; it has no term.
+    A template without arguments has no term and can only be the argument of another template.
     """
 
     term: Grammar

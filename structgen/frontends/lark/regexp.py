@@ -1,9 +1,9 @@
 r"""Strings and regexps of a Lark grammar, as patterns of characters.
 
-A regexp may say which character must not come next: ``/if\b/``, ``/0|[1-9][0-9]*(?![\w.])/``, and names that are no
-keyword, ``/(?!(?:if|else)\b)[a-z]\w*\b/``.  A boundary at its end says of the input after its terminal that it does not
-begin with a word character, where all strings of the regexp end with one.  A look-ahead at its end says the same of any
-character.  A look-ahead at its start, for words that end at a boundary too, sees nothing beyond that boundary.
+A regexp may forbid the next character: ``/if\b/``, ``/0|[1-9][0-9]*(?![\w.])/``, and names that are no keyword,
+``/(?!(?:if|else)\b)[a-z]\w*\b/``.  If all strings of the regexp end with a word character, a boundary at its end
+forbids a word character next.  A negative look-ahead at its end forbids any class of characters.  A negative look-ahead
+at its start, for words that end at a boundary too, sees nothing beyond that boundary.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["Guarded", "guarded", "guarded_text", "pattern_of", "range_of"]
 Span: TypeAlias = tuple[int, int]
 
 _BOUNDARY: Final = r"\b"
-# A class that is not closed, an error elsewhere, is one piece too: to look for its end again and again is quadratic.
+# An unclosed class, an error elsewhere, is one piece too: searching for its end repeatedly would be quadratic.
 _PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|.", re.DOTALL)
 _ANY: Final = Repeat(ANY_CHAR)
 
@@ -58,9 +58,9 @@ class Guarded(NamedTuple):
     r"""The spans of a regexp ``(?!A\b)P(?!C)``, or with ``\b`` in place of ``(?!C)``.
 
     Attributes:
-        excluded: of ``A``; ``None``: there is no look-ahead at the start.
-        body: of ``P``.
-        guard: of ``C``; ``None``: there is a boundary.
+        excluded: the span of ``A``; None if there is no look-ahead at the start.
+        body: the span of ``P``.
+        guard: the span of ``C``; None if there is a boundary.
     """
 
     excluded: Span | None
@@ -69,7 +69,7 @@ class Guarded(NamedTuple):
 
 
 def guarded(text: str) -> Guarded | None:
-    """Take a regexp apart; ``None``: it has another form."""
+    """Split a regexp; return None if it has another form."""
     if text.endswith(_BOUNDARY):
         guard, end = None, len(text) - len(_BOUNDARY)
     else:
@@ -87,15 +87,15 @@ def guarded(text: str) -> Guarded | None:
 
 
 def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None) -> tuple[Grammar, NotBefore] | None:
-    r"""Return the texts of a regexp, and what may not come next; ``None`` where that is not certain.
+    r"""Return the term of a regexp, and what may not come next; None if that is not certain.
 
     Args:
-        term: the texts of ``P``.
-        excluded: the texts of ``A``.
-        guard: the text of ``C``, one character; ``None``: a boundary.
+        term: the term of ``P``.
+        excluded: the term of ``A``.
+        guard: the term of ``C``, one character; None for a boundary.
     """
     if nonempty(term) is not term:
-        return None  # what would come next would be that of the terminal before, too
+        return None  # an empty match would restrict what follows the terminal before, too
     if guard is not None:
         if isinstance(guard, Literal) and len(guard.data.decode()) == 1:
             guard = CharClass([(ord(guard.data.decode()),) * 2])
@@ -114,7 +114,7 @@ def guarded_text(term: Grammar, excluded: Grammar | None, guard: Grammar | None)
 
 
 def _first_group(text: str) -> int:
-    """Where the group that a regexp begins with ends."""
+    """Return where the group at the start of a regexp ends."""
     depth = 0
     for position, piece in _pieces(text, 0):
         depth += (piece == "(") - (piece == ")")
@@ -124,7 +124,7 @@ def _first_group(text: str) -> int:
 
 
 def _last_group(text: str) -> int:
-    """Where the group that a regexp ends with begins; the end of the regexp if there is none."""
+    """Return where the group at the end of a regexp begins; the end of the regexp if there is none."""
     if not text.endswith(")"):
         return len(text)
     depth, start, end = 0, len(text), 0
@@ -138,7 +138,7 @@ def _last_group(text: str) -> int:
 
 
 def _is_one(text: str, start: int, end: int) -> bool:
-    """Whether a boundary at ``end`` belongs to all of the span: no bar stands outside of groups, nor half an escape."""
+    """Return whether a boundary at ``end`` applies to the whole span: no bar outside of groups, no split escape."""
     depth, last = 0, start
     for position, piece in _pieces(text, start):
         if position >= end:
@@ -155,7 +155,7 @@ def _pieces(text: str, start: int) -> Iterator[tuple[int, str]]:
         yield match.start(), match[0]
 
 
-_unescaped: Callable[[str], str] = eval_escaping  # Lark's own, for its escapes have rules of their own
+_unescaped: Callable[[str], str] = eval_escaping  # Lark's own function, because its escapes have special rules
 _PYTHON: Final = DIALECTS["python"]
 _RUST: Final = DIALECTS["rust"]
 _META: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
@@ -181,7 +181,7 @@ class _Spelling:
         return self.source.syntax_error((self.start, self.start + len(self.token)), problem, remedy)
 
     def json_text(self, body: str, *, is_string: bool) -> str:
-        """Return ``body`` as llguidance reads it: a string with the escapes of JSON, a regexp as it stands."""
+        """Return ``body`` as llguidance reads it: a string with the escapes of JSON, a regexp unchanged."""
         if not is_string:
             return _SLASH.sub(lambda match: "/" if match[1] == "/" else match[0], body)
 
@@ -199,7 +199,7 @@ class _Spelling:
         try:
             return _unescaped(body)
         except (lark.exceptions.GrammarError, SyntaxError, ValueError, NameError):
-            # NameError: Lark's function names a variable that it has not set yet when it reports an error.
+            # NameError: Lark's function uses an unset variable when it reports an error.
             raise self.error(
                 "a malformed escape, a NUL or a lone surrogate in a string or regexp",
                 "write a backslash as \\\\, and other characters as \\x00 or \\u0000",
@@ -207,17 +207,17 @@ class _Spelling:
 
 
 def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: bool = False) -> Pattern:
-    """Return the texts of a string or regexp.
+    """Return the pattern of a string or regexp.
 
     Args:
         source: the file.
         token: the string or regexp.
         limits: bounds on its size.
-        is_rust: read it as llguidance does: the string as JSON spells it, the regexp in the syntax of Rust's crate.
+        is_rust: read it as llguidance does: a string with the escapes of JSON, a regexp in the syntax of Rust's crate.
 
     Raises:
         GrammarSyntaxError: its escapes or the regexp are malformed.
-        UnsupportedFeature: the regexp needs what a finite automaton cannot do, or looks beyond its own text.
+        UnsupportedFeature: the regexp needs more than a finite automaton, or looks beyond its own text.
         LimitExceeded: it is too large.
     """
     spelling = _Spelling(source, token)
@@ -235,7 +235,7 @@ def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: 
         except ValueError as error:
             raise spelling.error(str(error)) from None
     if "\n" in body and "x" not in flags:
-        raise spelling.error("a regexp goes over several lines", "use the flag x, or write \\n")
+        raise spelling.error("a regexp spans several lines", "use the flag x, or write \\n")
     if "l" in flags:
         raise source.refused(spelling.start, "flag l", "flag l of a regexp depends on the locale", "use the flag i")
     leading = re.match(r"\(\?([imsux]+)\)", text)
@@ -258,7 +258,7 @@ def pattern_of(source: GrammarSource, token: Token, limits: Limits, *, is_rust: 
                 regexp.span(position, position)[0],
                 "lazy repetition",
                 f"a lazy repetition cannot be compiled here: {reason}",
-                'say which characters may repeat, as in [^"]*',
+                'repeat a class of characters instead, as in [^"]*',
             ),
         )
     return (_plain(regexp, 0, None),)
@@ -284,7 +284,7 @@ def range_of(source: GrammarSource, first: Token, last: Token) -> Grammar:
 
 @dataclass(frozen=True, slots=True)
 class _Regexp:
-    """A regexp whose escapes are read; ``is_raw`` if its characters are those of the file."""
+    """A regexp with its escapes resolved; ``is_raw`` if its characters are those of the file."""
 
     spelling: _Spelling
     text: str
@@ -294,7 +294,7 @@ class _Regexp:
     dialect: Dialect
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Where characters of the regexp stand in the file, as well as that is known."""
+        """Return the span in the file of characters of the regexp; the whole token if it is not ``is_raw``."""
         first = self.spelling.start
         if self.is_raw:
             return first + 1 + start, first + 1 + end
@@ -320,12 +320,12 @@ def _plain(regexp: _Regexp, start: int, end: int | None) -> Grammar:
         regexp.spelling.start,
         "assertion",
         "an assertion in a regexp (look-ahead, boundary or anchor) looks at the text beside its terminal",
-        "say in the rules what may come next, or leave the assertion out",
+        "express in the rules what may come next, or remove the assertion",
     )
 
 
 def _without_captures(term: Grammar) -> Grammar:
-    """Return ``term`` with its named groups as plain groups, which is all that they are to Lark."""
+    """Return ``term`` without captures: Lark treats named groups as plain groups."""
     made: dict[int, Grammar] = {}
     for node in postorder(term):
         if isinstance(node, Capture):

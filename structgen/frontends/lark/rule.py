@@ -1,4 +1,4 @@
-"""Rules: expressions in which ignored text may stand after every terminal, and templates."""
+"""Rules: expressions with ignored text allowed after every terminal, and templates."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = ["RuleBuilder"]
 
 _STRUCTURED: Final = frozenset({"SPECIAL", "GRAMMAR", "JSON", "STRUCTURED"})
 _SINGLE: Final = frozenset({"expansion", "expansions"})
-"""What is nothing but its only part."""
+"""Nodes that equal their only part."""
 _LEXEME_COST: Final = 10
 _MAX_NESTED_GRAMMARS: Final = 16
 """Grammars nested in each other; building one inside another recurses."""
 
-# An instance of a template counts as this many nodes: ever new instances should meet the limit in good time.
+# Nodes that an instance of a template counts as, so that endless instantiation reaches the limit early.
 _INSTANCE_COST: Final = 100
 
 
 class RuleBuilder:
-    """Makes the expressions of all rules that others refer to.
+    """Builds the terms of all rules that are referred to.
 
     Attributes:
         rules: terms by the name of the rule or terminal.
-        ignored: one piece of ignored text, if there is any.
-        definitions: what they are made from.
-        is_marked: whether the terms hold marks.
+        ignored: one piece of ignored text, None if nothing is ignored.
+        definitions: the definitions of ``rules``.
+        is_marked: whether the terms contain marks.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class RuleBuilder:
         Args:
             library: the grammar files.
             budget: counts the nodes.
-            is_marked: leave marks (``structgen.frontends.indentation.marks``) where text is ignored.
-            indentation: leave marks for lines and blocks too.
-            grammars: what ``@name`` stands for.
+            is_marked: put marks (``structgen.frontends.indentation.marks``) where text is ignored.
+            indentation: put marks for lines and blocks too.
+            grammars: other grammars by name, for ``@name``.
         """
         self.rules: dict[str, Grammar] = {}
         self.ignored: Grammar | None = None
@@ -78,9 +78,9 @@ class RuleBuilder:
         self._terminals = Terminals(library, budget)
         self._grammars = grammars or {}
         self._waiting: deque[tuple[str, RuleInstance]] = deque()
-        self._known: dict[str, RuleArgument] = {}
+        self._references: dict[str, RuleArgument] = {}
         self._depth = 0  # of nested grammars
-        # By the id of what they are made of, which is held with them.
+        # By the id of the token or node, which is held too so that the id stays taken.
         self._made: dict[int, tuple[object, Grammar]] = {}
         self._conditions: dict[int, tuple[Node, Callable[[int], bool]]] = {}
         self._expressions: dict[int, tuple[Token, Callable[[int | None], int]]] = {}
@@ -96,8 +96,8 @@ class RuleBuilder:
         """Return the body of the grammar: ``start`` with ignored text before it.
 
         Raises:
-            GrammarSyntaxError: a name is not defined or does not fit its place, or a part is malformed.
-            UnsupportedFeature: a construct is refused by name.
+            GrammarSyntaxError: a name is not defined or not allowed at its position, or a part is malformed.
+            UnsupportedFeature: a construct is not supported; the error names it.
             LimitExceeded: the grammar has too many nodes, or templates are nested too deeply.
         """
         body = self._reference(start, {}, 0).term
@@ -117,11 +117,11 @@ class RuleBuilder:
 
     @property
     def has_guards(self) -> bool:
-        """Whether a terminal says which character may not come next, so that marks are needed."""
+        """Whether a terminal restricts the next character, so that marks are needed."""
         return self._terminals.has_guards
 
     def terminal(self, definition: Definition) -> Grammar:
-        """Return the texts of a terminal; raises as ``build`` does."""
+        """Return the term of a terminal; raises as ``build`` does."""
         return self._terminals.term(definition)
 
     def _ignored(self) -> Grammar:
@@ -136,7 +136,7 @@ class RuleBuilder:
         return Repeat(term, 0, None)
 
     def _body(self, use: RuleInstance) -> Grammar:
-        """Return what a rule has, that which extends it too."""
+        """Return the term of a rule, with its extensions."""
         definition = use.definition
         terms = [self._alternatives(use)]
         for further in definition.further:
@@ -161,12 +161,12 @@ class RuleBuilder:
         return joined([self._lexeme(definition.module, attributes, body), self._after])
 
     def _lexeme(self, module: Module, attributes: Attributes, body: Grammar) -> Grammar:
-        """Return the text of a rule that is one terminal."""
+        """Return the term of a rule that is one terminal."""
         if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(body)):
             first = next(iter(attributes.places.values()))
             raise module.source.refused(
                 first.start_pos or 0, str(first), "the rule looks at the text after it (\\b)",
-                "leave the boundary out, or the attribute",
+                "remove the boundary or the attribute",
             )  # fmt: skip
         self._budget.charge(_LEXEME_COST, module.source.subject)
         if attributes.is_lazy:
@@ -175,18 +175,18 @@ class RuleBuilder:
             suffix = self._terminals.value(module, attributes.suffix)
             return attributes.bounded(with_suffix(body, suffix, attributes.capture, attributes.stop_capture))
         if attributes.stop is not None:
-            text = before_stop(body, self._terminals.value(module, attributes.stop))
-            if text is None:
+            term = before_stop(body, self._terminals.value(module, attributes.stop))
+            if term is None:
                 raise module.source.refused(
                     attributes.places["stop"].start_pos or 0, "stop",
-                    "a stop that has many texts of several lengths cannot be left out of the output exactly",
-                    "write suffix= in place of stop=, which leaves it in; or give one text or a class of characters",
+                    "a stop with many strings of several lengths cannot be excluded from the output exactly",
+                    "write suffix= in place of stop= to keep it in the output, or give one string or a character class",
                 )  # fmt: skip
-            return attributes.around(text)
+            return attributes.around(term)
         return attributes.around(body)
 
     def _is_dropped(self, use: RuleInstance, tree: Node) -> bool:
-        """Whether a condition does not hold of the parameter, so that nothing of its alternative is needed."""
+        """Return whether an alternative is dropped because its condition is false for the parameter."""
         if tree.data != "conditional":
             return False
         key = id(tree)
@@ -196,10 +196,10 @@ class RuleBuilder:
         return not self._conditions[key][1](use.parameter or 0)
 
     def _plain(self, use: RuleInstance, value: RuleArgument) -> Grammar:
-        """Return the term of a value that is no template.
+        """Return the term of a value.
 
         Raises:
-            GrammarSyntaxError: it is one.
+            GrammarSyntaxError: the value is a template without arguments.
         """
         if value.template is not None and value.token is not None:
             raise use.definition.module.source.syntax_error(
@@ -217,12 +217,12 @@ class RuleBuilder:
             name += f"::{parameter}"
         if arguments:
             name += f"{{{','.join(value.name for value in arguments.values())}}}"
-        if name not in self._known:
+        if name not in self._references:
             if arguments or parameter is not None:
                 self._budget.charge(_INSTANCE_COST + len(name), definition.module.source.subject)
             self._waiting.append((name, RuleInstance(definition, arguments, depth, parameter)))
-            self._known[name] = RuleArgument(self._referred(name, definition), name)
-        return self._known[name]
+            self._references[name] = RuleArgument(self._referred(name, definition), name)
+        return self._references[name]
 
     def _referred(self, name: str, definition: Definition) -> Grammar:
         if not definition.is_terminal:
@@ -233,7 +233,7 @@ class RuleBuilder:
         return self._followed(Reference(name), text)
 
     def _followed(self, term: Grammar, text: Grammar) -> Grammar:
-        """Return a terminal, what it says of brackets, and the ignored text after it."""
+        """Return a terminal with its bracket mark and the ignored text after it."""
         mark = self._brackets.get(text.data, EPSILON) if isinstance(text, Literal) else EPSILON
         return joined([term, mark, self._after])
 
@@ -241,7 +241,7 @@ class RuleBuilder:
         module = use.definition.module
         self._budget.charge(2, module.source.subject)
         if token.type in {"STRING", "REGEXP"}:
-            key = str(token) if module.options is None else f"%{token}"  # which is read in another way
+            key = str(token) if module.options is None else f"%{token}"  # llguidance's rules differ
             if key not in self._spelled:
                 term = self._terminals.spelled(module, token)
                 self._spelled[key] = RuleArgument(self._followed(term, term), str(token))
@@ -252,14 +252,14 @@ class RuleBuilder:
             return RuleArgument(self._marks[token], str(token))
         if token.type in _STRUCTURED:
             return RuleArgument(self._followed(self._structured(module, token), EPSILON), str(token))
-        found = self._find(module, token)
-        if found.parameters:
-            return RuleArgument(EMPTY, self._library.name_of(found), found, token)
-        if found.has_parameter:
+        definition = self._find(module, token)
+        if definition.parameters:
+            return RuleArgument(EMPTY, self._library.name_of(definition), definition, token)
+        if definition.has_parameter:
             raise module.source.syntax_error(
                 span_of(token), f"rule {str(token)!r} is used without its parameter", f"write {token}::0, or {token}::_"
             )
-        return self._reference(found, {}, 0)
+        return self._reference(definition, {}, 0)
 
     def _structured(self, module: Module, token: Token) -> Grammar:
         source = module.source
@@ -276,11 +276,11 @@ class RuleBuilder:
             case _:
                 name = str(token)[1:]
                 if name not in self._grammars:
-                    known = ", ".join(map(repr, self._grammars)) or "none"
+                    given = ", ".join(map(repr, self._grammars)) or "none"
                     raise source.syntax_error(
                         span_of(token),
                         f"there is no grammar called {name!r}",
-                        f"pass grammars={{{name!r}: ...}}; given: {known}",
+                        f"pass grammars={{{name!r}: ...}}; given: {given}",
                     )
                 term = self._grammars[name]
         self._made[key] = token, term
@@ -318,18 +318,18 @@ class RuleBuilder:
         return self._made[key][1]
 
     def _find(self, module: Module, token: Token) -> Definition:
-        found = self._library.find(module, token)
-        if found is None and token in module.declared:
+        definition = self._library.find(module, token)
+        if definition is None and token in module.declared:
             raise module.source.refused(
-                token.start_pos or 0, "%declare", f"declared terminal {str(token)!r} has no texts",
+                token.start_pos or 0, "%declare", f"declared terminal {str(token)!r} is not defined",
                 "define it; or if it begins or ends a block, pass indentation=Indentation(...) with its name",
             )  # fmt: skip
-        if found is None:
+        if definition is None:
             kind = "terminal" if token.type == "TERMINAL" else "rule"
             raise module.source.syntax_error(
                 span_of(token), f"{kind} {str(token)!r} is not defined", f"define it ({token}: ...) or import it"
             )
-        return found
+        return definition
 
     def _node(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
         module = use.definition.module
@@ -357,7 +357,7 @@ class RuleBuilder:
                 return self._dialect_node(use, tree, parts)
 
     def _dialect_node(self, use: RuleInstance, tree: Node, parts: list[RuleArgument]) -> RuleArgument:
-        """What llguidance has beside Lark."""
+        """Return the value of a construct that llguidance adds to Lark."""
         module = use.definition.module
         match tree.data:
             case "conditional":
@@ -376,12 +376,12 @@ class RuleBuilder:
             case _:  # a conjunction
                 token = next(tokens_of(tree), None)
                 raise module.source.syntax_error(
-                    (0, 1) if token is None else span_of(token), "'&' stands in a rule, which need not be regular",
-                    "write what it joins as a terminal, in upper case",
+                    (0, 1) if token is None else span_of(token), "'&' in a rule, which need not be regular",
+                    "write its operands as a terminal, in upper case",
                 )  # fmt: skip
 
     def _with_parameter(self, use: RuleInstance, tree: Node) -> RuleArgument:
-        """Return the rule with the number that ``::`` gives it."""
+        """Return the instance of a rule for the number after ``::``."""
         module = use.definition.module
         name, token = (cast("Token", child) for child in tree.children)
         definition = self._find(module, name)
@@ -399,12 +399,12 @@ class RuleBuilder:
         module = use.definition.module
         token = tree.children[0]
         if not isinstance(token, Token):
-            raise TypeError("the name of a template is no token")
+            raise TypeError("the name of a template is not a token")
         if token in use.arguments:
             given = use.arguments[token]
             if given.template is None:
                 raise module.source.syntax_error(
-                    span_of(token), f"parameter {str(token)!r} is used as a template, but {given.name} is none",
+                    span_of(token), f"parameter {str(token)!r} is used as a template, but {given.name} is not one",
                     "pass the name of a template",
                 )  # fmt: skip
             definition = given.template
@@ -420,6 +420,6 @@ class RuleBuilder:
                 module.source.subject_at(token.start_pos or 0),
                 limit="nesting",
                 maximum=limits.nesting,
-                evidence=f"template {str(token)!r} uses itself with ever new arguments",
+                evidence=f"template {str(token)!r} keeps using itself with new arguments",
             )
         return self._reference(definition, dict(zip(definition.parameters, parts, strict=True)), use.depth + 1)

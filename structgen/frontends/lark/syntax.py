@@ -1,10 +1,10 @@
-"""The syntax of Lark's grammar files, and of llguidance's dialect of it: text to tree.
+"""The syntax of Lark's grammar files, and of llguidance's dialect: text to tree.
 
-The parser is Lark's own (LALR), generated from the grammar below, which follows Lark's reference.  The tokens come
-from one regular expression, which is several times faster than a general lexer and tells the nesting in passing.
+The parser is Lark's own (LALR), generated from the grammar below, which follows Lark's reference.  One regular
+expression finds the tokens, several times faster than a general lexer, and the nesting is counted at the same time.
 
-What llguidance adds (``docs/syntax.md`` of that project) is written with characters that no Lark grammar has there, so
-that every text that Lark reads is read as Lark reads it.
+llguidance's additions (``docs/syntax.md`` of that project) use characters that are errors in Lark at that position, so
+every text that Lark accepts is read as Lark reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Node: TypeAlias = "lark.Tree[lark.Token]"
 _PLAIN_VALUE: Final = "TERMINAL | RULE | STRING | REGEXP | range | template"
 _VALUE: Final = f"{_PLAIN_VALUE} | SPECIAL | GRAMMAR | JSON | STRUCTURED | parametrised | nested"
 _ATOM: Final = f"{_VALUE} | maybe | _LPAR expansions _RPAR | negation"
-# Values and atoms are put in place and not made rules: each rule costs a step for every token.
+# Values and atoms are inlined: each rule would cost a reduction for every token.
 _SYNTAX: Final = (
     r"""
 start: (_item? _NL)* _item?
@@ -73,8 +73,8 @@ nested: NESTED _LBRACE (_item? _NL)* _item? _RBRACE
     .replace("ALTERNATIVE", "expansion | alias | conjunction | conditional")
 )
 
-# In the order of Lark's own lexer, so that what could be read in two ways is read as Lark does.  Its loops are made
-# possessive, which keeps them linear; what they then read differently ends in a lone backslash, an error anyway.
+# In the order of Lark's own lexer, which decides between several matches.  Loops are possessive, which keeps them
+# linear; the only texts that this reads differently end in a lone backslash, an error anyway.
 _TOKEN: Final = re.compile(
     r"""
       (?P<REGEXP> /(?!/)(?:\\[/\\]|[^/])*+/[imslux]* )
@@ -127,7 +127,7 @@ _JSON_MARK: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
 _JSON_SCALAR: Final = re.compile(r'true|false|null|"(?:[^"\\\n]|\\.)*+"|-?\d[\d.eE+-]*+')
 _PARENTHESIS: Final = re.compile(r"[()\n]")
 
-# What to call a token in a message, most telling first.
+# Names of tokens in messages, the most helpful first.
 _SPELLED: Final = {
     "RULE": "a rule",
     "TERMINAL": "a terminal",
@@ -171,7 +171,7 @@ def parse(source: GrammarSource, limits: Limits) -> Node:
         kind = token.type
         while True:
             action = states[path[-1]].get(kind)
-            if action.__class__ is not tuple:  # a state to go to
+            if action.__class__ is not tuple:  # shift: the next state
                 break
             size, target, made = action
             if size:
@@ -188,7 +188,7 @@ def parse(source: GrammarSource, limits: Limits) -> Node:
             raise _unexpected(source, token, states[path[-1]])
         path.append(action)
         values.append(token)
-    raise RuntimeError("the parser has read all tokens and no grammar")
+    raise RuntimeError("the parser read all tokens without accepting")
 
 
 def fold(
@@ -197,10 +197,10 @@ def fold(
     node: Callable[[Node, list[_Value]], _Value],
     is_dropped: Callable[[Node], bool] | None = None,
 ) -> _Value:
-    """Compute a value of an expression from those of its parts, without recursion.
+    """Compute the value of an expression from the values of its parts, without recursion.
 
-    Names that are no part of the expression, such as an alias, and counts are left out of the parts.  Where
-    ``is_dropped`` holds of a subtree its parts are not looked at, and ``node`` is given none.
+    Aliases, other names and counts are not among the parts.  If ``is_dropped`` is true for a subtree, its parts are
+    skipped and ``node`` gets none.
     """
     stack: list[tuple[Node, Iterator[Node | Token], list[_Value]]] = [(root, _parts(root), [])]
     while True:
@@ -233,7 +233,7 @@ def _parts(tree: Node) -> Iterator[Node | Token]:
 
 
 def tokens_of(root: Node) -> Iterator[Token]:
-    """Yield the tokens below a node in their order; ``scan_values`` of Lark's trees recurses."""
+    """Yield the tokens below a node in order; unlike Lark's ``scan_values``, without recursion."""
     stack: list[object] = [root]
     while stack:
         part = stack.pop()
@@ -244,7 +244,7 @@ def tokens_of(root: Node) -> Iterator[Token]:
 
 
 def _made(name: str, children: list[Any]) -> Node:
-    """A tree whose name is a plain string, which is compared faster than the token that Lark takes for it."""
+    """Make a tree whose name is a plain string, which compares faster than Lark's token."""
     return lark.Tree(_NAMES.setdefault(name, str(name)), children)
 
 
@@ -252,7 +252,7 @@ _NAMES: Final[dict[str, str]] = {}
 
 
 class _GivenTokens(Lexer):
-    """Hands on tokens that are made already: they come from a regular expression."""
+    """Passes on the tokens that ``_scan`` makes."""
 
     def __init__(self, lexer_conf: object) -> None:
         pass
@@ -266,10 +266,10 @@ _END: Final = Token("$END", "", 0)
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[dict[Any, dict[str, Any]], Any, Any]:
-    """The table of the parser: states, where it starts, and where it ends.
+    """Return the parser table: actions by state, the start state, and the end state.
 
-    An action is a state to go to, or the size of what is reduced, the name of what it becomes and what makes it.
-    Lark's own loop over the same table takes twice as long.
+    An action is the next state (shift), or the size, the name and the callback of a reduction.  Lark's own loop over
+    the same table takes twice as long.
     """
     made = lark.Lark(_SYNTAX, parser="lalr", lexer=_GivenTokens, maybe_placeholders=True, tree_class=_made)
     frontend: Any = made.parser
@@ -285,7 +285,7 @@ def _table() -> tuple[dict[Any, dict[str, Any]], Any, Any]:
 
 
 def _token(kind: str, text: str, position: int) -> Token:
-    """``Token(kind, text, position)``, which takes three times as long."""
+    """Make a token, three times as fast as ``Token(kind, text, position)``."""
     token = str.__new__(Token, text)
     token.type = kind
     token.value = text
@@ -330,7 +330,7 @@ def _scan(source: GrammarSource, limits: Limits) -> Iterator[Token]:
 
 
 def _json_end(source: GrammarSource, start: int, keyword: str, limits: Limits) -> int:
-    """Return where the JSON value that begins at ``start`` ends; what it holds is read later."""
+    """Return where the JSON value that begins at ``start`` ends; it is parsed later."""
     text, depth = source.text, 0
     if text[start : start + 1] not in ("{", "["):
         scalar = _JSON_SCALAR.match(text, start)
@@ -354,7 +354,7 @@ def _json_end(source: GrammarSource, start: int, keyword: str, limits: Limits) -
 
 
 def _condition_end(source: GrammarSource, start: int) -> int:
-    """Return where the condition of ``%if`` ends: after its parentheses, or after a name without any."""
+    """Return where the condition of ``%if`` ends: after its parentheses, or after a name without parentheses."""
     name = _NAME.match(source.text, start)
     if name is None:
         raise source.syntax_error((start, start + 1), "no condition follows %if", "write for instance %if bit_clear(0)")
@@ -382,8 +382,8 @@ def _unreadable(text: str, position: int) -> str:
     return f"unexpected character {character!r}"
 
 
-def _unexpected(source: GrammarSource, token: Token, wanted: Container[str]) -> Exception:
-    expected = [shown for kind, shown in _SPELLED.items() if kind in wanted]
+def _unexpected(source: GrammarSource, token: Token, kinds: Container[str]) -> Exception:
+    expected = [shown for kind, shown in _SPELLED.items() if kind in kinds]
     remedy = f"expected {', '.join(expected[:-1])}{' or ' if expected[1:] else ''}{expected[-1]}" if expected else ""
     if token.type == "$END":
         return source.syntax_error((len(source.text), len(source.text)), "unexpected end of the grammar", remedy)

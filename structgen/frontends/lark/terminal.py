@@ -1,7 +1,4 @@
-"""Terminals: regular expressions inside which nothing is ignored.
-
-Also which of them leave marks for lines and brackets.
-"""
+"""Terminals: regular expressions inside which nothing is ignored; and the marks for lines and brackets."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ _NO_TREE: Final = frozenset({"template", "parametrised", "nested", "conditional"
 
 
 class Terminals:
-    """Makes terms of terminals, each once.
+    """Builds the terms of terminals, each once.
 
     Attributes:
-        has_guards: whether one of those that were made says which character may not come next.
+        has_guards: whether a terminal built so far restricts the next character.
     """
 
     def __init__(self, library: Library, budget: NodeBudget) -> None:
@@ -51,7 +48,7 @@ class Terminals:
         self.has_guards = False
 
     def term(self, definition: Definition) -> Grammar:
-        """Return the texts of a terminal.
+        """Return the term of a terminal.
 
         Raises:
             GrammarSyntaxError: it refers to a rule, to itself or to nothing, or a part of it is malformed.
@@ -65,7 +62,7 @@ class Terminals:
         return self._terms[key]
 
     def spelled(self, module: Module, token: Token) -> Grammar:
-        """Return the texts of a string or regexp that a rule holds; raises as ``term`` does."""
+        """Return the term of a string or regexp in a rule; raises as ``term`` does."""
         return closed(self._leaf(module, token))
 
     def range(self, module: Module, tree: Node) -> Grammar:
@@ -74,14 +71,14 @@ class Terminals:
         return range_of(module.source, first, last)
 
     def value(self, module: Module, part: Node | Token) -> Grammar:
-        """Return the texts of a single string, regexp, terminal or range; raises as ``term`` does."""
+        """Return the term of a single string, regexp, terminal or range; raises as ``term`` does."""
         if not isinstance(part, Token):
             return self.expression(module, part)
         found = self._library.find(module, part) if part.type == "TERMINAL" else None
         return self.spelled(module, part) if found is None else self.term(found)
 
     def expression(self, module: Module, tree: Node) -> Grammar:
-        """Return the texts of an expression over terminals; raises as ``term`` does."""
+        """Return the term of an expression over terminals; raises as ``term`` does."""
         for token in _terminals_in(tree):
             found = self._library.find(module, token)
             if found is not None:
@@ -89,7 +86,7 @@ class Terminals:
         return closed(fold(tree, partial(self._leaf, module), partial(self._node, module)))
 
     def _solve(self, root: Definition) -> None:
-        """Make the pattern of a terminal after those that it refers to."""
+        """Build the pattern of a terminal after those of the terminals that it refers to."""
         is_open: dict[int, bool] = {}
         stack = [root]
         while stack:
@@ -125,7 +122,7 @@ class Terminals:
         if token.type == "RULE":
             raise source.syntax_error(
                 span_of(token),
-                f"rule {str(token)!r} is used where only terminals may stand",
+                f"rule {str(token)!r} is used where only terminals are allowed",
                 "write it as a terminal, in upper case",
             )
         if token.type == "TERMINAL":
@@ -139,7 +136,7 @@ class Terminals:
             return self._counted(module, (part_of_text(source, token),))
         if token.type in _NO_TERMINAL:
             raise source.syntax_error(
-                span_of(token), f"{_NO_TERMINAL[token.type]} cannot stand inside a terminal", "put it into a rule"
+                span_of(token), f"{_NO_TERMINAL[token.type]} cannot be used inside a terminal", "put it into a rule"
             )
         pattern = pattern_of(source, token, self._budget.limits, is_rust=module.options is not None)
         self.has_guards = self.has_guards or any(isinstance(part, NotBefore) for part in pattern)
@@ -163,7 +160,7 @@ class Terminals:
                 if (low, high) == (0, 1):
                     return branches([parts[0], ()])
                 if not is_plain(parts[0]):
-                    raise first_lazy(parts[0]).refuse("it stands in a group that is repeated")
+                    raise first_lazy(parts[0]).refuse("it is in a repeated group")
                 return (Repeat(plain(parts[0]), low, high),)
             case "range":
                 return (self.range(module, tree),)
@@ -173,7 +170,7 @@ class Terminals:
                 raise module.source.syntax_error(span_of(token), f"{what} cannot be used inside a terminal")
 
     def _closed(self, module: Module, tree: Node, pattern: Pattern) -> Grammar:
-        """Return the texts of an operand of ``&`` or ``~``."""
+        """Return the term of an operand of ``&`` or ``~``."""
         term = closed(pattern)
         if self.has_guards and any(isinstance(node, NotBefore) for node in postorder(term)):
             token = next(tokens_of(tree))
@@ -191,7 +188,7 @@ class Terminals:
 
 
 def is_regular(tree: Node) -> bool:
-    """Whether an expression has only parts that may stand in a terminal."""
+    """Return whether an expression has only parts that are allowed in a terminal."""
     stack: list[object] = [tree]
     while stack:
         part = stack.pop()
@@ -209,7 +206,7 @@ def _terminals_in(tree: Node) -> Iterator[Token]:
     while stack:
         part = stack.pop()
         if isinstance(part, Tree):
-            if part.data == "nested":  # which has names of its own
+            if part.data == "nested":  # a nested grammar has its own names
                 continue
             stack.extend(reversed(part.children))
         elif isinstance(part, Token) and part.type == "TERMINAL":

@@ -1,9 +1,8 @@
 """Lark grammars as Lark's LALR parser with its contextual lexer reads them: ``lark(text, lexer="contextual")``.
 
-``docs/lexing.md`` says what that language is.  The parser and its lexers are a deterministic pushdown automaton,
-which is written as an ordinary grammar.  Reading order: ``tables`` (Lark's own), ``patterns``, ``alphabet``,
-``machine`` (which match ``re`` finds), ``guards``, ``terms``, ``lexemes``, ``contexts``, ``outlines``, ``variants``,
-``assembly``.
+``docs/lexing.md`` defines the language.  The parser and its lexers are a deterministic pushdown automaton, which is
+written as an ordinary grammar.  Reading order: ``table`` (Lark's own), ``pattern``, ``lexer_automaton`` (which match
+``re`` finds), ``graph``, ``lexeme``, ``context``, ``variant``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from structgen.grammar.nodes.description import Described, Description, ReportEn
 
 __all__ = ["contextual"]
 
-_REMEDY: Final = 'say it without, or use lexer="any"'
+_REMEDY: Final = 'rewrite the terminal without it, or use lexer="any"'
 _POLICIES: Final = (
     ("division into terminals", "longest match, as Lark's contextual lexer"),
     ("ignored terminals", "where the lexer finds them"),
@@ -39,33 +38,33 @@ _POLICIES: Final = (
 def contextual(
     library: Library, definition: Definition, start: str, indentation: object | None, limits: Limits
 ) -> Described:
-    """The texts that ``lark.Lark(text, start=start, parser="lalr", lexer="contextual")`` accepts, with a report.
+    """Return the language that ``lark.Lark(text, start=start, parser="lalr", lexer="contextual")`` accepts.
 
     Args:
         library: the grammar and its imports.
         definition: the start rule.
-        start: its name.
-        indentation: must be ``None``: blocks by indentation are not read this way.
+        start: the name of the start rule.
+        indentation: must be None: blocks by indentation are not supported here.
         limits: ``grammar_nodes`` and ``regular_states`` bound the work.
 
     Raises:
-        GrammarSyntaxError: a part of the grammar is malformed, or Lark refuses it: it need not be LALR(1).
-        GrammarError: Lark refuses it for a reason that belongs to no place.
-        UnsupportedFeature: a construct that Lark has not, or a regexp that needs more than a finite automaton or looks
-            further than at one character.
-        UnsatisfiableGrammar: no text can be read.
+        GrammarSyntaxError: a part of the grammar is malformed, or Lark refuses it, for instance as not LALR(1).
+        GrammarError: Lark refuses it for a reason without a position.
+        UnsupportedFeature: a construct that Lark does not have, or a regexp that needs more than a finite automaton or
+            looks further than one character.
+        UnsatisfiableGrammar: no string is accepted.
         LimitExceeded: the grammar is too large, or its terminals are too hard to tell apart.
     """
     source = library.main.source
     if indentation is not None:
         raise GrammarError(
             source.subject,
-            "indentation and the contextual lexer do not go together",
+            "indentation cannot be combined with the contextual lexer",
             evidence="blocks are read in every division into terminals",
             remedy='use lexer="any"',
         )
     check_admissible(library, limits)
-    with suppress(UnsupportedFeature):  # some of these Lark's lexers can do; other errors are told better than by Lark
+    with suppress(UnsupportedFeature):  # Lark's lexers support some of these; our other errors are clearer than Lark's
         RuleBuilder(library, NodeBudget(limits)).build(definition)
     entries = [entry for module in library.modules.values() if not module.source.is_builtin for entry in module.entries]
     description = Description(source="lark", entries=tuple(_enforced(entry) for entry in entries), policies=_POLICIES)
@@ -73,11 +72,11 @@ def contextual(
 
 
 def _enforced(entry: ReportEntry) -> ReportEntry:
-    """The entry of a construct that decides here which texts belong to the language."""
+    """Return the report entry of a construct that affects the language here."""
     if entry.keyword.startswith("priority "):
         return replace(entry, status=Status.ENFORCED, detail="decides what the lexer and the parser prefer")
     if entry.keyword == "%ignore":
-        return replace(entry, detail="may stand wherever the lexer finds it")
+        return replace(entry, detail="allowed wherever the lexer finds it")
     return entry
 
 
@@ -88,12 +87,12 @@ def _term(library: Library, start: str, limits: Limits) -> Grammar:
         contexts = Contexts(tables, _lexemes(tables, limits, subject))
     except PatternRefusal as refusal:
         raise _refused(library, refusal.terminal, refusal) from None
-    points, outlines, root = make_outlines(tables, contexts.places, limits, subject)
+    points, outlines, root = make_outlines(tables, contexts.state_classes, limits, subject)
     variants = Variants(points, outlines, contexts, limits, subject)
     starts = variants.solve(root)
     if not any(starts.values()):
         raise UnsatisfiableGrammar(
-            subject, "no text is divided by Lark's lexer into terminals that the rules allow", remedy='use lexer="any"'
+            subject, "Lark's lexer divides no string into terminals that the rules allow", remedy='use lexer="any"'
         )
     named = {name for name in tables.trees if name in library.main.definitions or name in library.main.imports}
     named |= {name for name in tables.trees if not name.startswith("__") and "__" in name}  # of imported files

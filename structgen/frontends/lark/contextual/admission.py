@@ -1,4 +1,4 @@
-"""What is refused before Lark sees it: constructs that Lark has not, and rules that it would write out without end."""
+"""Checks before Lark loads a grammar: constructs that Lark does not have, and rules that it would expand too far."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _SPELLINGS: Final = {"conjunction": "&", "negation": "~", "conditional": "%if", 
 _TOKEN_SPELLINGS: Final = {"JSON": "%json", "STRUCTURED": "%regex"}
 _REMEDY: Final = 'only lexer="any" reads it'
 _MIN_RULE_REPETITION: Final = 50
-"""From here on Lark writes a repetition as rules."""
+"""The smallest count for which Lark writes a repetition as rules."""
 _MAX_SYMBOLS: Final = 200_000
-"""Symbols that Lark may have to write out for one rule before it drops equal alternatives."""
+"""Symbols that Lark may expand one rule to, before it drops equal alternatives."""
 _DEFINITION_COST: Final = 40
-"""A rule or terminal counts as so many nodes: Lark goes over all of them many times."""
+"""Nodes that a rule or terminal counts as: Lark makes many passes over all of them."""
 _MAX_NESTING: Final = 100
-"""Terminals that may stand within each other: Lark puts them together by recursion, and each level takes a pass."""
+"""Levels of terminals inside terminals: Lark inlines them by recursion, with one pass for each level."""
 
 
 class _Extent(NamedTuple):
-    """How much Lark makes of an expression: alternatives, and the symbols of the longest."""
+    """The size of an expression after Lark's expansion: alternatives, and the symbols of the longest."""
 
     alternatives: int
     length: int
 
 
 def check_admissible(library: Library, limits: Limits) -> None:
-    """Check a grammar that is well-formed.
+    """Check a well-formed grammar.
 
     Raises:
-        UnsupportedFeature: it has a construct that Lark does not know.
-        LimitExceeded: its operators stand for too many alternatives, it defines too much, or its terminals are put
-            together from each other through too many levels or out of too many parts.
+        UnsupportedFeature: it has a construct that Lark does not have.
+        LimitExceeded: its operators expand to too many alternatives, it has too many definitions, or its terminals are
+            nested too deeply or have too many parts.
 
     Complexity: linear in the grammar.
     """
@@ -81,7 +81,7 @@ def _definitions(module: Module) -> Iterator[Definition]:
 
 
 def _check_terminals(library: Library, limits: Limits) -> None:
-    """Bound what terminals become when those that they refer to are put in their places."""
+    """Bound the size of terminals after inlining the terminals that they refer to."""
     done: dict[int, _Extent] = {}  # levels and parts
     for module in library.modules.values():
         for root in _definitions(module):
@@ -96,7 +96,7 @@ def _check_terminals(library: Library, limits: Limits) -> None:
                     stack += waiting
                     continue
                 stack.pop()
-                if id(definition) not in done:  # a terminal that stands within itself is told elsewhere
+                if id(definition) not in done:  # a recursive terminal is reported elsewhere
                     extents = [done.get(id(each), _Extent(0, 0)) for each in below]
                     levels = 1 + max((extent.alternatives for extent in extents), default=0)
                     parts = 1 + sum(extent.length for extent in extents)
@@ -106,9 +106,9 @@ def _check_terminals(library: Library, limits: Limits) -> None:
 
 def _terminals_in(library: Library, definition: Definition) -> Iterator[Definition]:
     for token in tokens_of(definition.tree):
-        found = library.find(definition.module, str(token)) if token.type == "TERMINAL" else None
-        if found is not None:
-            yield found
+        inner = library.find(definition.module, str(token)) if token.type == "TERMINAL" else None
+        if inner is not None:
+            yield inner
 
 
 def _check_terminal(definition: Definition, levels: int, parts: int, limits: Limits) -> None:
@@ -118,7 +118,7 @@ def _check_terminal(definition: Definition, levels: int, parts: int, limits: Lim
             source.subject_at(definition.position),
             limit="levels of terminals",
             maximum=_MAX_NESTING,
-            evidence=f"terminal {definition.name!r} is put together from others through so many",
+            evidence=f"terminal {definition.name!r} refers to others through more levels",
             remedy='write it out, or use lexer="any"',
         )
     if parts > _MAX_SYMBOLS:
@@ -126,8 +126,7 @@ def _check_terminal(definition: Definition, levels: int, parts: int, limits: Lim
             source.subject_at(definition.position),
             limit="grammar_nodes",
             maximum=limits.grammar_nodes,
-            evidence=f"terminal {definition.name!r} has more than {_MAX_SYMBOLS} parts "
-            "when its terminals are written out",
+            evidence=f"terminal {definition.name!r} has more than {_MAX_SYMBOLS} parts when its terminals are inlined",
             remedy='use lexer="any"',
         )
 
@@ -161,16 +160,16 @@ def _check_extent(definition: Definition, limits: Limits) -> None:
     module = definition.module
 
     def node(tree: Node, parts: list[_Extent]) -> _Extent:
-        found = _extent(module, tree, parts)
-        if found.alternatives * found.length > _MAX_SYMBOLS:
+        extent = _extent(module, tree, parts)
+        if extent.alternatives * extent.length > _MAX_SYMBOLS:
             raise LimitExceeded(
                 module.source.subject_at(definition.position),
                 limit="grammar_nodes",
                 maximum=limits.grammar_nodes,
-                evidence=f"Lark writes out the operators of rule {definition.name!r} as far too many alternatives",
-                remedy='put parts of it into rules of their own, or use lexer="any"',
+                evidence=f"Lark expands the operators of rule {definition.name!r} to too many alternatives",
+                remedy='split it into several rules, or use lexer="any"',
             )
-        return found
+        return extent
 
     fold(definition.tree, lambda _: _Extent(1, 1), node)
 

@@ -1,9 +1,8 @@
-"""What a lexer may meet: which terminals, under which guards, with ignored text in between.
+"""Contexts: the lexer that reads the next terminal, and the guard that holds there.
 
 Lark reads the text after a terminal with the lexer of the parser state that the terminal was shifted to, before
-anything is reduced.  So a *context* is that lexer, and the guard that holds there.  Lexers that take the same texts
-for every terminal that both know are one *kind*: a terminal that only one of them knows cannot come where the other
-one reads.
+anything is reduced.  Lexers that take the same strings for every terminal that both have are one *kind*: a terminal
+that only one of them has cannot come where the other one reads.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class Context(NamedTuple):
     """Where the next terminal is read.
 
     Attributes:
-        kind: of the lexer.
+        kind: the kind of the lexer.
         guard: what the text must not begin with.
-        barred: terminals that must not come next, for the parser has ended a rule where it would not before them.
+        barred: terminals that must not come next, because the parser would not have reduced a rule before them.
     """
 
     kind: int
@@ -47,9 +46,9 @@ class _StateClass(NamedTuple):
     """What distinguishes the parser states that a terminal leads to.
 
     Attributes:
-        kind: of the lexer there.
+        kind: the kind of the lexer there.
         readable: the letters that it may read, and the end of the text.
-        expected: those that a terminal may begin with that is not ignored, and the end of the text.
+        expected: the letters that a terminal that is not ignored may begin with, and the end of the text.
     """
 
     kind: int
@@ -61,7 +60,7 @@ class Contexts:
     """The contexts of a grammar.
 
     Attributes:
-        places: by parser state, the number of the class of states that it belongs to.
+        state_classes: by parser state, the number of its class.
     """
 
     def __init__(self, tables: Tables, lexemes: Lexemes) -> None:
@@ -82,8 +81,8 @@ class Contexts:
                     self._readable_after[name] = self._readable_after.get(name, 0) | mask
         self._chosen: list[dict[str, tuple[int, Behaviour]]] = []
         self._kinds = self._divided()
-        self.places: list[int] = []
-        self._places: list[_StateClass] = []
+        self.state_classes: list[int] = []
+        self._classes: list[_StateClass] = []
         self._settle()
         self._between: dict[tuple[int, int], dict[int, Grammar]] = {}
 
@@ -110,12 +109,12 @@ class Contexts:
         return kinds
 
     def _settle(self) -> None:
-        """Put the parser states into classes that differ in nothing that a lexer does there."""
+        """Group the parser states in which the lexers do the same."""
         end = self._lexemes.machine.alphabet.end
-        behind: dict[str | None, set[int]] = {None: {FREE}}
+        guards_after: dict[str | None, set[int]] = {None: {FREE}}
         for known in self._chosen:
             for token, (_, behaviour) in known.items():
-                behind.setdefault(token, set()).update(behaviour.guards)
+                guards_after.setdefault(token, set()).update(behaviour.guards)
         numbers: dict[object, int] = {}
         for state, lexer in enumerate(self._tables.scanners):
             readable = self._readable[lexer]
@@ -123,8 +122,8 @@ class Contexts:
             for token in self._tables.terminals[lexer]:
                 expected |= self._behaviour(lexer, FREE, token).first
             reached = self._reached_by[state]
-            first = sorted(behind.get(reached, {FREE}))
-            later = sorted({*first, *behind.get(_IGNORED, ())})
+            first = sorted(guards_after.get(reached, {FREE}))
+            later = sorted({*first, *guards_after.get(_IGNORED, ())})
             key = (
                 self._kinds[lexer],
                 reached,
@@ -132,59 +131,59 @@ class Contexts:
                 tuple(self._guards.restricted(guard, expected) for guard in later),
             )
             number = numbers.setdefault(key, len(numbers))
-            if number == len(self._places):
-                self._places.append(_StateClass(self._kinds[lexer], readable, expected))
+            if number == len(self._classes):
+                self._classes.append(_StateClass(self._kinds[lexer], readable, expected))
             else:
-                old = self._places[number]
-                self._places[number] = _StateClass(old.kind, old.readable | readable, old.expected | expected)
-            self.places.append(number)
+                old = self._classes[number]
+                self._classes[number] = _StateClass(old.kind, old.readable | readable, old.expected | expected)
+            self.state_classes.append(number)
 
     def first(self) -> dict[Context, Grammar]:
-        """The contexts at the start of a text, each with the ignored text before it."""
-        place = self.places[0]
+        """Return the contexts at the start of a text, each with the ignored text before it."""
+        state_class = self.state_classes[0]
         return {
-            Context(self._places[place].kind, guard, frozenset()): term
-            for guard, term in self._ignored(place, FREE).items()
+            Context(self._classes[state_class].kind, guard, frozenset()): term
+            for guard, term in self._ignored(state_class, FREE).items()
         }
 
     def is_end(self, context: Context, end_name: str) -> bool:
-        """Whether the text may end in a context."""
+        """Return whether the text may end in a context."""
         return (
             end_name not in context.barred
             and not self._guards.fails[context.guard] & self._lexemes.machine.alphabet.end
         )
 
     def source(self, context: Context, token: str) -> tuple[int, int] | None:
-        """What decides which lexemes of ``token`` are read in a context; ``None`` if it cannot come there."""
+        """Return what decides which lexemes of ``token`` are read in a context; None if it cannot come there."""
         known = self._chosen[context.kind].get(token)
         if known is None or token in context.barred:
             return None
         return known[1].number, self._guards.restricted(context.guard, known[1].first)
 
-    def shift(self, context: Context, token: str, place: int) -> dict[Context, list[Piece]]:
-        """What may be read for ``token`` on the way to a parser state of a class, by the context there."""
+    def shift(self, context: Context, token: str, state_class: int) -> dict[Context, list[Piece]]:
+        """Return what may be read for ``token`` before a parser state of a class, by the context there."""
         known = self._chosen[context.kind].get(token)
         if known is None or token in context.barred:
             return {}
-        where = self._places[place]
+        where = self._classes[state_class]
         behaviour = self._behaviour(known[0], self._guards.restricted(context.guard, known[1].first), token)
         by_guard: dict[int, set[int]] = {}
         for guard in behaviour.guards:
             by_guard.setdefault(self._guards.restricted(guard, where.readable), set()).add(guard)
         found: dict[Context, list[Piece]] = {}
-        for guard, behind in by_guard.items():
-            lexemes = self._lexemes.term(behaviour, frozenset(behind), token)
-            for after, ignored in self._ignored(place, guard).items():
+        for guard, guards in by_guard.items():
+            lexemes = self._lexemes.term(behaviour, frozenset(guards), token)
+            for after, ignored in self._ignored(state_class, guard).items():
                 target = Context(where.kind, after, frozenset())
                 found.setdefault(target, []).append(Piece(token, lexemes, ignored))
         return found
 
-    def _ignored(self, place: int, guard: int) -> dict[int, Grammar]:
-        """The ignored text at a place, by the guard after it; that is of interest to what is not ignored only."""
-        key = (place, guard)
+    def _ignored(self, state_class: int, guard: int) -> dict[int, Grammar]:
+        """Return the ignored text in states of a class, by the guard after it, as far as it matters to terminals."""
+        key = (state_class, guard)
         found = self._between.get(key)
         if found is None:
-            where = self._places[place]
+            where = self._classes[state_class]
             graph: dict[int, list[tuple[Grammar, int]]] = {}
             work = [guard]
             while work:
@@ -199,12 +198,14 @@ class Contexts:
         return found
 
     def _steps(self, where: _StateClass, guard: int) -> list[tuple[Grammar, int]]:
-        """One lexeme of ignored text, with the guard after it."""
+        """Return single lexemes of ignored text, with the guard after each."""
         if not self._tables.ignored:
             return []
         lexer = self._chosen[where.kind][_IGNORED][0]
         behaviour = self._behaviour(lexer, guard, _IGNORED)
         by_guard: dict[int, set[int]] = {}
-        for behind in behaviour.guards:
-            by_guard.setdefault(self._guards.restricted(behind, where.readable), set()).add(behind)
-        return [(self._lexemes.term(behaviour, frozenset(found), _IGNORED), after) for after, found in by_guard.items()]
+        for after in behaviour.guards:
+            by_guard.setdefault(self._guards.restricted(after, where.readable), set()).add(after)
+        return [
+            (self._lexemes.term(behaviour, frozenset(guards), _IGNORED), after) for after, guards in by_guard.items()
+        ]

@@ -1,6 +1,6 @@
-"""Algorithms on graphs: equivalent states of deterministic automata, and the terms of the strings along paths.
+"""Algorithms on graphs: equivalent states of deterministic automata, and terms for the strings along paths.
 
-The edges of an automaton bear sets of letters; those of a graph of paths bear languages.
+The edges of an automaton are labelled with sets of letters, those of a graph of paths with languages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _Edges: TypeAlias = Mapping[_Node, list[tuple[int, _Node]]]
 def equivalence_classes(
     nodes: Iterable[_Node], edges: _Edges[_Node], label: Callable[[_Node], Hashable]
 ) -> dict[_Node, int]:
-    """Number the nodes, equivalent ones alike, but for large circles that lead to others like themselves.
+    """Number the nodes, equivalent ones alike, except some cycles that lead to equivalent cycles.
 
     Args:
-        nodes: the states that count.
-        edges: by state, the next state by letters; targets that do not count are left out.
-        label: what a state says; states that say different things are not equivalent.
+        nodes: the states.
+        edges: by state, the next state by letters; targets outside of ``nodes`` are ignored.
+        label: the output of a state; states with different outputs are not equivalent.
 
-    Complexity: linear where no circles are; within a strongly connected component of n states n refinements at most
-    (E. F. Moore, 1956).
+    Complexity: linear without cycles; at most n refinements in a strongly connected component of n states (E. F. Moore,
+        1956).
     """
     graph = {node: [(letters, target) for letters, target in edges[node]] for node in nodes}
     graph = {node: [(letters, target) for letters, target in row if target in graph] for node, row in graph.items()}
@@ -39,7 +39,7 @@ def equivalence_classes(
     count = 0
     for component in strongly_connected({node: [target for _, target in row] for node, row in graph.items()}):
         inside = _refined(component, graph, classes, label)
-        # A component is told by what a walk from one of its states meets; equal ones are met once.
+        # A component is identified by what a walk from one of its states meets.
         fresh: dict[int, int] = {}
         same = _same_outside(component, inside, graph, classes, label, known)
         if same is not None:
@@ -68,7 +68,7 @@ def _same_outside(
     label: Callable[[_Node], Hashable],
     known: Mapping[Hashable, int],
 ) -> int | None:
-    """The class of a circle outside that a component of one class leads to and is like."""
+    """Return the class of an equivalent cycle that a component of one class leads to, None if there is none."""
     if len(set(inside.values())) > 1:
         return None
     node = component[0]
@@ -97,7 +97,7 @@ def _refined(
     outside: Mapping[_Node, int],
     label: Callable[[_Node], Hashable],
 ) -> dict[_Node, int]:
-    """The classes within one component; they have negative numbers."""
+    """Return the classes within one component, as negative numbers."""
     inside = dict.fromkeys(component, -1)
     count = 1
     while len(component) > 1:
@@ -124,7 +124,7 @@ def _walk(
     outside: Mapping[_Node, int],
     label: Callable[[_Node], Hashable],
 ) -> Hashable:
-    """What a walk through a component from one of its classes meets, with the classes outside by their numbers."""
+    """Return what a walk through a component from one of its classes meets; classes outside are numbers."""
     example: dict[int, _Node] = {}
     for node, number in inside.items():
         example.setdefault(number, node)
@@ -149,19 +149,19 @@ Graph: TypeAlias = Mapping[Any, list[tuple[Grammar, Any]]]
 """By node, its edges: a language and the node that it leads to."""
 
 _MAX_LOOP_NESTING: Final = 100
-"""How many loops through other nodes may lie inside each other."""
+"""How deeply loops through other nodes may be nested."""
 
 _Outcome: TypeAlias = dict[Any, Grammar]
-"""By way out, the texts that lead to it."""
+"""The strings that lead to each outcome."""
 
 
 def paths(graph: Graph, outcomes: Mapping[Any, Any], subject: str) -> dict[Any, _Outcome]:
-    """Return, for each node, the texts of the paths to each outcome.
+    """Return, for each node, the strings along the paths to each outcome.
 
     Args:
         graph: the edges of each node; targets must be nodes too.
-        outcomes: nodes at which a path may end, with what they are called.
-        subject: what errors are about.
+        outcomes: the nodes at which a path may end, with the name of their outcome.
+        subject: the subject of errors.
 
     Raises:
         LimitExceeded: loops are nested too deeply.
@@ -191,7 +191,7 @@ def _solve(graph: Graph, exits: Mapping[Any, _Outcome], depth: int, subject: str
             solved[node] = _after_loop(again, onward)
             continue
         head = max(component, key=lambda node: sum(target == node for one in component for _, target in graph[one]))
-        # Without its head the component falls apart; what comes back to the head is one more way out.
+        # Remove the head of the component; edges back to it are one more outcome.
         back = object()
         below = {
             node: [(label, target) for label, target in graph[node] if target in inside and target != head]
@@ -231,7 +231,7 @@ def _gathered(
     solved: Mapping[Any, _Outcome],
     inside: set[Any],
 ) -> _Outcome:
-    """What leads out of a component at ``node``."""
+    """Return the outcomes of the edges that leave a component at ``node``."""
     ways: dict[Any, list[Grammar]] = {way: [term] for way, term in exits.items()}
     for label, target in graph[node]:
         if target not in inside:

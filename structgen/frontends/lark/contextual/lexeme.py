@@ -1,6 +1,6 @@
-"""Which strings a lexer takes for a terminal, and what may then not follow.
+"""Which strings a lexer takes for a terminal, and what may not follow.
 
-A guard forbids what would have made another match win.
+A guard forbids the following text that would make another match win.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Guards:
         self._after: dict[tuple[int, int, int], int] = {}
 
     def step(self, guard: int, letters: int) -> int:
-        """The guard after any of ``letters``, which it must not tell apart."""
+        """Return the guard after any of ``letters``, which it must treat alike."""
         if self.fails[guard] & letters:
             return BROKEN
         return next((target for mask, target in self.targets[guard] if mask & letters), FREE)
 
     def divide(self, guard: int, letters: int) -> list[tuple[int, int]]:
-        """``letters`` that do not break the guard, in sets with the guard after each."""
+        """Return the ``letters`` that do not break the guard, in sets with the guard after each."""
         if guard == FREE:
             return [(letters, FREE)] if letters else []
         letters &= ~self.fails[guard]
@@ -62,7 +62,7 @@ class Guards:
         return [*parts, (letters, FREE)] if letters else parts
 
     def after(self, state: int, following: int, readable: int) -> int:
-        """The guard after a match that ends in a state of the lexer.
+        """Return the guard after a match that ends in a state of the lexer.
 
         Args:
             state: the state.
@@ -83,7 +83,7 @@ class Guards:
         state, following = node
         if state >= 0:
             readable = self._alphabet.all
-        else:  # the first state, which no other is equal to
+        else:  # the first state, which equals no other
             state = ~state
         edges = []
         fails = self._alphabet.all & ~following
@@ -98,7 +98,7 @@ class Guards:
         return fails & readable, edges
 
     def both(self, one: int, other: int) -> int:
-        """The guard that is broken where either is."""
+        """Return the guard that is broken where either is."""
         if one in {FREE, other}:
             return other
         if other == FREE:
@@ -118,7 +118,7 @@ class Guards:
         return fails, edges
 
     def restricted(self, guard: int, readable: int) -> int:
-        """The guard without what letters outside ``readable`` would do at once; they cannot come."""
+        """Return the guard without the effect of first letters outside ``readable``, which cannot come."""
         if guard == FREE:
             return FREE
         targets = tuple((mask & readable, target) for mask, target in self.targets[guard] if mask & readable)
@@ -151,7 +151,7 @@ class Guards:
                     self._subject,
                     limit="regular_states",
                     maximum=self._max_states,
-                    evidence="what may follow its terminals takes more",
+                    evidence="the guards after its terminals need more",
                     remedy='choose terminals that are easier to tell apart, or use lexer="any"',
                 )
         dangerous = _leading_to({node for node, mask in fails.items() if mask}, edges)
@@ -175,7 +175,7 @@ class Guards:
                     if following in classes:
                         merged[classes[following]] = merged.get(classes[following], 0) | letters
                 by_class[found_class] = (fails[node], merged)
-        # One serialisation of the whole, from the root: it says which automaton this is.
+        # A serialisation from the root identifies the automaton.
         order = {classes[root]: 0}
         listed = [classes[root]]
         shape: list[object] = []
@@ -195,7 +195,7 @@ class Guards:
         for each in reversed(listed):
             mask, merged = by_class[each]
             if any(target not in made for target in merged):
-                break  # a circle, or a shorter way to it was found first
+                break  # a cycle, or a shorter path to it was found first
             made[each] = self._hashed(mask, tuple((letters, made[target]) for target, letters in merged.items()))
         else:
             self._ids[key] = made[classes[root]]
@@ -210,7 +210,7 @@ class Guards:
 
 
 def _leading_to(found: set[_Node], edges: dict[_Node, list[tuple[int, _Node]]]) -> dict[_Node, None]:
-    """The nodes from which one of ``found`` is reached, in the order of ``edges``."""
+    """Return the nodes from which one of ``found`` is reached, in the order of ``edges``."""
     sources: dict[_Node, list[_Node]] = {}
     for node, out in edges.items():
         for _, target in out:
@@ -228,17 +228,17 @@ def _leading_to(found: set[_Node], edges: dict[_Node, list[tuple[int, _Node]]]) 
 _LexemeState: TypeAlias = tuple[int, int]
 """A state of the machine and the guard that the lexeme is read under."""
 
-_COMPARED: Final = 20_000
-"""Pairs of states that are looked at to see whether a language is that of the terminal as it is written."""
+_MAX_COMPARED: Final = 20_000
+"""Pairs of states that are examined to decide whether a language is that of the terminal as written."""
 
 
 class Behaviour:
     """The lexemes of a terminal in some context.
 
     Attributes:
-        number: which one it is.
+        number: its number.
         edges: by state, the next state by letters; state 0 is the first.
-        ends: the guard after a lexeme that ends in a state; each state leads to one of these.
+        ends: by accepting state, the guard after a lexeme that ends there.
         first: the letters that a lexeme may begin with.
     """
 
@@ -254,7 +254,7 @@ class Behaviour:
 
     @property
     def guards(self) -> list[int]:
-        """The guards after its lexemes."""
+        """The guards after the lexemes."""
         return sorted(set(self.ends.values()))
 
 
@@ -264,7 +264,7 @@ class Lexemes:
     def __init__(
         self, machine: LexerAutomaton, guards: Guards, plain: dict[str, Grammar], max_states: int, subject: str
     ) -> None:
-        """Prepare for ``plain``: the texts of each terminal as it is written, where that is a term."""
+        """Make an empty collection; ``plain`` has the terms of terminals as written, for those that have one."""
         self.machine = machine
         self.guards = guards
         self._plain = plain
@@ -277,7 +277,7 @@ class Lexemes:
         self._reached: dict[_LexemeState, list[_LexemeState]] = {}
 
     def behaviour(self, state: int, guard: int, token: str, ignored: frozenset[str], readable: int) -> Behaviour:
-        """The lexemes of ``token`` from a state of the machine on.
+        """Return the lexemes of ``token`` from a state of the automaton on.
 
         Args:
             state: a first state of a lexer.
@@ -384,7 +384,7 @@ class Lexemes:
         return found
 
     def term(self, behaviour: Behaviour, guards: frozenset[int], token: str) -> Grammar:
-        """The lexemes after which one of ``guards`` holds."""
+        """Return the term of the lexemes after which one of ``guards`` holds."""
         key = (behaviour.number, guards)
         found = self._terms.get(key)
         if found is None:
@@ -403,24 +403,24 @@ class Lexemes:
         return found
 
     def _is_plain(self, behaviour: Behaviour, accepting: Iterable[int], token: str) -> bool:
-        """Whether the language is that of the terminal as it is written."""
+        """Return whether the language is that of the terminal as written."""
         machine = self.machine
         final = set(accepting)
         root = (0, machine.texts(token))
         seen = {root}
         work: list[tuple[int, frozenset[int]]] = [root]
         while work:
-            state, places = work.pop()
-            if machine.is_match(places) != (state in final) or len(seen) > _COMPARED:
+            state, pcs = work.pop()
+            if machine.is_match(pcs) != (state in final) or len(seen) > _MAX_COMPARED:
                 return False
             left = machine.alphabet.all & ~machine.alphabet.end
             for letters, target in behaviour.edges[state]:
                 left &= ~letters
-                for _, following in machine.read(places, letters):
+                for _, following in machine.read(pcs, letters):
                     pair = (target, following)
                     if pair not in seen:
                         seen.add(pair)
                         work.append(pair)
-            if any(following for _, following in machine.read(places, left)):
+            if any(following for _, following in machine.read(pcs, left)):
                 return False
         return True

@@ -1,12 +1,12 @@
-"""Which match ``re`` finds, by a deterministic automaton.
+"""A deterministic automaton for the match that ``re`` finds.
 
-``re`` tries alternatives in order and takes the first that leads to a match.  All attempts are followed at once here,
-as an ordered list of *threads*, the preferred first; where one ends, those after it are given up, and a later match
-of one before it counts instead.  Such lists are the states of a deterministic automaton (R. Cox, "Regular expression
-matching in the wild", 2010, has it for RE2), made when they are reached.
+``re`` tries alternatives in order and takes the first that leads to a match.  Here all attempts advance together, as a
+list of *threads* in order of preference; a match drops the threads after it, and a later match of a thread before it
+replaces it.  Such lists are the states of a deterministic automaton, built when they are reached (R. Cox, "Regular
+expression matching in the wild", 2010, for RE2).
 
-A whole lexer is one such list: the threads of its terminals, in the order in which Lark tries them.  Lists that the
-lexers of several parser states come to are the same states.
+A lexer is one such list: the threads of its terminals, in the order in which Lark tries them.  The lexers of several
+parser states share states with equal lists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DEAD", "LexerAutomaton", "Scanner"]
 
 DEAD: Final = -1
 _Thread: TypeAlias = tuple[int, int]
-"""A place of the program, and the letters that may come next for it to live."""
+"""A program counter, and the letters that may come next for the thread to survive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Scanner:
 
     Attributes:
         terminals: in the order in which they are tried.
-        instead: for a terminal, those that take its place where they match the same text, in order.
+        instead: for a terminal, those that replace it if they match the same text, in order.
     """
 
     terminals: tuple[str, ...]
@@ -51,7 +51,7 @@ class Scanner:
 
 
 class _Instruction(NamedTuple):
-    """One instruction; ``kind`` is ``char``, ``look``, ``after``, ``split``, ``round`` or ``match``."""
+    """One instruction; ``kind`` is ``char``, ``look``, ``behind``, ``split``, ``round`` or ``match``."""
 
     kind: str
     mask: int
@@ -64,9 +64,9 @@ class LexerAutomaton:
 
     Attributes:
         alphabet: its letters.
-        ends: by state, the matches that end there: the terminal that was tried, the one that it counts as, and the
-            letters that must come next.
-        alive: by state, the letters that lead on.
+        ends: by state, the matches that end there: the terminal that was tried, the terminal that it counts as, and
+            the letters that must come next.
+        alive: by state, the letters that lead to another state.
     """
 
     def __init__(self, trees: dict[str, Tree], alphabet: LetterAlphabet, limits: Limits, subject: str) -> None:
@@ -98,20 +98,20 @@ class LexerAutomaton:
         return len(self.ends)
 
     def start(self, scanner: Scanner) -> int:
-        """The state in which a lexer begins.
+        """Return the first state of a lexer.
 
         Raises:
-            Refusal: a terminal looks at the text before it.
+            PatternRefusal: a terminal looks at the text before it.
         """
         threads = self._merge([(self._entry[name], DEAD) for name in scanner.terminals])
         shadows = tuple((name, other, self._entry[other]) for name, others in scanner.instead for other in others)
         resolved = []
         for name, other, entry in shadows:
-            resolved += [(name, other, place) for place, _ in self._closure(entry, DEAD)]
+            resolved += [(name, other, pc) for pc, _ in self._closure(entry, DEAD)]
         return self._state(threads, tuple(resolved))
 
     def following(self, state: int) -> dict[int, int]:
-        """The next state by letters (disjoint sets of them); letters that lead nowhere are left out."""
+        """Return the next state by letters (disjoint sets of them); letters that lead nowhere are left out."""
         found = self._next[state]
         if found is None:
             found = {}
@@ -125,75 +125,71 @@ class LexerAutomaton:
         return found
 
     def texts(self, name: str) -> frozenset[int]:
-        """The places that a terminal begins at, for ``read``: which texts it matches from end to end."""
-        return frozenset(place for place, _ in self._closure(self._entry[name], DEAD))
+        """Return the first program counters of a terminal, for ``read``: which strings it matches as a whole."""
+        return frozenset(pc for pc, _ in self._closure(self._entry[name], DEAD))
 
-    def read(self, places: frozenset[int], letters: int) -> list[tuple[int, frozenset[int]]]:
-        """``letters`` in sets, with the places after each; for terminals that do not look beside themselves."""
+    def read(self, pcs: frozenset[int], letters: int) -> list[tuple[int, frozenset[int]]]:
+        """Return ``letters`` in sets, with the program counters after each; for terminals without look-around."""
         steps = self._steps
-        masks = [(steps[place].mask, steps[place].targets[0]) for place in places if steps[place].kind == "char"]
+        masks = [(steps[pc].mask, steps[pc].targets[0]) for pc in pcs if steps[pc].kind == "char"]
         groups = [letters]
         for mask, _ in masks:
             groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
         found = []
         for group in groups:
             targets = [target for mask, target in masks if mask & group]
-            found.append((group, frozenset(place for target in targets for place, _ in self._closure(target, DEAD))))
+            found.append((group, frozenset(pc for target in targets for pc, _ in self._closure(target, DEAD))))
         return found
 
-    def is_match(self, places: frozenset[int]) -> bool:
-        """Whether a text may end at one of the places."""
-        return any(self._steps[place].kind == "match" for place in places)
+    def is_match(self, pcs: frozenset[int]) -> bool:
+        """Return whether a string may end at one of the program counters."""
+        return any(self._steps[pc].kind == "match" for pc in pcs)
 
     def _alike(self, state: int) -> list[int]:
-        """The letters that lead on, in sets that do so alike."""
+        """Return the letters that lead to another state, in sets that are treated alike."""
         steps = self._steps
         threads = self._threads[state]
         groups = [self.alive[state]] if self.alive[state] else []
-        masks = [mask for place, mask in threads if steps[place].kind == "char"]
-        masks += [steps[place].mask for _, _, place in self._shadows[state] if steps[place].kind == "char"]
+        masks = [mask for pc, mask in threads if steps[pc].kind == "char"]
+        masks += [steps[pc].mask for _, _, pc in self._shadows[state] if steps[pc].kind == "char"]
         for mask in masks:
             groups = [part for group in groups for part in (group & mask, group & ~mask) if part]
-        behind = any(self._looks_behind(steps[place].targets[0]) for place, _ in threads if steps[place].targets)
+        behind = any(self._looks_behind(steps[pc].targets[0]) for pc, _ in threads if steps[pc].targets)
         return [1 << letter for group in groups for letter in letters_of(group)] if behind else groups
 
-    def _looks_behind(self, place: int) -> bool:
-        self._closure(place, 0)
-        return (place, DEAD) not in self._closures
+    def _looks_behind(self, pc: int) -> bool:
+        self._closure(pc, 0)
+        return (pc, DEAD) not in self._closures
 
     def _step(self, state: int, letter: int) -> int:
         bit = 1 << letter
         steps = self._steps
         threads = self._merge(
-            [
-                (steps[place].targets[0], letter)
-                for place, mask in self._threads[state]
-                if mask & bit and steps[place].targets
-            ]
+            [(steps[pc].targets[0], letter) for pc, mask in self._threads[state] if mask & bit and steps[pc].targets]
         )
         if not threads:
             return DEAD
-        living = {self._owner[place] for place, _ in threads}
+        living = {self._owner[pc] for pc, _ in threads}
         shadows: list[tuple[str, str, int]] = []
-        for name, other, place in self._shadows[state]:
-            if steps[place].kind == "char" and steps[place].mask & bit and name in living:
-                shadows += [(name, other, target) for target, _ in self._closure(steps[place].targets[0], letter)]
+        for name, other, pc in self._shadows[state]:
+            if steps[pc].kind == "char" and steps[pc].mask & bit and name in living:
+                shadows += [(name, other, target) for target, _ in self._closure(steps[pc].targets[0], letter)]
         return self._state(threads, tuple(shadows))
 
     def _merge(self, entries: Sequence[tuple[int, int]]) -> tuple[_Thread, ...]:
-        """The threads of several places in order, without those that others make superfluous."""
+        """Return the threads of several entries in order, without those that earlier threads make redundant."""
         seen: dict[int, int] = {}
         merged: list[_Thread] = []
-        left = self.alphabet.all  # what may come next without that an earlier thread has matched
+        left = self.alphabet.all  # the letters that may come next if no earlier thread has matched
         for entry, before in entries:
-            for place, mask in self._closure(entry, before):
-                known = seen.get(place, 0)
-                kept = mask & left & ~known
-                if kept:
-                    seen[place] = known | kept
-                    merged.append((place, kept))
-                    if self._steps[place].kind == "match":
-                        left &= ~kept
+            for pc, mask in self._closure(entry, before):
+                covered = seen.get(pc, 0)
+                new = mask & left & ~covered
+                if new:
+                    seen[pc] = covered | new
+                    merged.append((pc, new))
+                    if self._steps[pc].kind == "match":
+                        left &= ~new
         return tuple(merged)
 
     def _state(self, threads: tuple[_Thread, ...], shadows: tuple[tuple[str, str, int], ...]) -> int:
@@ -208,14 +204,14 @@ class LexerAutomaton:
             self._next.append(None)
             steps = self._steps
             instead: dict[str, str] = {}
-            for name, other, place in shadows:
-                if steps[place].kind == "match":
+            for name, other, pc in shadows:
+                if steps[pc].kind == "match":
                     instead.setdefault(name, other)
             alive = 0
             ends: dict[str, int] = {}
-            for place, mask in threads:
-                if steps[place].kind == "match":
-                    ends[self._owner[place]] = ends.get(self._owner[place], 0) | mask
+            for pc, mask in threads:
+                if steps[pc].kind == "match":
+                    ends[self._owner[pc]] = ends.get(self._owner[pc], 0) | mask
                 else:
                     alive |= mask
             self.ends.append(tuple((name, instead.get(name, name), mask) for name, mask in ends.items()))
@@ -223,32 +219,32 @@ class LexerAutomaton:
         return found
 
     def _closure(self, entry: int, before: int) -> tuple[_Thread, ...]:
-        """The characters and matches that ``entry`` leads to after the letter ``before``, the preferred first."""
-        known = self._closures.get((entry, DEAD))
-        if known is None:
-            known = self._closures.get((entry, before))
-        if known is not None:
-            return known
+        """Return the characters and matches that ``entry`` leads to after the letter ``before``, preferred first."""
+        cached = self._closures.get((entry, DEAD))
+        if cached is None:
+            cached = self._closures.get((entry, before))
+        if cached is not None:
+            return cached
         looked = False
         seen: dict[tuple[int, frozenset[int]], int] = {}
         found: list[_Thread] = []
         stack: list[tuple[int, int, frozenset[int]]] = [(entry, self.alphabet.all, frozenset())]
         while stack:
-            place, mask, rounds = stack.pop()
-            step = self._steps[place]
+            pc, mask, rounds = stack.pop()
+            step = self._steps[pc]
             if step.kind in {"char", "match"}:
                 rounds = frozenset()
-            known_mask = seen.get((place, rounds), 0)
-            mask &= ~known_mask
+            covered = seen.get((pc, rounds), 0)
+            mask &= ~covered
             if not mask:
                 continue
-            seen[place, rounds] = known_mask | mask
+            seen[pc, rounds] = covered | mask
             match step.kind:
                 case "char":
                     if mask & step.mask:
-                        found.append((place, mask & step.mask))
+                        found.append((pc, mask & step.mask))
                 case "match":
-                    found.append((place, mask))
+                    found.append((pc, mask))
                 case "look":
                     stack.append((step.targets[0], mask & step.mask, rounds))
                 case "behind":
@@ -256,8 +252,8 @@ class LexerAutomaton:
                     if before == DEAD:
                         raise PatternRefusal(
                             "look-behind",
-                            "a look-after or boundary looks at the text before its terminal",
-                            self._owner[place],
+                            "a look-behind or boundary looks at the text before its terminal",
+                            self._owner[pc],
                         )
                     if step.mask >> before & 1:
                         stack.append((step.targets[0], mask, rounds))
@@ -321,7 +317,7 @@ class LexerAutomaton:
 
 
 def _round(step: _Instruction, rounds: frozenset[int]) -> list[tuple[int, frozenset[int]]]:
-    """Where a loop goes on; ``rounds`` are the loops whose current round has read nothing, after which ``re`` stops."""
+    """Return where a loop goes on; ``re`` ends a loop of ``rounds``, whose current round has read nothing."""
     body, then = step.targets
     leave = (then, rounds - {step.loop})
     if step.loop in rounds:

@@ -1,11 +1,11 @@
 """The regexps of a lexer as trees, read by the parser of ``re`` itself, and their characters as sets of bits.
 
-Only what a finite automaton can do is taken: beside the usual operators a look-ahead or look-after at one character
-and word boundaries.  The order of alternatives and the greed of repetitions are kept, for they decide which match
-``re`` finds.
+Only regexps for which a finite automaton suffices are supported: the usual operators, look-ahead and look-behind at
+one character, and word boundaries.  The order of alternatives and the greediness of repetitions are kept, because they
+decide which match ``re`` finds.
 
-All characters that the terminals of a grammar tell apart in no way are one *letter*; a class is then an integer with
-one bit for each of its letters.  One bit more, ``end``, stands for the end of the input.
+Characters that the terminals of a grammar treat alike are one *letter*; a class is an integer with one bit for each of
+its letters.  One more bit, ``end``, is the end of the input.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class PatternRefusal(Exception):
-    """A pattern that no finite automaton matches as ``re`` does, or that looks further than is followed here."""
+    """A pattern that no finite automaton matches as ``re`` does, or whose look-around is too long."""
 
     def __init__(self, feature: str, problem: str, terminal: str = "") -> None:
         super().__init__(problem)
@@ -71,7 +71,7 @@ class CharacterSet:
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """The next character is of a class, or the text ends where ``at_end``."""
+    """The next character is of a class, or the text ends if ``at_end``."""
 
     ranges: Ranges
     at_end: bool
@@ -86,7 +86,7 @@ class LookBehind:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The items one after the other."""
+    """A concatenation."""
 
     items: tuple[Tree, ...]
 
@@ -100,7 +100,7 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """``item`` from ``min`` to ``max`` times, as often as possible where ``is_greedy``, else as rarely."""
+    """``item`` from ``min`` to ``max`` times, as often as possible if ``is_greedy``, else as few as possible."""
 
     item: Tree
     min: int
@@ -118,9 +118,9 @@ def read_pattern(pattern: str) -> Tree:
     """Return the tree of a regexp that ``re`` compiles.
 
     Raises:
-        Refusal: it needs more than a finite automaton.
-        re.error: it is malformed.
-        RecursionError: it is nested too deeply for ``re``.
+        PatternRefusal: the regexp needs more than a finite automaton.
+        re.error: the regexp is malformed.
+        RecursionError: the regexp is nested too deeply for ``re``.
     """
     parsed = _parser.parse(pattern)
     return _series(parsed, int(parsed.state.flags))
@@ -141,15 +141,15 @@ def _item(op: Any, argument: Any, flags: int) -> Tree:
         return _series(inner, (flags | added) & ~removed)
     if op in {sre.MAX_REPEAT, sre.MIN_REPEAT}:
         low, high, inner = argument
-        most = None if high == sre.MAXREPEAT else int(high)
-        return Loop(_series(inner, flags), int(low), most, op is sre.MAX_REPEAT)
+        maximum = None if high == sre.MAXREPEAT else int(high)
+        return Loop(_series(inner, flags), int(low), maximum, op is sre.MAX_REPEAT)
     if op in {sre.ASSERT, sre.ASSERT_NOT}:
         return _assertion(op, argument, flags)
     if op is sre.AT:
         return _position(argument, flags)
     if op in {sre.GROUPREF, sre.GROUPREF_EXISTS}:
         raise PatternRefusal("back-reference", "a back-reference needs more than a finite automaton")
-    raise PatternRefusal("atomic group", "possessive repetitions and atomic groups are not followed")
+    raise PatternRefusal("atomic group", "possessive repetitions and atomic groups are not supported")
 
 
 def _assertion(op: Any, argument: Any, flags: int) -> Tree:
@@ -163,7 +163,7 @@ def _assertion(op: Any, argument: Any, flags: int) -> Tree:
         tree = Series(())
     ranges = _one_character(tree)
     if ranges is None:
-        raise PatternRefusal(name, f"a {name} at anything but one character is not followed")
+        raise PatternRefusal(name, f"a {name} at anything but one character is not supported")
     if op is sre.ASSERT:
         return LookAhead(ranges, at_end=False) if direction > 0 else LookBehind(ranges)
     return LookAhead(complement(ranges), at_end=True) if direction > 0 else LookBehind(complement(ranges))
@@ -236,7 +236,7 @@ def _category(name: Any, flags: int) -> Ranges:
 
 
 def classes_of(tree: Tree) -> list[Ranges]:
-    """The classes of characters that a tree tells apart."""
+    """Return the character classes of a tree."""
     found: list[Ranges] = []
     stack = [tree]
     while stack:
@@ -252,13 +252,13 @@ def classes_of(tree: Tree) -> list[Ranges]:
 
 
 def character(ranges: Ranges) -> Grammar:
-    """One character of a class."""
+    """Return the term of one character of a class."""
     is_single = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
     return literal(chr(ranges[0][0])) if is_single else CharClass(ranges)
 
 
 def term_of(tree: Tree) -> Grammar | None:
-    """All texts that a tree matches from end to end; ``None`` if it looks beside itself."""
+    """Return the term of the strings that a tree matches as a whole; None if it has look-around."""
     match tree:
         case CharacterSet():
             return character(tree.ranges)
@@ -269,17 +269,17 @@ def term_of(tree: Tree) -> Grammar | None:
             return None if item is None else Repeat(item, tree.min, tree.max)
         case _:
             parts = [term_of(item) for item in tree.items]
-            known = [part for part in parts if part is not None]
-            if len(known) < len(parts):
+            terms = [part for part in parts if part is not None]
+            if len(terms) < len(parts):
                 return None
-            return joined(known) if isinstance(tree, Series) else either(known)
+            return joined(terms) if isinstance(tree, Series) else either(terms)
 
 
 class LetterAlphabet:
     """The letters of a grammar.
 
     Attributes:
-        size: how many letters there are.
+        size: the number of letters.
         end: the bit of the end of the text.
         all: the bits of all letters and of the end.
     """
@@ -287,7 +287,7 @@ class LetterAlphabet:
     def __init__(self, classes: Iterable[Ranges]) -> None:
         """Divide the characters by ``classes``.
 
-        Complexity: O(n log n) for n ranges together, and n times the number of classes that overlap.
+        Complexity: O(n log n + n k) for n ranges in all and at most k overlapping classes.
         """
         distinct = list(dict.fromkeys(classes))
         events: dict[int, list[int]] = {0: [], MAX_CODE_POINT + 1: []}
@@ -296,28 +296,28 @@ class LetterAlphabet:
                 events.setdefault(low, []).append(index)
                 events.setdefault(high + 1, []).append(index)
         points = sorted(events)
-        members: dict[frozenset[int], list[tuple[int, int]]] = {}
+        letters: dict[frozenset[int], list[tuple[int, int]]] = {}
         inside: set[int] = set()
         for low, following in pairwise(points):
             inside.symmetric_difference_update(events[low])
-            if len(distinct) not in inside:  # surrogates stand in no text
-                members.setdefault(frozenset(inside), []).append((low, following - 1))
-        self._ranges = [union(found) for found in members.values()]
+            if len(distinct) not in inside:  # no text has surrogates
+                letters.setdefault(frozenset(inside), []).append((low, following - 1))
+        self._ranges = [union(ranges) for ranges in letters.values()]
         self.size = len(self._ranges)
         self.end = 1 << self.size
         self.all = (self.end << 1) - 1
         self._masks = dict.fromkeys(distinct, 0)
-        for letter, key in enumerate(members):
+        for letter, key in enumerate(letters):
             for index in key:
                 self._masks[distinct[index]] |= 1 << letter
         self._terms: dict[int, Grammar] = {}
 
     def mask(self, ranges: Ranges) -> int:
-        """The bits of a class that the alphabet was made with."""
+        """Return the bits of a class that the alphabet was made with."""
         return self._masks[ranges]
 
     def term(self, mask: int) -> Grammar:
-        """One character of the letters of ``mask``."""
+        """Return the term of one character of the letters of ``mask``."""
         found = self._terms.get(mask)
         if found is None:
             pairs = [pair for letter in letters_of(mask & ~self.end) for pair in self._ranges[letter]]
@@ -326,7 +326,7 @@ class LetterAlphabet:
 
 
 def letters_of(mask: int) -> Iterator[int]:
-    """The positions of the bits of ``mask``, lowest first."""
+    """Yield the positions of the bits of ``mask``, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

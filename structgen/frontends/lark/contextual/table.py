@@ -1,11 +1,11 @@
 """The lexers and the LALR(1) table of a grammar, made by Lark itself, and the outlines of its rules.
 
-What Lark makes of a grammar text is the meaning here: imports, templates, priorities, names for strings, operators
-written out as rules.  Only then is it copied into the tables of this module.
+Lark resolves imports, templates, priorities, names for strings and operators; the result is copied into the tables of
+this module.
 
-A rule means another thing in each parser state that it begins in, so far as other lexers read inside it, or as the
-parser resolves conflicts otherwise.  An *outline* is a rule together with all the states where it means the same: a
-small graph without circles, in which equal ends of its alternatives are one.
+A rule depends on the parser state in which it begins if other lexers read inside it or the parser resolves conflicts
+differently.  An *outline* is a rule together with all states where it is the same: a small acyclic graph, in which
+equal ends of its alternatives are shared.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from structgen.grammar.limits import Limits
 __all__ = ["END", "Outline", "OutlineEdge", "OutlinePoint", "Production", "Tables", "make_outlines", "make_tables"]
 
 END: Final = "$END"
-"""What Lark calls the end of the text."""
+"""Lark's name for the end of the text."""
 
 _load: Callable[..., Any] = load_grammar
 _MIN_VERSION: Final = (1, 2)
-_REMEDY: Final = 'use lexer="any", which takes every division into terminals'
+_REMEDY: Final = 'use lexer="any", which accepts every division into terminals'
 _SYMBOL_COST: Final = 80
-"""A symbol of a rule counts as so many nodes: the time of Lark's analysis grows with their square."""
+"""Nodes that a symbol of a rule counts as: the time of Lark's analysis is quadratic in the symbols."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Production:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What Lark's parser goes by.
+    """The tables of Lark's parser and lexers.
 
     Attributes:
         productions: all alternatives.
         start: the start rule; the parser begins in state 0.
         goto: by state, the next state by symbol (name, whether it is a terminal).
-        forbidden: (state, production) to the terminals before which the parser does otherwise than to end the
-            production there, though the grammar has them there: it resolves conflicts so.
-        scanners: by state, which lexer reads there.
+        forbidden: by (state, production), the lookahead terminals before which the parser does not reduce the
+            production, because it resolves a conflict otherwise.
+        scanners: by state, the number of its lexer.
         lexers: the lexers.
-        terminals: by lexer, those that it may find; an ignored one may stand in for another that matches the same.
+        terminals: by lexer, the terminals that it may find; an ignored one may replace another with the same match.
         ignored: the ignored terminals.
         trees: by terminal, the regexp that Lark compiles.
     """
@@ -85,11 +85,11 @@ class Tables:
 
 
 def make_tables(library: Library, start: str, limits: Limits) -> Tables:
-    """Have Lark load the grammar and make its tables.
+    """Let Lark load the grammar and make its tables.
 
     Raises:
         GrammarError: Lark refuses the grammar, or it is not LALR(1).
-        Refusal: a regexp needs more than a finite automaton.
+        PatternRefusal: a regexp needs more than a finite automaton.
         LimitExceeded: it has too many symbols for Lark's analysis, or is nested too deeply for it.
     """
     _check_version(library)
@@ -103,7 +103,7 @@ def make_tables(library: Library, start: str, limits: Limits) -> Tables:
     except RecursionError:
         raise LimitExceeded(
             source.subject, limit="nesting", maximum=limits.nesting,
-            evidence="Lark's own analysis recurses too deeply on it", remedy=_REMEDY,
+            evidence="Lark's own analysis recurses too deeply", remedy=_REMEDY,
         ) from None  # fmt: skip
 
 
@@ -112,18 +112,18 @@ def _check_version(library: Library) -> None:
     if found is None or not _MIN_VERSION <= (int(found[1]), int(found[2])) < (2, 0):
         raise GrammarError(
             library.main.source.subject,
-            'lexer="contextual" follows the tables of lark 1.2 and 1.3',
+            'lexer="contextual" supports lark 1.2 and 1.3',
             evidence=f"lark {lark.__version__} is installed",
             remedy=f"install another version of lark, or {_REMEDY}",
         )
 
 
 def _refused(library: Library, message: str) -> GrammarError:
-    """The error for a grammar that Lark's LALR parser does not take, at the rule that its message names."""
+    """Make the error for a grammar that Lark's LALR parser refuses, at the rule that its message names."""
     source = library.main.source
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     first = next((index for index, line in enumerate(lines) if line.startswith("- ")), len(lines))
-    shown = " ".join([*lines[:first], *sorted(lines[first:])])[:400]  # Lark lists rules in no certain order
+    shown = " ".join([*lines[:first], *sorted(lines[first:])])[:400]  # Lark's order of rules varies
     for pattern in (r"<(\w+)", r"\b([a-zA-Z_]\w*)\b"):
         names = {re.sub(r"^__(\w+?)_(?:star|plus|repeat)_.*", r"\1", name) for name in re.findall(pattern, message)}
         named = [definition for name, definition in library.main.definitions.items() if name in names]
@@ -145,9 +145,9 @@ def _refused(library: Library, message: str) -> GrammarError:
 
 def _make(library: Library, start: str, limits: Limits) -> Tables:
     source = library.main.source
-    place = source.name or (str(source.folder / "<string>") if source.folder is not None else "<string>")
+    path = source.name or (str(source.folder / "<string>") if source.folder is not None else "<string>")
     with _SilentLogger():
-        grammar, _ = _load(source.text, place, [], False)
+        grammar, _ = _load(source.text, path, [], False)
         terminals, rules, ignored = grammar.compile([start], set())
         trees = _read_terminals(library, terminals)
         symbols = sum(1 + len(rule.expansion) for rule in rules)
@@ -156,7 +156,7 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
                 source.subject,
                 limit="grammar_nodes",
                 maximum=limits.grammar_nodes,
-                evidence=f"its rules have {symbols} symbols when Lark has written out their operators",
+                evidence=f"its rules have {symbols} symbols after Lark's expansion of operators",
             )
         analysis: Any = LALR_Analyzer(ParserConf(rules, {}, [start]))
         analysis.compute_lalr()
@@ -164,7 +164,7 @@ def _make(library: Library, start: str, limits: Limits) -> Tables:
 
 
 class _SilentLogger:
-    """Keeps Lark's notes about conflicts to itself."""
+    """Silences Lark's log messages about conflicts."""
 
     def __enter__(self) -> None:
         self._level = lark.logger.level
@@ -180,11 +180,11 @@ def _read_terminals(library: Library, terminals: list[TerminalDef]) -> dict[str,
         try:
             trees[str(terminal.name)] = read_pattern(terminal.pattern.to_regexp())
         except re.error as error:
-            raise _refused(library, f"terminal {terminal.name} is no regexp of Python: {error}") from None
+            raise _refused(library, f"terminal {terminal.name} is not a valid Python regexp: {error}") from None
         except PatternRefusal as refusal:
             raise PatternRefusal(refusal.feature, refusal.problem, str(terminal.name)) from None
         if terminal.pattern.min_width == 0:
-            raise _refused(library, f"terminal {terminal.name} matches the empty text, which its lexers do not allow")
+            raise _refused(library, f"terminal {terminal.name} matches the empty string, which its lexers do not allow")
     return trees
 
 
@@ -249,7 +249,7 @@ def _numbered(first: Any) -> dict[Any, int]:
 
 
 def _scanner(terminals: list[TerminalDef], ignored: frozenset[str]) -> Scanner:
-    """What Lark's lexer for these terminals tries, in its order."""
+    """Return what Lark's lexer for these terminals tries, in its order."""
     lexer: Any = BasicLexer(LexerConf(terminals, re, sorted(ignored), skip_validation=True))
     tried = tuple(str(terminal.name) for terminal in lexer.scanner.terminals)
     instead = tuple(
@@ -265,11 +265,11 @@ OutlineEdge: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OutlinePoint:
-    """A place in the alternatives of a rule.
+    """A position in the alternatives of a rule.
 
     Attributes:
         edges: what may come next.
-        ends: for each alternative that ends here, the terminals before which the parser does not end it.
+        ends: for each alternative that ends here, the terminals before which the parser does not reduce it.
     """
 
     edges: tuple[OutlineEdge, ...]
@@ -278,12 +278,12 @@ class OutlinePoint:
 
 @dataclass(slots=True)
 class Outline:
-    """A rule in the states where it means the same.
+    """A rule in the parser states where it is the same.
 
     Attributes:
         origin: the rule.
         root: its first point.
-        first: the terminals that a text of it may begin with.
+        first: the terminals that it may begin with.
         is_nullable: whether it may be empty.
     """
 
@@ -294,15 +294,15 @@ class Outline:
 
 
 def make_outlines(
-    tables: Tables, places: Sequence[int], limits: Limits, subject: str
+    tables: Tables, state_classes: Sequence[int], limits: Limits, subject: str
 ) -> tuple[list[OutlinePoint], list[Outline], int]:
     """Return the points, the outlines, and the number of the outline of the start rule.
 
     Args:
-        tables: of the grammar.
-        places: by parser state, its class for the lexers.
+        tables: the tables of the grammar.
+        state_classes: by parser state, its class for the lexers.
         limits: ``grammar_nodes`` bounds the points.
-        subject: what errors are about.
+        subject: the subject of errors.
     """
     alternatives: dict[str, list[int]] = {}
     for index, production in enumerate(tables.productions):
@@ -322,14 +322,14 @@ def make_outlines(
         keys: dict[tuple[str, int], int] = {}
         refined: dict[tuple[int, str], int] = {}
         for start, tree in zip(starts, trees, strict=True):
-            root = tree.numbered(classes, places, tables, points, numbers)
+            root = tree.numbered(classes, state_classes, tables, points, numbers)
             refined[start] = keys.setdefault((start[1], root), len(keys))
         classes = refined
         if len(keys) == count:
             break
         count = len(keys)
-    # The points of the last round bear the numbers of the round before, so they are made once more.
-    points, roots = _renamed(starts, trees, classes, places, tables)
+    # The points of the last round have the numbers of the round before, so they are made once more.
+    points, roots = _renamed(starts, trees, classes, state_classes, tables)
     outlines = [Outline(name, root) for name, root in roots]
     _solve_first(points, outlines)
     return points, outlines, classes[0, tables.start]
@@ -339,7 +339,7 @@ def _renamed(
     starts: Sequence[tuple[int, str]],
     trees: Sequence[_AlternativeTree],
     classes: dict[tuple[int, str], int],
-    places: Sequence[int],
+    state_classes: Sequence[int],
     tables: Tables,
 ) -> tuple[list[OutlinePoint], list[tuple[str, int]]]:
     points: list[OutlinePoint] = []
@@ -347,12 +347,12 @@ def _renamed(
     roots: dict[int, tuple[str, int]] = {}
     for start, tree in zip(starts, trees, strict=True):
         if classes[start] not in roots:
-            roots[classes[start]] = (start[1], tree.numbered(classes, places, tables, points, numbers))
+            roots[classes[start]] = (start[1], tree.numbered(classes, state_classes, tables, points, numbers))
     return points, [roots[number] for number in range(len(roots))]
 
 
 class _AlternativeTree:
-    """The alternatives of a rule from one parser state on, as a tree of (state, alternatives and places in them)."""
+    """The alternatives of a rule from one parser state on, as a tree of (state, alternatives and positions in them)."""
 
     __slots__ = ("nodes",)
 
@@ -378,19 +378,19 @@ class _AlternativeTree:
     def numbered(
         self,
         classes: dict[tuple[int, str], int],
-        places: Sequence[int],
+        state_classes: Sequence[int],
         tables: Tables,
         points: list[OutlinePoint],
         numbers: dict[OutlinePoint, int],
     ) -> int:
-        """Return the number of the first point, new points put after ``points``."""
+        """Return the number of the first point; new points are appended to ``points``."""
         made = [0] * len(self.nodes)
         for index in range(len(self.nodes) - 1, -1, -1):
             state, edges, ending = self.nodes[index]
             row: list[OutlineEdge] = []
             for name, is_terminal, child in edges:
                 if is_terminal:
-                    row.append((name, places[self.nodes[child][0]], made[child]))
+                    row.append((name, state_classes[self.nodes[child][0]], made[child]))
                 else:
                     row.append(("", classes[state, name], made[child]))
             ends = tuple(
@@ -406,7 +406,7 @@ class _AlternativeTree:
 
 
 def _solve_first(points: Sequence[OutlinePoint], outlines: Sequence[Outline]) -> None:
-    """Find what the outlines may begin with; points come after those that they lead to."""
+    """Compute the FIRST sets of the outlines; points come after those that they lead to."""
     changed = True
     while changed:
         changed = False

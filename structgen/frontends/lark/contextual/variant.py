@@ -1,10 +1,9 @@
-"""The rules of the result: each rule of the grammar once for the contexts that it begins and ends in.
+"""The rules of the result: each rule of the grammar once for each pair of contexts that it begins and ends in.
 
-The parser and its lexers are one deterministic pushdown automaton.  What it reads between the start of a rule
-and its end depends on the context at the start, and leads to the context at the end; the rule becomes one rule
-for each pair of them (the construction of a grammar from a pushdown automaton; J. Hopcroft, J. Ullman 1979, 5.3).
-Only pairs that occur are made: the ends are found by following every start (T. Reps, "Program analysis via graph
-reachability", 1998, calls such pairs summaries).  Variants and lexemes are then written as rules of the IR.
+The parser and its lexers are one deterministic pushdown automaton, which becomes a grammar by the usual construction:
+one rule for each pair of contexts (J. Hopcroft, J. Ullman 1979, 5.3).  Only pairs that occur are made, by following
+every start (T. Reps, "Program analysis via graph reachability", 1998, calls such pairs summaries).  Variants and
+lexemes are then written as rules of the IR.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PointInContext: TypeAlias = tuple[int, Context]
 
 
 class _End(NamedTuple):
-    """A call that comes to its end in a context."""
+    """A call that ends in a context."""
 
     call: int
     context: Context
@@ -66,9 +65,8 @@ class Variant:
 
 
 VariantNode: TypeAlias = tuple[bool, tuple[tuple[bool, int, int], ...]]
-"""A node: whether the rule may end there, and what may come next.
-
-That is whether it is lexemes or a variant, the number of the label or variant, and the node that follows."""
+"""A node: whether the rule may end there, and its edges: whether the edge reads lexemes or a variant, the number of the
+label or variant, and the next node."""
 _Graph: TypeAlias = list[tuple[bool, list[tuple[bool, int, int]]]]
 """The nodes of one variant, each after those that it leads to; variants are not yet merged."""
 
@@ -78,7 +76,7 @@ class Variants:
 
     Attributes:
         labels: what is read for a terminal: any of the pieces.
-        nodes: the nodes; each comes after those that it leads to.
+        nodes: the nodes, each after those that it leads to.
         variants: the variants.
     """
 
@@ -105,7 +103,7 @@ class Variants:
         self.variants: list[Variant] = []
 
     def solve(self, start: int) -> dict[Context, list[int]]:
-        """Make the variants that lead to a whole text; return those of the start rule by the first context.
+        """Make the variants that lead to a whole string; return those of the start rule by the first context.
 
         Raises:
             LimitExceeded: there are too many.
@@ -113,52 +111,52 @@ class Variants:
         calls = {context: self._call(start, context) for context in self._contexts.first()}
         while self._waiting:
             self._follow(*self._waiting.popleft())
-        known = list(self._calls.values())
-        wanted: dict[tuple[int, Context], int] = {}
+        every = list(self._calls.values())
+        numbers: dict[tuple[int, Context], int] = {}
         listed: list[tuple[_Call, Context]] = []
 
         def number_of(call: int, end: Context) -> int:
-            found = wanted.setdefault((call, end), len(listed))
-            if found == len(listed):
-                listed.append((known[call], end))
-            return found
+            number = numbers.setdefault((call, end), len(listed))
+            if number == len(listed):
+                listed.append((every[call], end))
+            return number
 
         roots = {
             context: [number_of(call.index, end) for end in call.ends if self._contexts.is_end(end, END)]
             for context, call in calls.items()
         }
         graphs: list[_Graph] = []
-        for call, end in listed:  # which grows
+        for call, end in listed:  # grows in the loop
             graphs.append(self._graph(call, end, number_of))
         classes = self._merged([self._outlines[call.outline].origin for call, _ in listed], graphs)
         return {context: sorted({classes[variant] for variant in found}) for context, found in roots.items()}
 
     def _graph(self, call: _Call, end: Context, number_of: Callable[[int, Context], int]) -> _Graph:
-        """The part of a call that leads to ``end``, the first place last."""
+        """Return the part of a call that leads to ``end``, its first item last."""
         useful = set(call.ends[end])
         work = list(useful)
         sources: dict[_PointInContext, list[_PointInContext]] = {}
-        for place, row in call.edges.items():
+        for item, row in call.edges.items():
             for _, target in row:
-                sources.setdefault(target, []).append(place)
+                sources.setdefault(target, []).append(item)
         while work:
-            for place in sources.get(work.pop(), ()):
-                if place not in useful:
-                    useful.add(place)
-                    work.append(place)
+            for item in sources.get(work.pop(), ()):
+                if item not in useful:
+                    useful.add(item)
+                    work.append(item)
         finals = set(call.ends[end])
-        order = [place for place in call.edges if place in useful]
-        order.sort(key=lambda place: place[0])  # points come after those that they lead to
-        position = {place: index for index, place in enumerate(order)}
+        order = [item for item in call.edges if item in useful]
+        order.sort(key=lambda item: item[0])  # points come after those that they lead to
+        position = {item: index for index, item in enumerate(order)}
         graph: _Graph = []
-        for place in order:
+        for item in order:
             found: list[tuple[bool, int, int]] = []
-            for label, target in call.edges[place]:
+            for label, target in call.edges[item]:
                 if target in position:
                     is_lexeme = not isinstance(label, _End)
                     shown = number_of(label.call, label.context) if isinstance(label, _End) else self._pieces(label)
                     found.append((is_lexeme, shown, position[target]))
-            graph.append((place in finals, found))
+            graph.append((item in finals, found))
         return graph
 
     def _pieces(self, label: tuple[Piece, ...]) -> int:
@@ -190,7 +188,7 @@ class Variants:
         return classes
 
     def _call(self, outline: int, context: Context) -> _Call:
-        """Return the outline that begins in a context; contexts that it cannot tell apart are one."""
+        """Return the call of an outline in a context; contexts that it treats alike share a call."""
         key: Hashable = context
         if not self._outlines[outline].is_nullable:
             key = tuple(self._contexts.source(context, token) for token in self._first[outline])
@@ -201,34 +199,34 @@ class Variants:
             self._waiting.append((found, start))
         return found
 
-    def _follow(self, call: _Call, place: _PointInContext) -> None:
-        number, context = place
+    def _follow(self, call: _Call, item: _PointInContext) -> None:
+        number, context = item
         point = self._points[number]
         self._charge(1 + len(point.edges))
         for barred in point.ends:
-            self._end(call, Context(context.kind, context.guard, context.barred | barred), place)
+            self._end(call, Context(context.kind, context.guard, context.barred | barred), item)
         for name, target, child in point.edges:
             if name:
                 for after, pieces in self._contexts.shift(context, name, target).items():
-                    self._link(call, place, tuple(pieces), (child, after))
+                    self._link(call, item, tuple(pieces), (child, after))
             else:
                 callee = self._call(target, context)
-                callee.callers.append((call, place, child))
+                callee.callers.append((call, item, child))
                 for end in list(callee.ends):
-                    self._link(call, place, _End(callee.index, end), (child, end))
+                    self._link(call, item, _End(callee.index, end), (child, end))
 
-    def _link(self, call: _Call, place: _PointInContext, label: _Label, target: _PointInContext) -> None:
+    def _link(self, call: _Call, item: _PointInContext, label: _Label, target: _PointInContext) -> None:
         self._charge(1)
-        call.edges[place].append((label, target))
+        call.edges[item].append((label, target))
         if target not in call.edges:
             call.edges[target] = []
             self._waiting.append((call, target))
 
-    def _end(self, call: _Call, context: Context, place: _PointInContext) -> None:
+    def _end(self, call: _Call, context: Context, item: _PointInContext) -> None:
         if context in call.ends:
-            call.ends[context].append(place)
+            call.ends[context].append(item)
             return
-        call.ends[context] = [place]
+        call.ends[context] = [item]
         for caller, where, child in list(call.callers):
             self._link(caller, where, _End(call.index, context), (child, context))
 
@@ -239,13 +237,13 @@ class Variants:
                 self._subject,
                 limit="grammar_nodes",
                 maximum=self._limits.grammar_nodes,
-                evidence="its rules differ with the lexers that read inside them",
+                evidence="its rules have a variant for each lexer that reads inside them",
                 remedy='make its terminals easier to tell apart, use lexer="any", or raise Limits(grammar_nodes=...)',
             )
 
 
 def _root(graph: _Graph, classes: Sequence[int], numbers: dict[VariantNode, int]) -> int:
-    """Number the nodes of a graph, equal ones alike; return the number of the first place, the last of them."""
+    """Number the nodes of a graph, equal ones alike; return the number of the first item, which is the last node."""
     made: list[int] = []
     for is_final, row in graph:
         found = {
@@ -257,7 +255,7 @@ def _root(graph: _Graph, classes: Sequence[int], numbers: dict[VariantNode, int]
 
 
 _HELPER: Final = re.compile(r"__(.+)_(?:star|plus|repeat)_(?:a\d+_b\d+_(?:opt_)?)?\d+")
-"""The rules that Lark writes for operators."""
+"""Names of the rules that Lark writes for operators."""
 
 
 class Assembly:
@@ -271,9 +269,9 @@ class Assembly:
         """Write the rules of the variants.
 
         Args:
-            variants: which are solved.
-            named: the terminals that have a name in the grammar text; others stand in place.
-            subject: what errors are about.
+            variants: the solved variants.
+            named: the terminals that have a name in the grammar text; others are inlined.
+            subject: the subject of errors.
         """
         self.rules: dict[str, Grammar] = {}
         self._variants = variants
@@ -287,7 +285,7 @@ class Assembly:
         self._write()
 
     def body(self, before: Mapping[Context, Grammar], starts: Mapping[Context, list[int]]) -> Grammar:
-        """The whole: ignored text and what may come then."""
+        """Return the whole grammar: ignored text, then the start rule."""
         return either(
             joined([term, either(self._used[variant] for variant in starts[context])])
             for context, term in before.items()
@@ -310,7 +308,7 @@ class Assembly:
             self.rules[name] = self._term(variants[number].root)
 
     def _chains(self) -> list[list[int]]:
-        """The variants of Lark's own rules that are written in place, each set before those that use it."""
+        """Return the variants of Lark's own rules that are inlined, each set before those that use it."""
         variants = self._variants.variants
         helpers = {number: variant.origin for number, variant in enumerate(variants) if variant.origin.startswith("__")}
         begins: dict[int, list[int]] = {}
@@ -323,7 +321,7 @@ class Assembly:
         for index, chain in enumerate(chains):
             used = {home[other] for number in chain for other in self._uses(variants[number].root) if other in home}
             needs[index] = sorted(used - {index})
-        # A circle of them would have no end; Lark writes none.
+        # A cycle of them would be infinite; Lark writes none.
         return [chains[circle[0]] for circle in strongly_connected(needs) if len(circle) == 1]
 
     def _uses(self, root: int) -> list[int]:
@@ -343,7 +341,7 @@ class Assembly:
         return found
 
     def _is_chain(self, component: list[int]) -> bool:
-        """Whether these variants refer to each other at their prefix only."""
+        """Return whether these variants refer to each other only at their start."""
         inside = set(component)
         for number in component:
             variant = self._variants.variants[number]
@@ -354,7 +352,7 @@ class Assembly:
         return True
 
     def _write_chain(self, component: list[int]) -> None:
-        """Solve ``X = first | Y rest | ...``, a left-linear system: each first, then a path along the rests."""
+        """Solve the left-linear system ``X = first | Y rest | ...``: each first, then a path along the rests."""
         inside = set(component)
         graph: dict[object, list[tuple[Grammar, object]]] = {number: [] for number in component}
         begin: dict[int, Grammar] = {}
@@ -375,7 +373,7 @@ class Assembly:
             )
 
     def _term(self, root: int) -> Grammar:
-        """The term of a node and those after it; the variants that it uses must be known."""
+        """Return the term of a node and those after it; the variants that it uses must be written."""
         nodes = self._variants.nodes
         for node in sorted(self._below(root)):
             if node in self._terms:
