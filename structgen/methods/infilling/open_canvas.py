@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
+from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.engine.mask import pack
+from structgen.engine.network import Network, network_of
+from structgen.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from structgen.decode.diffusion.posterior import Canvas
     from structgen.decode.diffusion.regular import RegularLanguage
+    from structgen.engine.constraint import Constraint
     from structgen.engine.vocabulary import Vocabulary
 
 __all__ = ["MAX_STATES", "OPEN", "OpenLanguage", "RegularOpen"]
@@ -174,3 +178,39 @@ class RegularOpen:
                 reached[target[moves]] = True
             states = reached
         return states
+
+
+def token_groups(
+    constraint: Constraint, made: NetworkTables, nullable: Sequence[bool], spelled: Sequence[str]
+) -> tuple[NDArray[np.int32], list[str]]:
+    """Group the tokens of equal effect in every state.
+
+    Returns:
+        For each token the number of its group, ``[V]``, and for each group the spelling of one of its tokens; the group
+        of tokens without effect has none.
+    """
+    if constraint.vocabulary.size > FEW_TOKENS:
+        try:
+            lifted = lift(_lifting(constraint, made, nullable), constraint.vocabulary)
+        except LimitExceeded:
+            pass  # every token is then a group of its own
+        else:
+            _, first = np.unique(lifted.class_of, return_index=True)
+            pieces = [""] * lifted.classes
+            for token in first.tolist():
+                if lifted.class_of[token] != DEAD_CLASS:
+                    pieces[int(lifted.class_of[token])] = spelled[token]
+            return lifted.class_of, pieces
+    numbers: dict[str, int] = {"": 0}
+    groups = [numbers.setdefault(piece, len(numbers)) for piece in spelled]
+    return np.array(groups, dtype=np.int32), list(numbers)
+
+
+def _lifting(constraint: Constraint, made: NetworkTables, nullable: Sequence[bool]) -> Network:
+    """A network in which every call reads something: the engine's own, where it is one."""
+    next_, final_, calls, specials = made
+    if any(nullable[start] for _, start, _ in calls.tolist()):
+        return network_of(constraint)
+    called = tuple((state, start, after) for state, start, after in calls.tolist())
+    special = tuple((state, token, after) for state, token, after in specials.tolist())
+    return Network(next_, final_.astype(bool), called, special, is_deterministic=False)

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from structgen_kernels import _native
 
-from structgen.decode.diffusion.context_free.token_network import DEAD_CLASS, lift
 from structgen.decode.diffusion.mean_field import FREE
 from structgen.decode.parse.grammar_graph import SPECIAL_BASE
 from structgen.engine.mask import pack
-from structgen.engine.network import Network, network_of
 from structgen.errors import LimitExceeded
 from structgen.methods.infilling.open_canvas import (
     EMPTY,
     ENDS_MASK,
-    FEW_TOKENS,
     MAX_CACHED,
     MAX_STATES,
     NO_ENDS,
@@ -26,12 +23,12 @@ from structgen.methods.infilling.open_canvas import (
     SHIFT,
     CallPosition,
     Ends,
-    NetworkTables,
     OpenCall,
     Stack,
     SuffixPosition,
     WithinSlot,
     nullable_states,
+    token_groups,
 )
 
 if TYPE_CHECKING:
@@ -86,37 +83,10 @@ class NetworkOpen:
             self._steps[state][chr(SPECIAL_BASE + token)] = after
         for token in vocabulary.eos:
             self._spelled[token] = ""
-        self._group_of, self._pieces_of = self._groups(constraint, made)
+        self._group_of, self._pieces_of = token_groups(constraint, made, self._final, self._spelled)
         self._any = frozenset(filter(None, self._pieces_of))
         self._lock = threading.Lock()
         self._forget()
-
-    def _groups(self, constraint: Constraint, made: NetworkTables) -> tuple[NDArray[np.int32], list[str]]:
-        """Which tokens do the same wherever they stand, and one of each group; those that do nothing have none."""
-        if constraint.vocabulary.size > FEW_TOKENS:
-            try:
-                lifted = lift(self._lifting(constraint, made), constraint.vocabulary)
-            except LimitExceeded:
-                pass  # every token is then a group of its own
-            else:
-                _, first = np.unique(lifted.class_of, return_index=True)
-                pieces = [""] * lifted.classes
-                for token in first.tolist():
-                    if lifted.class_of[token] != DEAD_CLASS:
-                        pieces[int(lifted.class_of[token])] = self._spelled[token]
-                return lifted.class_of, pieces
-        numbers: dict[str, int] = {"": 0}
-        groups = [numbers.setdefault(piece, len(numbers)) for piece in self._spelled]
-        return np.array(groups, dtype=np.int32), list(numbers)
-
-    def _lifting(self, constraint: Constraint, made: NetworkTables) -> Network:
-        """A network in which every call reads something: the engine's own, where it is one."""
-        next_, final_, calls, specials = made
-        if any(self._final[start] for _, start, _ in calls.tolist()):
-            return network_of(constraint)
-        called = tuple((state, start, after) for state, start, after in calls.tolist())
-        special = tuple((state, token, after) for state, token, after in specials.tolist())
-        return Network(next_, final_.astype(bool), called, special, is_deterministic=False)
 
     def _forget(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}

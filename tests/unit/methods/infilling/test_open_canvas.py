@@ -99,7 +99,7 @@ def test_recursive_grammars_equal_enumeration(text: str, is_large: bool, monkeyp
     Of a large vocabulary, one token stands for all that do the same.
     """
     if is_large:
-        monkeypatch.setattr("structgen.methods.infilling.open_network.FEW_TOKENS", 0)
+        monkeypatch.setattr("structgen.methods.infilling.open_canvas.FEW_TOKENS", 0)
     constraint = compile(lark(text), BRACKETS)
     compare_many(constraint, [NetworkOpen(constraint)], seed=len(text))
 
@@ -137,7 +137,7 @@ def test_regular_grammars_equal_enumeration(pattern: str) -> None:
 @pytest.mark.parametrize("few", [0, 64])
 def test_special_tokens_fill_slots_where_the_grammar_has_them(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the special token that the grammar names, never EOS or one that it does not."""
-    monkeypatch.setattr("structgen.methods.infilling.open_network.FEW_TOKENS", few)
+    monkeypatch.setattr("structgen.methods.infilling.open_canvas.FEW_TOKENS", few)
     vocabulary = Vocabulary([b"", b"a", b"", b"", b"b"], eos=[0], special={2: "<sep>", 3: "<other>"})
     constraint = compile(sequence("a", SpecialToken("<sep>"), regex("b?")), vocabulary)
     automaton = byte_automaton(constraint)
